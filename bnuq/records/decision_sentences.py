@@ -155,12 +155,13 @@ def _defer(
     risk: float | None,
     confidence: float | None,
     points: int,
+    parts: tuple[str, int, int] | None = None,
 ) -> str:
     if risk is None:
         promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
     else:
         sure = "on average over images" if confidence is None else f"with {percent(confidence, SET)} confidence"
-        promise = f"at most {percent(risk, SET)} {sure}"
+        promise = f"at most {percent(risk, SET)} {sure}{_of_parts(parts)}"
     if what == "intervals":
         reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
         how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
@@ -186,14 +187,31 @@ def _defer(
 
 
 def _not_promised(
-    method: str, risk: float, points: int, points_needed: int, smallest_risk: float | None, units: str, **_: Any
+    method: str,
+    risk: float,
+    points: int,
+    points_needed: int,
+    smallest_risk: float | None,
+    units: str,
+    parts: tuple[str, int, int] | None = None,
+    **_: Any,
 ) -> str:
     text = (
         f"Undecided what to defer: a risk of {percent(risk, SET)} cannot be promised {_by(method)}on {points:,} {units}"
     )
     if points < points_needed:
-        return f"{text}; it needs at least {points_needed:,}."
-    return f"{text}{'' if smallest_risk is None else f'; the smallest that can is {percent(smallest_risk, SET)}'}."
+        return f"{text}; it needs at least {points_needed:,}{_of_parts(parts)}."
+    smallest = "" if smallest_risk is None else f"; the smallest that can is {percent(smallest_risk, SET)}"
+    return f"{text}{smallest}{_of_parts(parts)}."
+
+
+def _of_parts(parts: tuple[str, int, int] | None) -> str:
+    """Of how many classes or groups alone the promise can be made, where it was asked of each."""
+    if parts is None:
+        return ""
+    each, kept, of = parts
+    rest = "" if kept == of else "; `--full` says what the others need"
+    return f"; promised of {kept} of {of} {'classes' if each == 'class' else 'groups'} alone{rest}"
 
 
 def _foreign(

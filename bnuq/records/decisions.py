@@ -195,7 +195,8 @@ def certified(result: Result, method: str, used: str) -> Finding:
     predictions."""
     certification = result.certification
     assert certification is not None
-    outcome, chosen = next(outcomes(result, method)), certification.methods[method]
+    outcome, *parts = outcomes(result, method)
+    chosen = certification.methods[method]
     values: dict[str, Any] = {
         "method": method,
         "used": used,
@@ -204,6 +205,8 @@ def certified(result: Result, method: str, used: str) -> Finding:
         "confidence": None if chosen.is_expected else certification.confidence,
         "points": outcome.points,
     }
+    if certification.each:
+        values["parts"] = [certification.each, sum(part.is_kept for part in parts), len(parts)]
     if not outcome.is_kept:
         values |= {"points_needed": outcome.needed, "smallest_risk": outcome.smallest_risk}
         units = f"validation {'images' if result.task.is_dense else 'points'}"

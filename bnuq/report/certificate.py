@@ -87,6 +87,9 @@ def _legend(result: Result) -> str:
     )
     if certification.each:
         text += f" The promises for each {certification.each} hold together with that confidence."
+    every = (outcome for method in certification.methods for outcome in outcomes(result, method))
+    if any(not each.is_kept and each.points >= each.needed and each.smallest_risk is not None for each in every):
+        text += " none; keeps R: no threshold can promise this risk, and the smallest that one can is R."
     if certification.chosen.group is not None:
         text += " Points in groups depend on each other: groups are the units, and each counts alike."
     law = next(outcomes(result, certification.method)).law

@@ -103,6 +103,18 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     assert text.startswith(f"Use the network as it is, with a temperature of {said}: 400 points show no gain")
 
 
+@pytest.mark.parametrize(
+    ("kept", "text"), [(0, "0 of 3 classes alone; `--full` says what"), (3, "3 of 3 classes alone.")]
+)
+def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, text: str) -> None:
+    values = {"method": "deterministic", "used": "deterministic", "score": "predictive_entropy", "risk": 0.05}
+    values |= {"confidence": 0.95, "points": 500, "parts": ["class", kept, 3]}
+    measured = {"what": "points", "threshold": 0.5, "deferred": 0.4, "error": 0.03, "before": None, "width": None}
+    assert text in sentence(verdict("defer", **values, **measured), DECISIONS)
+    missing = {"points_needed": 59, "smallest_risk": 0.1, "units": "validation points"}
+    assert text in sentence(verdict("undecided", about="defer", **values, **missing), DECISIONS)
+
+
 def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
     values = {"method": "L", "passes": 1, "temperatures": [], "most_passes": 1, "points": 400, "gain": None}
     use = verdict("use", **values, only_by=[], open_by=[], files=1, metric="pll")

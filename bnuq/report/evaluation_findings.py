@@ -22,7 +22,8 @@ from bnuq.report.classification_findings import classification_findings
 from bnuq.report.regression_findings import regression_findings
 
 _FAILED = "reference-mismatch", "reference-differs"
-_CAUTIONS = *_FAILED, OTHER_SCALE  # stand first, before the verdict
+_UNLABELLED = "labels-missing"
+_CAUTIONS = _UNLABELLED, *_FAILED, OTHER_SCALE  # stand first, before the verdict
 
 
 def answers(result: Result, verdicts: Sequence[Finding]) -> tuple[tuple[Finding, ...], int]:
@@ -39,6 +40,9 @@ def findings(result: Result) -> Iterator[Finding]:
     validation set, because what was fitted to it enters the scores."""
     check = result.reference_check
     rescaled = on_another_scale(result.findings)
+    test, of_first = result.sets["test"], result.methods[result.first].sets["test"].estimates
+    if test.labels is None and test.targets is None and "accuracy" not in of_first:  # of images these are not kept
+        yield verdict(_UNLABELLED, what="targets" if result.task.is_regression else "labels")
     for name, values in rescaled.items():
         yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     reference_finding = None if check is None else _of_reference(check, result)

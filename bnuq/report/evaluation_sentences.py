@@ -212,6 +212,9 @@ def _noise_model_sentence(words: str, model: Approximation) -> str:
 SENTENCES: Catalogue = {
     **DECISIONS,
     **VERDICT,
+    "labels-missing": Entry(
+        "The test set has no {what}: how good the predictions are is not known, only how uncertain they are."
+    ),
     "reference-mismatch": Entry(
         "Warning: {lags:the running averages probably lag behind the weights: the deterministic estimates below are "
         "not the best of this network|the reference or its pipeline does not match what the network was trained on, or "

@@ -12,6 +12,8 @@ from bnuq.records.verdict import is_mismatched
 from bnuq.report.metric_changes import MetricChange, compared_with, metric_change, population_change
 from bnuq.report.numbers import total
 
+_PARTLY = 0.2  # rank correlation from which σ partly follows the errors
+
 
 def regression_findings(result: Result) -> Iterator[Finding]:
     if isinstance(result, Scored):  # the verdict compares the files
@@ -65,10 +67,10 @@ def _ranking(name: str, result: Result) -> Finding:
         code = "sigma-unjudged"
     elif correlation.high < 0:
         code = "sigma-opposes-errors"
-    elif correlation.low <= 0:
-        code = "sigma-unrelated-to-errors"
+    elif correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
+        code = "sigma-unrelated-to-errors" if correlation.high < _PARTLY else "sigma-unjudged"
     else:
-        how = "" if correlation.value >= 0.5 else "partly-" if correlation.value >= 0.2 else "hardly-"
+        how = "" if correlation.value >= 0.5 else "partly-" if correlation.value >= _PARTLY else "hardly-"
         code = f"sigma-{how}follows-errors"
     return verdict(code, method=name, correlation=correlation)
 

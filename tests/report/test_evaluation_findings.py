@@ -46,6 +46,16 @@ def test_a_network_without_anything_stochastic_is_described_alone(deterministic)
     assert codes(deterministic) == ["deterministic-classification"]
 
 
+def test_a_test_set_without_labels_is_the_first_thing_said(four_methods):
+    sets = {**four_methods.sets, "test": replace(four_methods.sets["test"], labels=None)}
+    plain = four_methods.methods[DETERMINISTIC]
+    estimates = {"predictive_entropy": plain.sets["test"].estimates["predictive_entropy"]}
+    unlabelled = replace(plain, sets={"test": replace(plain.sets["test"], estimates=estimates)}, ood={})
+    result = replace(four_methods, sets=sets, methods={DETERMINISTIC: unlabelled})
+    first = next(findings(result))
+    assert first.code == "labels-missing" and said(first).startswith("The test set has no labels:")
+
+
 @pytest.mark.parametrize(("passed", "place", "code"), [(False, 0, "reference-mismatch"), (True, -1, "reference-match")])
 def test_a_failed_reference_check_is_the_first_thing_said_and_a_passed_one_the_last(four_methods, passed, place, code):
     check = ReferenceCheck(("bn", "bn2"), np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([0.5, 0.5]), passed)
@@ -353,7 +363,8 @@ def test_the_repair_of_a_regression_tells_both_errors_from_what_to_what(regressi
         (Estimate(0.7, low=0.5, high=0.9), "sigma-follows-errors"),
         (Estimate(0.3, low=0.1, high=0.5), "sigma-partly-follows-errors"),
         (Estimate(0.1, low=0.05, high=0.15), "sigma-hardly-follows-errors"),
-        (Estimate(0.1, low=-0.1, high=0.3), "sigma-unrelated-to-errors"),
+        (Estimate(0.1, low=-0.1, high=0.3), "sigma-unjudged"),
+        (Estimate(0.05, low=-0.05, high=0.15), "sigma-unrelated-to-errors"),
         (Estimate(-0.5, low=-0.7, high=-0.3), "sigma-opposes-errors"),
         (Estimate(0.5), "sigma-unjudged"),
         (Estimate(math.nan), "sigma-constant"),

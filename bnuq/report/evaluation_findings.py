@@ -80,6 +80,9 @@ def _separation(result: Result, name: str) -> Finding:
     rest = [key for key in keys if result.is_single(key[0]) != is_single]
     other = best_score(result, [name], rest) if rest else None
     auroc = best.auroc(result, name)
+    compared = (each for each in judged(result).comparisons if (each.metric, each.set) == ("auroc", name))
+    better = {(each.method, each.score) for each in compared if each.is_better}
+    may_be_chance = other is not None and not is_single and (best.method, best.score) not in better
     pair = [(each.method, each.score) for each in (best, other) if each is not None]
     return verdict(
         _separation_code(auroc) if can_be_judged(result, name) else "ood-unjudged",
@@ -91,6 +94,7 @@ def _separation(result: Result, name: str) -> Finding:
         crossfitted=best.crossfitted is not None,
         other=None if other is None else (*pair[1], other.auroc(result, name).value),
         error=math.nan if other is None else _error_of_difference(result, name, *pair),
+        may_be_chance=may_be_chance,
     )
 
 

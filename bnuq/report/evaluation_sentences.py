@@ -181,6 +181,7 @@ def _separation_sentence(
     crossfitted: bool,
     other: tuple[str, str, float] | None,
     error: float,
+    may_be_chance: bool = False,
 ) -> str:
     interval = "" if auroc.low is None or words == _UNJUDGED else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
     text = (
@@ -194,6 +195,7 @@ def _separation_sentence(
         difference = number(round(value - auroc.value, digits), digits)
         difference += f" ± {number(error, digits)}" if math.isfinite(error) else ""
         text += f"; {number(value, 3)} ({difference}) by the {named(score)} of {network_in_words(network)}"
+        text += ", which takes one pass: the difference may be chance" if may_be_chance else ""
     return f"{text}."
 
 

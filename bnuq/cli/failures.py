@@ -25,7 +25,8 @@ def reported(error: BaseException, folder: Path | None = None, *, subject: str =
     what it is about, its `subject`."""
     say = partial(_said, subject)
     if isinstance(error, BnuqError):
-        return say(" ".join((str(error), *getattr(error, "__notes__", ()))), REFUSED)
+        notes = (note[:1].upper() + note[1:] for note in getattr(error, "__notes__", ()))
+        return say(" ".join((str(error), *notes)), REFUSED)
     if isinstance(error, KeyboardInterrupt):
         return say(f"interrupted; {_interruption_note(error)}", INTERRUPTED)
     if isinstance(error, stopping.Terminated):

@@ -24,6 +24,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return ""
     if not math.isfinite(value):
         return str(value).replace("-", "−").replace("nan", "–")
+    value += 0.0  # no sign of 0
     small = 0 < abs(value) < 10.0**-digits / 2
     text = f"{value:.1e}" if small else f"{value + 0.0:.{digits}f}" if abs(value) < 1e9 else f"{value:.4e}"  # no −0
     return text.replace("-", "−")
@@ -66,7 +67,7 @@ def share_with_error(estimate: Estimate | None) -> Cell:
 
 def percent(estimate: Estimate) -> str:
     error = total(estimate)
-    return f"{100 * estimate.value:.2f} %" + (f" ± {100 * error:.2f}" if error is not None else "")
+    return f"{100 * estimate.value:.2f} %" + (f" ± {100 * error:.2f}" if error else "")
 
 
 def total(estimate: Estimate) -> float | None:
@@ -76,14 +77,14 @@ def total(estimate: Estimate) -> float | None:
 
 def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
     """An estimate in a table, with so many decimals or, where it has an error of its scale or of at least 1, with two
-    digits of the error; a dash if there is none."""
+    digits of the error; a dash if there is none. An error of 0, as where all points are right, says nothing."""
     if estimate is None:
         return Cell("–")
     error, value = total(estimate), estimate.value
     if abs(value) < _ROUNDING and (error is None or error < _ROUNDING):
         error, value = error and 0.0, 0.0
     digits = shown_with(error, digits, [value])
-    if error is None or not math.isfinite(value):
+    if not error or not math.isfinite(value):
         return Cell(grouped(value, digits))
     return Cell(grouped(value, digits), f"±{grouped(error, digits)}")
 

@@ -18,6 +18,8 @@ import pytest
 import small_run
 import torch
 
+from bnuq.cli.failures import reported
+from bnuq.errors import RequestError
 from bnuq.evaluation import memory
 
 TINY = ("--limit", "20", "-T", "2")
@@ -499,3 +501,10 @@ def test_strict_and_a_gate_warn_of_a_resumed_run(cli, monkeypatch):
         unfinished(*options)
         strict = cli(*command, "--strict", *options)
         assert strict.code == 2 and "evaluation-continued" in strict.message
+
+
+def test_what_is_kept_is_a_sentence_of_its_own_after_an_error(capsys):
+    error = RequestError("the disk is full. Free some space or write elsewhere.")
+    error.add_note("finished parts are kept in x: the same command resumes from them.")
+    assert reported(error) == 2
+    assert "or write elsewhere. Finished parts are kept in x: the same" in capsys.readouterr().err

@@ -58,6 +58,8 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods, four_p
     assert "<title>bnuq evaluate: model.pt</title>" in text
     assert text.index("In short") < text.index("Deterministic network") < text.index("<dt>model</dt>")
     assert "1 warning below, with what to do: reference-unchecked." in text
+    without = replace(report(warned), warnings=(("too few", "too-few-points", ""),))
+    assert "1 warning below: too-few-points." in page(without)
 
 
 def test_a_regression_has_its_sections_in_reading_order(regression, regression_pictures, monkeypatch) -> None:

@@ -17,8 +17,9 @@ from bnuq.estimates import Estimate
 from bnuq.findings import note, warning, warnings
 from bnuq.methods import method_named
 from bnuq.records import evaluation_file as result_file
+from bnuq.report.document import Cell
 from bnuq.report.evaluation import report
-from bnuq.report.numbers import count, number, sparkline, with_error
+from bnuq.report.numbers import count, number, percent, sparkline, with_error
 from bnuq.report.render import print_record
 from bnuq.report.sanitize import printable
 
@@ -211,3 +212,9 @@ def test_control_and_format_characters_are_written_out():
     assert printable("a\x1b[31m\u202eb\tc\nd é ± 字") == "a\\x1b[31m\\u202eb\\tc\nd é ± 字"
     assert printable("a\nb", lines=False) == "a\\nb"
     assert printable("\udc80") == "\\udc80"
+
+
+def test_an_error_of_nothing_is_left_out_and_zero_has_no_sign():
+    assert with_error(Estimate(1.0, se=0.0)) == Cell("1.0000") and with_error(Estimate(0.5, se=0.1)).error == "±0.1000"
+    assert percent(Estimate(1.0, se=0.0)) == "100.00 %" and percent(Estimate(0.5, se=0.1)) == "50.00 % ± 10.00"
+    assert (number(-0.0), number(-0.25, 1)) == ("0.0000", "−0.2")

@@ -88,7 +88,8 @@ def _summary(report: Report) -> Iterator[str]:
     yield from report.summary
     if report.warnings:
         codes = ", ".join(dict.fromkeys(code for _, code, _ in report.warnings))
-        yield f"{count(len(report.warnings), 'warning')} below, with what to do: {codes}."
+        advised = ", with what to do" if any(todo for *_, todo in report.warnings) else ""
+        yield f"{count(len(report.warnings), 'warning')} below{advised}: {codes}."
     if report.pictures and (why_not := drawing.why_not()) is not None:
         yield f"Figures are left out: {why_not}"
 

@@ -195,7 +195,7 @@ METHODS: tuple[Method, ...] = (
         "Samples from another method or library, read from the file of --predictions.",
     ),
 )
-_POPULATION = Method(POPULATION, frozenset(), "The deterministic network with population statistics of the reference.")
+_POPULATION = Method(POPULATION, frozenset(), "The deterministic network with statistics of all drawn mini-batches.")
 _BY_NAME: Mapping[str, Method] = {
     named.name: named
     for method in (*METHODS, _POPULATION)

@@ -92,7 +92,7 @@ def _population_sentence(
         names = {"rmse": "RMSE", "mae": "MAE"}
         text = ", ".join(f"{names[m]} {_with_error(before[m])} → {_with_error(after[m])}" for m in names)
     return (
-        f"Network with population statistics of the reference in place of its running statistics: {text} "
+        f"Network with the statistics of all drawn mini-batches together in place of its running statistics: {text} "
         f"({signed(change)} ± {error:.4f}). This change is not a gain from uncertainty: {' and '.join(methods)} "
         f"{'is' if len(methods) == 1 else 'are'} compared with this network."
     )

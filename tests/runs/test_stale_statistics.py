@@ -214,7 +214,9 @@ def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
     let_go_stale(tmp_path, "1")
     record = evaluated(tmp_path, "stale.h5")
     assert record.reference_check is not None and not record.reference_check.passed
-    assert "in place of its running statistics: RMSE" in said(verdict(record, "population-statistics"))
+    assert "all drawn mini-batches together in place of its running statistics: RMSE" in said(
+        verdict(record, "population-statistics")
+    )
     assert verdict(record, "explains-targets", method="mcbn").values["network"] == POPULATION
 
 

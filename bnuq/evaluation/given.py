@@ -203,14 +203,8 @@ def _found(columns: Columns, section: ScoreSection, task: Task, points: int | No
     for name in _KINDS:
         if not task.is_regression and (exact := columns.named([name])) is not None:
             yield _of_array(columns, exact, columns[exact], task, points, kind=_KINDS[name])
-    named = {name: match for name in columns.values if (match := _CLASS.fullmatch(name)) is not None}
-    for kind in () if task.is_regression else dict.fromkeys(match[1].lower() for match in named.values()):
-        names = [name for name, match in named.items() if match[1].lower() == kind]
-        all_texts = all(columns[name].dtype.kind == "U" for name in names)
-        names = [name for name in names if all_texts or _is_column(columns[name]) or _has_numbers(columns[name])]
-        if names:
-            classes = tuple(named[name][2] for name in names)
-            yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
+    if not task.is_regression:
+        yield from _of_classes(columns, task, points)
     if (name := columns.named((*_ANY, *_MEANS))) is not None:
         yield _of_array(columns, name, columns[name], task, points)
     known = {*LABELS, *IDS, *GROUPS, *SCORES, *map(str.lower, section.scores)}
@@ -218,6 +212,19 @@ def _found(columns: Columns, section: ScoreSection, task: Task, points: int | No
     rest = [name for at, name in enumerate(rest) if not is_index(name, at)]
     if rest:
         yield replace(_joined(columns, rest, task, points), classes=tuple(rest))
+
+
+def _of_classes(columns: Columns, task: Task, points: int | None) -> Iterator[GivenSet]:
+    """Columns of one class each, such as prob_cat, by what they hold; those of texts are left out unless these are
+    meant to be numbers."""
+    named = {name: match for name in columns.values if (match := _CLASS.fullmatch(name)) is not None}
+    for kind in dict.fromkeys(match[1].lower() for match in named.values()):
+        names = [name for name, match in named.items() if match[1].lower() == kind]
+        all_texts = all(columns[name].dtype.kind == "U" for name in names)
+        names = [name for name in names if all_texts or _is_column(columns[name]) or _has_numbers(columns[name])]
+        if names:
+            classes = tuple(named[name][2] for name in names)
+            yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
 
 
 def _distribution(columns: Columns) -> Iterator[GivenSet]:

@@ -65,15 +65,7 @@ def in_one_order(
     named = {(file, name): _named(of, labels, count) for file, sets in given.items() for name, of in sets.items()}
     by_words = [each for each in named.values() if each.has_words]
     numbered = next((each for each in named.values() if each.names and not each.has_words), None)
-    wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
-    order = classes = tuple(wanted)
-    if by_words and {*wanted} != {*by_words[0].names}:
-        first = by_words[0]
-        if wanted and not (asked and {*wanted}.isdisjoint(first.names)):
-            raise DataError(_differing(first, wanted, source))
-        order, classes = first.names, tuple(wanted) or first.names
-    elif numbered is not None and not wanted:
-        classes = tuple(name for _, name in sorted(zip(map(int, numbered.keys), numbered.names, strict=True)))
+    order, classes = _order(by_words, numbered, asked, of_labels)
     result, moved = {file: dict(sets) for file, sets in given.items()}, set[str]()
     for (file, name), each in named.items():
         keys = _Named(each.of, order).keys if each.has_words else tuple(map(str, range(len(each.names))))
@@ -88,6 +80,22 @@ def in_one_order(
     if by_words and unnamed:
         findings.append(note("columns-by-place", files=sorted(unnamed), names=list(classes)))
     return result, classes, tuple(findings)
+
+
+def _order(
+    by_words: Sequence[_Named], numbered: _Named | None, asked: Sequence[str], of_labels: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The order that named columns are brought to, and the names of the classes in it."""
+    wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
+    order = classes = tuple(wanted)
+    if by_words and {*wanted} != {*by_words[0].names}:
+        first = by_words[0]
+        if wanted and not (asked and {*wanted}.isdisjoint(first.names)):
+            raise DataError(_differing(first, wanted, source))
+        order, classes = first.names, tuple(wanted) or first.names
+    elif numbered is not None and not wanted:
+        classes = tuple(name for _, name in sorted(zip(map(int, numbered.keys), numbered.names, strict=True)))
+    return order, classes
 
 
 def _named(given: GivenSet, labels: NDArray[Any], count: int) -> _Named:

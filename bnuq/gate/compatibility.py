@@ -207,16 +207,8 @@ def _names_other_classes(new: EvaluatedSet, old: EvaluatedSet) -> bool:
 
 def _missing(current: Result, baseline: Result, settings: GateSettings) -> Iterator[str]:
     """Methods, sets and estimates that only the baseline has: whole methods and sets first."""
-    new, old = estimates_of(current), estimates_of(baseline)
-    missing = [address for address in old if address not in new and not settings.allows("missing", address)]
-    missing = [address for address in missing if not _is_of_other_points(old[address], current)]
-    missing = [address for address in missing if not _is_undefined(old[address], current)]
-    has_ood = any(of.kind == "ood" for of in current.sets.values())
-    if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
-        # Scores that only OOD sets are ranked by are no estimates of their own: what is missing is the set.
-        missing = [address for address in missing if not (old[address]["score"] and old[address]["metric"] == ERRORS)]
-    if POPULATION not in current.methods:  # its reference check passes now
-        missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
+    old = estimates_of(baseline)
+    missing = _not_there(current, baseline, old, settings)
     for kind, present, pattern in (("method", current.methods, "{}"), ("set", current.sets, "*.{}")):
         for name in dict.fromkeys(old[address][kind] for address in missing):
             if name and name not in present:
@@ -230,6 +222,21 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
         )
         metrics = dict.fromkeys(f"*.{old[address]['metric']}" for address in missing)
         yield _absent(shown, *(missing if len(missing) == 1 else metrics))
+
+
+def _not_there(current: Result, baseline: Result, old: Mapping[str, Row], settings: GateSettings) -> list[str]:
+    """The addresses that only the baseline has, without those that its points, or its sets, do not let be."""
+    new = estimates_of(current)
+    missing = [address for address in old if address not in new and not settings.allows("missing", address)]
+    missing = [address for address in missing if not _is_of_other_points(old[address], current)]
+    missing = [address for address in missing if not _is_undefined(old[address], current)]
+    has_ood = any(of.kind == "ood" for of in current.sets.values())
+    if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
+        # Scores that only OOD sets are ranked by are no estimates of their own: what is missing is the set.
+        missing = [address for address in missing if not (old[address]["score"] and old[address]["metric"] == ERRORS)]
+    if POPULATION not in current.methods:  # its reference check passes now
+        missing = [address for address in missing if method_named(old[address]["method"]).plain.name != POPULATION]
+    return missing
 
 
 def _is_of_other_points(row: Row, current: Result) -> bool:

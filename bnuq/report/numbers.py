@@ -81,8 +81,8 @@ def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
     if estimate is None:
         return Cell("–")
     error, value = total(estimate), estimate.value
-    if abs(value) < _ROUNDING and (error is None or error < _ROUNDING):
-        error, value = error and 0.0, 0.0
+    if error is None or error < _ROUNDING:
+        error, value = error and 0.0, 0.0 if abs(value) < _ROUNDING else value
     digits = shown_with(error, digits, [value])
     if not error or not math.isfinite(value):
         return Cell(grouped(value, digits))

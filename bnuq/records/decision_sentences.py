@@ -179,9 +179,11 @@ def _defer(
     rate = rates.get(what, "an error rate")
     if error is None:
         return f"{subject} {rate} of {promise}."
+    if before == 0:
+        return f"Nothing is to be deferred: no error was {promise.partition(', ')[0]}."
     if before is not None and (error >= before or percent(error) == percent(before)):
         subject, rate = subject.removesuffix(" leaves"), rate.partition(" ")[2]
-        return f"{subject} does not lower the {rate} of {percent(before)}; {promise.partition(',')[0]}."
+        return f"{subject} does not lower the {rate} of {percent(before)}; {promise.partition(', ')[0]}."
     instead = "" if before is None else f" in place of {percent(before)}"
     return f"{subject} {rate} of {percent(error)}{instead}; {promise}."
 

@@ -37,7 +37,7 @@ from bnuq.records.verdict import (
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
-_CHECKED_FIRST = "constant", "at-chance"
+_ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
 _SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
 
 
@@ -55,7 +55,7 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if rescaled.keys() & {"test", "validation"}:
         return ()
     use = next(_use(result, verdict), None)
-    if is_mismatched(result) or (use is not None and use.values.get("reason") in _CHECKED_FIRST):
+    if is_mismatched(result) or (use is not None and use.values.get("reason") in _ALONE):
         return () if use is None else (use,)
     method = result.first if use is None else use.values["method"]
     defer = next(_measured(result, method), None)
@@ -77,22 +77,17 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     best = of_labels[0].against if of_labels else result.first
     if not (of_labels or _is_recalibrated_at_limit(result, best)):
         return
-    passes = max((each.passes for each in verdict.comparisons), default=1)
-    as_it_is = uncorrected(verdict.comparisons, best, of_labels[0].metric) if of_labels else None
+    metric = of_labels[0].metric if of_labels else "pll"
+    as_it_is = uncorrected(verdict.comparisons, best, metric)
     single = _prediction(result, best if as_it_is is None else as_it_is.method)
-    shared: dict[str, Any] = {"most_passes": passes, "points": result.sets["test"].n}
-    if isinstance(result, Scored):
-        shared |= {"files": len(result.model["files"]), "metric": of_labels[0].metric if of_labels else "pll"}
-    reason, values = _at_limit(result, single["method"])
+    shared = _shared(result, verdict, metric)
+    reason, values = _checked_first(result, single["method"])
     if reason:
         yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
         return
-    if is_of_another_pipeline(result):
-        yield finding("undecided", about="use", **single, **shared, reason="pipeline", **_pipeline(result))
-        return
     undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
     reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
-    if passes > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
+    if shared["most_passes"] > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
         yield finding("undecided", about="use", **single, **shared, **_why(result, reasons))
         return
     gains = _decided_gains(verdict)
@@ -106,6 +101,20 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for _, by in undecided for key in by]
         yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, **values)
+
+
+def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
+    passes = max((each.passes for each in verdict.comparisons), default=1)
+    of_files = {"files": len(result.model["files"]), "metric": metric} if isinstance(result, Scored) else {}
+    return {"most_passes": passes, "points": result.sets["test"].n, **of_files}
+
+
+def _checked_first(result: Result, method: str) -> tuple[str, dict[str, Any]]:
+    """What is to be checked before a method is used, with its values; or no reason, and what is said of its use."""
+    reason, values = _at_limit(result, method)
+    if not reason and is_of_another_pipeline(result):
+        return "pipeline", _pipeline(result)
+    return reason, values
 
 
 def _is_recalibrated_at_limit(result: Result, method: str) -> bool:
@@ -244,8 +253,6 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
     if accepted.all() or not weights[accepted].sum():
         return
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
-    if before == 0:
-        return
     what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
     values |= {"what": what, "score": "predictive_entropy", "threshold": float(threshold), "width": None}
     deferred = 1 - float(accepted.mean())

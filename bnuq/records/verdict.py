@@ -328,18 +328,23 @@ def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lack
         same = [other for other in compared if (other.metric, other.set) == (first.metric, first.set)]
         best = max(same, key=lambda comparison: comparison.gain)
         values["example"] = asdict(best)
-        if code == "one-pass-is-enough" and mismatched:
-            values["mismatched"] = True
-        elif code == "one-pass-is-enough" and (as_it_is := uncorrected(comparisons, best.against, best.metric)):
-            values["instead"] = [as_it_is.method, as_it_is.value]
         if code == "one-pass-is-enough":
-            values["is_likely"] = best.is_likely
+            values |= {"is_likely": best.is_likely, **_recommended(comparisons, best, mismatched)}
     passes = max(comparison.passes for comparison in compared)
     return Conclusion(
         worth=True if gains else None if undecided else False,
         gains=gains,
         findings=(finding(code, passes=passes, **values),),
     )
+
+
+def _recommended(comparisons: Sequence[MethodComparison], best: MethodComparison, mismatched: bool) -> dict[str, Any]:
+    """What is said of the best single pass beside its value: that the reference is put right first, or which network is
+    used `instead`."""
+    if mismatched:
+        return {"mismatched": True}
+    as_it_is = uncorrected(comparisons, best.against, best.metric)
+    return {} if as_it_is is None else {"instead": [as_it_is.method, as_it_is.value]}
 
 
 _BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature

@@ -27,7 +27,7 @@ from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.records.verdict import MethodComparison, judged
+from bnuq.records.verdict import MethodComparison, judged, passes_of
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.numbers import digits_of, number, signed
 from bnuq.workflows.evaluate import evaluate
@@ -143,9 +143,8 @@ def section(title: str, result: Result) -> str:
     heads = [f"{metric_of(m).arrow} {metric_of(m).label}{f' of {of}' if m == 'auroc' else ''}" for m, of in columns]
     rows = [f"| method | passes | {' | '.join(heads)} |", f"|{' --- |' * (2 + len(heads))}"]
     for method in result.methods:
-        passes = {each.passes for each in verdict.comparisons if each.method == method} or {1}
         cells = (cell(method, metric, of, verdict.comparisons) for metric, of in columns)
-        rows.append(f"| {method} | {max(passes)} | {' | '.join(cells)} |")
+        rows.append(f"| {method} | {passes_of(method, result)} | {' | '.join(cells)} |")
     return "\n\n".join([f"## {title}", todo, said, "\n".join(rows)])
 
 

@@ -29,7 +29,7 @@ from bnuq.config import Options, Run, resolve, resolve_again, resolve_ensemble
 from bnuq.errors import BnuqError, ResultError, SamplingError
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
-from bnuq.sampling.dropout import Dropout, _keep_by_philox
+from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.predictor import SamplePasses
 from bnuq.sampling.program_draws import BankDraws, MaskDraws
 from bnuq.sampling.site_search import find_sites
@@ -362,7 +362,7 @@ def test_masks_are_those_of_an_evaluation_but_for_entries_that_16_bits_do_not_de
     found = (
         MaskDraws(Dropout(5, seed=2), site)(torch.ones(5 * 400, 1000), 400, numbers, in_place=False).reshape(5, -1) > 0
     )
-    expected = _keep_by_philox(2, range(5), site.order, rate, 0, 400_000) > 0
+    expected = counter_rng.kept(counter_rng.MaskKey(2, tuple(range(5)), site.order, rate), 0, 400_000) > 0
     differ = int((found.numpy() != expected).sum())
     assert differ == 0 if rate == 0.5 else differ < 5 * 400_000 / 2**15
 

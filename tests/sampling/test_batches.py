@@ -163,7 +163,7 @@ def test_members_are_the_rows_of_each_code_that_there_is():
             4,
             "(1 of 2 groups are too small). Use --batch-size 3 or less, --replacement",
         ),
-        (SamplerSettings(), 11, "batch_size is 11; expected 1 to 10"),
+        (SamplerSettings(), 11, "--batch-size is 11; expected 1 to 10"),
     ],
 )
 def test_what_cannot_be_drawn_is_told_with_size_group_and_reference(sampler, size, message):

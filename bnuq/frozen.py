@@ -33,7 +33,8 @@ def _made(cls: Any, *, eq: bool) -> Any:
     cls.__doc__ = cls.__doc__ or cls.__name__  # which dataclass() would take from a signature
     dataclass(init=False, repr=False, eq=False)(cls)  # the fields alone: nothing is compiled
     own = vars(cls)
-    cls.__init__, cls.__signature__ = _first_init(cls), _Signature()
+    if "__init__" not in own:
+        cls.__init__, cls.__signature__ = _first_init(cls), _Signature()
     cls.__setattr__, cls.__delattr__ = _refuse, _refuse
     if "__repr__" not in own:
         cls.__repr__ = _repr
@@ -60,22 +61,36 @@ class _Signature:
     """What `inspect.signature` says of a class, made when it is asked for."""
 
     def __get__(self, instance: object, cls: Any) -> Any:
+        if instance is not None:
+            raise AttributeError("__signature__")  # that of a call, where its class has one
+
         import inspect  # late: as the class
 
         _, *parameters = inspect.signature(_compiled_init(cls)).parameters.values()
         return inspect.Signature(parameters)
 
 
+class _Factory:
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_factory = _Factory()  # the argument of a field that makes its default
+
+
 def _compiled_init(cls: Any) -> Callable[..., None]:
     """Assigns the arguments to the fields, or their defaults, and calls `__post_init__`."""
-    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": MISSING}
+    names: dict[str, Any] = {"_set": object.__setattr__, "_missing": _factory}
     places: list[str] = ["self"]
     keywords: list[str] = []
     lines: list[str] = []
     for each in fields(cls):
-        if not each.init:
-            continue
         name, default = each.name, ""
+        if not each.init:
+            if each.default_factory is not MISSING:
+                names[f"_of_{name}"] = each.default_factory
+                lines.append(f"_set(self, {name!r}, _of_{name}())")
+            continue
         if each.default is not MISSING:
             names[f"_of_{name}"], default = each.default, f"=_of_{name}"
         elif each.default_factory is not MISSING:
@@ -115,5 +130,8 @@ def _repr(self: Any) -> str:
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 
 
-def _refuse(self: Any, name: str, *value: object) -> None:  # noqa: ARG001 - a method
-    raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+def _refuse(self: Any, name: str, *value: object) -> None:
+    """In place of `__setattr__` and `__delattr__`; a class that inherits without `frozen` may have other attributes."""
+    if "__dataclass_fields__" in vars(type(self)) or name in type(self).__dataclass_fields__:
+        raise FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+    (object.__setattr__ if value else object.__delattr__)(self, name, *value)

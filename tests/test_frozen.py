@@ -107,3 +107,37 @@ def test_init_says_what_it_takes_and_stays_wrapped_where_it_was_before_the_first
     assert [made(1).x, made(2).x] == [1, 2] and calls == [(1,), (2,)]
     assert str(inspect.signature(made)) == "(x)" and str(inspect.signature(Point)) == "(x, y=2)"
     assert str(inspect.signature(OURS[1])).startswith("(number, text='a', hidden=None, unhashed=")
+
+
+def test_edges_are_those_of_a_frozen_dataclass() -> None:
+    for decorate in (frozen, dataclass(frozen=True)):
+
+        @decorate
+        class Rows:
+            size: int = 1
+            rows: list[int] = field(init=False, default_factory=list)
+            names: list[str] = field(default_factory=list)
+
+            def __call__(self, row: int) -> int:
+                return row
+
+        @decorate
+        class Written:
+            size: int
+
+            def __init__(self) -> None:
+                object.__setattr__(self, "size", 7)
+
+        class Further(Rows):
+            pass
+
+        assert Rows().rows == [] and Rows().rows is not Rows().rows and Written().size == 7
+        assert "<factory>" in str(inspect.signature(Rows))
+        assert [*inspect.signature(Rows()).parameters] == ["row"]
+        further: Any = Further()
+        further.more = 3
+        assert further.more == 3
+        del further.more
+        for name in ("size", "rows"):
+            with pytest.raises(FrozenInstanceError):
+                setattr(further, name, 2)

@@ -183,13 +183,14 @@ def _separation_sentence(
     error: float,
     may_be_chance: bool = False,
 ) -> str:
-    interval = "" if auroc.low is None or words == _UNJUDGED else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
+    is_judged = words != _UNJUDGED
+    interval = "" if auroc.low is None or not is_judged else f" ({number(auroc.low, 2)}–{number(auroc.high, 2)})"
     text = (
         f"{name} {words}: AUROC {number(auroc.value, 3)}{interval} by the {named(score)} of {network_in_words(method)}"
     )
     if tried > 1:
         text += f", the {best_of(tried, crossfitted)}"
-    if other is not None:
+    if other is not None and is_judged:
         network, score, value = other
         digits = shown_with(error, None, []) if 0 < error < 1 else 3
         difference = number(round(value - auroc.value, digits), digits)

@@ -37,8 +37,8 @@ INPUTS: Catalogue = {
     "labels-found": Entry("labels are {found} in {file}"),
     "columns-by-name": Entry(
         lambda files, names: (
-            f"{joined(files)}: the columns are in another order, and were brought to one order by the names of the "
-            f"classes: {_numbered(enumerate(names))}"
+            f"{joined(files)}: the columns are in another order, and were brought to one order by their names: "
+            f"{_numbered(enumerate(names))}"
         )
     ),
     "columns-by-place": Entry(

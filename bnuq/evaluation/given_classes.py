@@ -54,21 +54,26 @@ def in_one_order(
     *,
     asked: Sequence[str],
     of_labels: Sequence[str],
+    by_number: bool = True,
 ) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
     """The predictions, by file and set, with their columns in one order, the names of the classes in it, and notes.
 
     The order is that of the names that are `asked` for, else of those that number the labels, else of the first file
-    that names its columns; numbered columns stand by their numbers, and others stay where they are. Names that are
-    asked for may also be new ones for those of the first file. DataError where names differ otherwise.
+    that names its columns; numbered columns stand by their numbers, and others stay where they are. Where labels are
+    not the numbers of classes, but targets or a matrix in the order of the first file (not `by_number`), numbered
+    columns stand as there. Names that are asked for may also be new ones for those of the first file. DataError where
+    names differ otherwise.
     """
     count = next(iter(given.values()))["test"].values.shape[2]
     named = {(file, name): _named(of, labels, count) for file, sets in given.items() for name, of in sets.items()}
     by_words = [each for each in named.values() if each.has_words]
     numbered = next((each for each in named.values() if each.names and not each.has_words), None)
-    order, classes = _order(by_words, numbered, asked, of_labels)
+    stands = not by_number and numbered is next(iter(named.values()))
+    places = numbered.keys if numbered is not None and stands else tuple(map(str, range(count)))
+    order, classes = _order(by_words, numbered, places, asked, of_labels)
     result, moved = {file: dict(sets) for file, sets in given.items()}, set[str]()
     for (file, name), each in named.items():
-        keys = _Named(each.of, order).keys if each.has_words else tuple(map(str, range(len(each.names))))
+        keys = _Named(each.of, order).keys if each.has_words else places[: len(each.names)]
         if {*each.keys} != {*keys}:
             raise DataError(_differing(each, order, by_words[0].of.columns.source))
         if each.keys != keys:
@@ -83,9 +88,13 @@ def in_one_order(
 
 
 def _order(
-    by_words: Sequence[_Named], numbered: _Named | None, asked: Sequence[str], of_labels: Sequence[str]
+    by_words: Sequence[_Named],
+    numbered: _Named | None,
+    places: Sequence[str],
+    asked: Sequence[str],
+    of_labels: Sequence[str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The order that named columns are brought to, and the names of the classes in it."""
+    """The order of named columns, and the names of the classes in it; numbered ones stand as `places`."""
     wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
     order = classes = tuple(wanted)
     if by_words and {*wanted} != {*by_words[0].names}:
@@ -94,7 +103,7 @@ def _order(
             raise DataError(_differing(first, wanted, source))
         order, classes = first.names, tuple(wanted) or first.names
     elif numbered is not None and not wanted:
-        classes = tuple(name for _, name in sorted(zip(map(int, numbered.keys), numbered.names, strict=True)))
+        classes = tuple(numbered.names[numbered.keys.index(key)] for key in places)
     return order, classes
 
 

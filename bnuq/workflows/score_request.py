@@ -142,7 +142,7 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
     _check_alike(given, files)
-    given, classes, found = _in_one_order(given, truth, section)
+    given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
     sets = next(iter(given.values()))
     outputs, findings = sets["test"].values.shape[2], [*findings, *found]
     truths, points = {"test": truth}, dict[str, Points]()
@@ -169,7 +169,7 @@ def _as_asked(given: GivenSet, section: ScoreSection) -> GivenSet:
 
 
 def _in_one_order(
-    given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection
+    given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection, *, by_number: bool
 ) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
     """The predictions with their columns in one order, and the names of the classes in it, where they are known."""
     asked = section.classes or ()
@@ -179,7 +179,8 @@ def _in_one_order(
     if asked and len(asked) != count:
         raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {count}.")
     of_labels = truth.classes if len(truth.classes) == count else ()
-    return in_one_order(given, truth.values, asked=asked, of_labels=of_labels)
+    by_number &= truth.values.size == len(truth.values)  # and not a matrix, whose columns have an order of their own
+    return in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
 
 
 def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str, Columns]) -> None:

@@ -249,6 +249,21 @@ def test_columns_are_in_one_order_by_the_names_of_their_classes() -> None:
     assert "those of the labels" in refusal({"a": table}, {"label": LABELS, "classes": np.array(["a", "b", "c", "d"])})
 
 
+@pytest.mark.parametrize("name", ["y", "prob_"])
+def test_numbered_columns_of_targets_without_names_stand_where_they_do(name: str) -> None:
+    targets = LOGITS[:, :3] if name == "y" else (P[:, :3] > 0.2).astype(int)
+    given = 0.9 * targets + 0.02 * (P[:, 1:] > 0.1)
+    order = (2, 0, 1)
+    table = {f"{name}{k}": given[:, column] for column, k in enumerate(order)}
+    expected = bnuq.score(given, targets, classes=("2", "0", "1") if name == "prob_" else None)
+    assert estimates(bnuq.score({"a": table}, targets)) == pytest.approx(estimates(expected), nan_ok=True)
+    other = {f"{name}{k}": table[f"{name}{k}"] for k in range(3)}
+    both = bnuq.score({"a": table, "b": other}, targets)
+    assert estimates(both, "a") == estimates(both, "b") == pytest.approx(estimates(expected), nan_ok=True)
+    [moved] = [text_of(finding) for finding in both.findings if finding.code == "columns-by-name"]
+    assert "class" not in moved and moved.endswith("0 = y2, 1 = y0, 2 = y1" if name == "y" else "0 = 2, 1 = 0, 2 = 1")
+
+
 def test_several_labels_are_a_classification_of_each() -> None:
     truth = RNG.integers(2, size=(N, 3))
     truth[0] = 1

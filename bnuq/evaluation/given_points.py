@@ -123,7 +123,8 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
         findings = (note("ids-in-one-file", file=Path(source if ids is not None else truth.source).name),)
     own = columns.named(LABELS)
     if own is not None and source != truth.source and ids is None and len(columns[own]) == len(truth.values):
-        differing = _texts(columns[own]) != _texts(truth.values) if truth.values.ndim == 1 else np.zeros(1, bool)
+        comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
+        differing = _texts(columns[own]) != _texts(truth.values) if comparable else np.zeros(1, bool)
         if differing.any():
             row = int(np.flatnonzero(differing)[0])
             raise DataError(
@@ -170,11 +171,12 @@ def labelled_points(
         row = int(np.argwhere(~np.isfinite(values))[0][0])
         raise DataError(f"{truth.source}: {truth.found} has no finite number in row {row} (counted from 0).")
     numbers, names = (None, ()) if group is None else (group[1], group[0])
+    as_floats = values.dtype.kind == "f" or (task.classifies_points and values.ndim > 1)  # such as one-hot
     points = Points(
         name,
         truth.source,
         np.arange(len(values)) if truth.ids is None else _texts(truth.ids),
-        np.atleast_2d(values.T).T.astype(np.float64) if values.dtype.kind == "f" else values.astype(np.int64),
+        np.atleast_2d(values.T).T.astype(np.float64) if as_floats else values.astype(np.int64),
         numbers,
         tuple(classes) or None,
         findings,

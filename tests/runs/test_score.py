@@ -264,6 +264,15 @@ def test_numbered_columns_of_targets_without_names_stand_where_they_do(name: str
     assert "class" not in moved and moved.endswith("0 = y2, 1 = y0, 2 = y1" if name == "y" else "0 = 2, 1 = 0, 2 = 1")
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, bool, np.float64])
+def test_labels_may_be_one_hot_rows(kind: type, tmp_path: Path) -> None:
+    one_hot = np.eye(K)[LABELS].astype(kind)
+    scored = bnuq.score(P, one_hot)
+    assert same(scored, bnuq.score(P, LABELS))
+    np.savez(tmp_path / "own.npz", probs=P, labels=one_hot)
+    assert same(bnuq.score(tmp_path / "own.npz", LABELS), scored)
+
+
 def test_several_labels_are_a_classification_of_each() -> None:
     truth = RNG.integers(2, size=(N, 3))
     truth[0] = 1

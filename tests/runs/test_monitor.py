@@ -83,6 +83,8 @@ def test_settings_that_the_baseline_decides_are_noted_where_they_are_others(watc
     np.savez(tmp_path / "other.npz", x=pictures(2, 60))
     again = {"baseline": tmp_path / "base.h5", "resamples": 199, "train_batch_size": 16}
     assert not noted(bnuq.Monitor(watched, normalize="0.5/0.3", **again).take(pictures(7, 50)))
+    in_memory = bnuq.Monitor(watched, reference={"x": pictures(1, 600)}, normalize="0.5/0.3", **again)
+    assert not noted(in_memory.take(pictures(7, 50)))
     other = bnuq.Monitor(watched, normalize="0/1", test=str(tmp_path / "other.npz"), **again).take(pictures(7, 50))
     assert values_of(other, "monitor-settings-ignored")["keys"] == ["normalize", "test"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -101,9 +102,11 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
 
 def beside(known: Named | Any, kind: str, wanted: str) -> str:
     """A reference to start from: the name of the other set with its part exchanged, such as cifar10:test beside
-    cifar10:train; a file where there is none."""
+    cifar10:train; a file where there is none. The part is a whole word, and of a path in its last name."""
     text = known.text if isinstance(known, Named) else ""
-    return text.replace(kind, wanted) if kind in text else f"{wanted}.npz"
+    letter, to_end = r"[^\W\d_]", r"[^/\\:]*[/\\]?(?::|$)"
+    exchanged, count = re.subn(rf"(?<!{letter}){kind}(?!{letter})(?={to_end})", wanted, text)
+    return exchanged if count else f"{wanted}.npz"
 
 
 def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:

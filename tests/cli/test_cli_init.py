@@ -19,9 +19,10 @@ from cut_sets import DEMO
 from making_points import png
 from torch import nn
 
-from bnuq.config import Options, read_run_file, resolve
+from bnuq.config import Named, Options, read_run_file, resolve
 from bnuq.data import load_points
 from bnuq.errors import RequestError
+from bnuq.evaluation.completeness import beside
 from bnuq.inspection import pipelines
 from bnuq.records.inspection import Pipelines
 from bnuq.workflows import init as workflow
@@ -288,3 +289,19 @@ def test_a_failure_in_the_last_step_leaves_the_file_as_it_was(cli, small, monkey
     (small / "model.toml").write_text("# mine\n")
     assert cli("init", "model.pt", *COMPLETE, *FAST, "--force").code == 2
     assert (small / "model.toml").read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("known", "suggested"),
+    [
+        ("/data/latest/test.npz", "/data/latest/train.npz"),
+        ("test/contest_test.csv", "test/contest_train.csv"),
+        ("cifar10:test", "cifar10:train"),
+        ("data/test.npz:x_test,y_test", "data/train.npz:x_train,y_train"),
+        ("pictures/test/", "pictures/train/"),
+        ("images/test:masks/test", "images/train:masks/train"),
+        ("test/latest.npz", "train.npz"),
+    ],
+)
+def test_the_name_of_the_other_set_is_suggested_by_whole_words_of_the_file_name(known, suggested, tmp_path):
+    assert beside(Named(known, tmp_path), "test", "train") == suggested

@@ -36,8 +36,8 @@ INPUTS: Catalogue = {
     ),
     "labels-found": Entry("labels are {found} in {file}"),
     "columns-by-name": Entry(
-        lambda files, names: (
-            f"{joined(files)}: the columns are in another order, and were brought to one order by their names: "
+        lambda files, by, names: (
+            f"{joined(files)}: the columns are in another order, and were brought to one order by their {by}: "
             f"{_numbered(enumerate(names))}"
         )
     ),

@@ -71,7 +71,7 @@ def in_one_order(
     stands = not by_number and numbered is next(iter(named.values()))
     places = numbered.keys if numbered is not None and stands else tuple(map(str, range(count)))
     order, classes = _order(by_words, numbered, places, asked, of_labels)
-    result, moved = {file: dict(sets) for file, sets in given.items()}, set[str]()
+    result, moved = {file: dict(sets) for file, sets in given.items()}, dict[tuple[str, str], _Named]()
     for (file, name), each in named.items():
         keys = _Named(each.of, order).keys if each.has_words else places[: len(each.names)]
         if {*each.keys} != {*keys}:
@@ -79,9 +79,13 @@ def in_one_order(
         if each.keys != keys:
             columns = [each.keys.index(key) for key in keys]
             result[file][name] = replace(each.of, values=each.of.values[..., columns])
-            moved.add(each.file)
-    findings = [note("columns-by-name", files=sorted(moved), names=list(classes))] if moved else []
-    unnamed = {each.file for each in named.values() if not each.has_words and each.of.levels is None}
+            moved[file, name] = each
+    findings = []
+    for by in ("names", "numbers"):
+        if files := {each.file for each in moved.values() if each.has_words == (by == "names")}:
+            findings.append(note("columns-by-name", files=sorted(files), by=by, names=list(classes)))
+    others = [each for place, each in named.items() if place not in moved]
+    unnamed = {each.file for each in others if not each.has_words and each.of.levels is None}
     if by_words and unnamed:
         findings.append(note("columns-by-place", files=sorted(unnamed), names=list(classes)))
     return result, classes, tuple(findings)

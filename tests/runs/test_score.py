@@ -238,6 +238,9 @@ def test_columns_are_in_one_order_by_the_names_of_their_classes() -> None:
     assert "0 = emu, 1 = cat" in text and "--classes cat,dog,emu,owl, or --classes emu,cat,owl,dog" in text
     numbers = {f"prob_{k}": P[:, k] for k in order}
     assert same(bnuq.score({"c": numbers}, LABELS), expected, tolerance=1e-9)
+    noted = bnuq.score({"a": table | words}, ood={"o": [numbers]}).findings
+    [finding] = [each for each in noted if each.code.startswith("columns-by")]
+    assert "by their numbers: 0 = cat, 1 = dog" in text_of(finding)
     # Of one column, the other class is that of the labels
     yes = {"prob_cat": P[:, 0]}
     assert same(

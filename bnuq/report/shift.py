@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from bnuq.report.numbers import decimals, digits_of, headed, named, number, with
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
 _ON_A_SCREEN = 6  # families, or sets
-_LONGEST_PROGRAM = 400  # characters of a command, up to its first words
+_COMMAND = re.compile(r"(?:^|[/\\])(?:bnuq(?:\.exe)?|__main__\.py) (?:--debug )?([\w-]+)(?: |$)")  # in a command line
 _ALARM = "mean score (half-widths of its band)"
 _FORECASTS = {"thresholded_confidence": "ATC", "difference_of_confidences": "DoC"}
 
@@ -60,7 +61,8 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
 def is_asked_for(result: Result) -> bool:
     """Whether a result is of `bnuq shift`, or of the same families at several severities."""
     changes = [change for name in result.sets if (change := change_in(name)) is not None and change.is_severity]
-    asked = " shift " in str(result.provenance["command"])[:_LONGEST_PROGRAM]
+    command = _COMMAND.search(str(result.provenance.get("command", "")))
+    asked = command is not None and command[1] == "shift"
     return bool(changes) and (asked or len({change.family for change in changes}) < len(changes))
 
 

@@ -25,6 +25,7 @@ from bnuq.records.shift import shift_of
 from bnuq.records.summary import summary
 from bnuq.report.document import Table
 from bnuq.report.evaluation import report
+from bnuq.report.shift import is_asked_for
 from bnuq.workflows.evaluate import evaluate
 
 OWN = """
@@ -259,6 +260,22 @@ def test_the_report_says_first_which_family_is_seen_in_time(
     assert made.command == "bnuq shift" and made.summary[0].startswith(words)
     assert "Numbers are severities; a loss is where accuracy has fallen by 5 points." in made.summary[0]
     assert any("In brackets, for a whole family" in str(part) for part in made.one_screen or ())
+
+
+def test_only_the_command_says_what_a_report_of_single_severities_is_headed(whole: Result) -> None:
+    """And not a folder that is called so, nor the lack of a command."""
+    one = {name: of for name, of in whole.sets.items() if "@" not in name or name.endswith("gaussian@5")}
+    commands = {
+        "/a shift b/bin/bnuq shift net.pt": True,
+        "/venv/bnuq/__main__.py shift net.pt": True,
+        "/a shift b/bin/bnuq evaluate net.pt": False,
+        "bnuq --debug shift net.pt": True,
+        "bnuq evaluate bnuq shift net.pt": False,
+        "": False,
+    }
+    for command, expected in commands.items():
+        provenance = {"command": command} if command else {}
+        assert is_asked_for(replace(whole, sets=one, provenance=provenance)) is expected, command
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from bnuq.shapes import Float, Integer
 _BLOCK_ENTRIES = 2**16  # numbers in one block, so that intermediate results stay in the processor's cache
 _FIRST_STEP = 0.05  # first step in ln σ of the search for a root around a guess
 _TOLERANCE = 1e-13  # tolerance of ln σ
+_LARGEST_LOG_S = 340.0  # beyond it, in units of the errors, s² has no float, and the slope is that of its end
 
 
 def constant_sigma(
@@ -283,7 +284,7 @@ def _slope(
     log_s: Any,
 ) -> Any:
     """The slope of the mean CRPS or −PLL over ln s, a number or a column, up to a positive factor."""
-    s = np.exp(log_s)
+    s = np.exp(np.clip(log_s, -_LARGEST_LOG_S, _LARGEST_LOG_S))
     variance = spread + s * s
     if metric == "pll":
         return ((1 - error**2 / variance) * (s * s / variance)) @ weight

@@ -232,6 +232,9 @@ def test_errors_beyond_the_range_of_their_squares_are_fitted_without_a_warning()
     assert metrics.optimal_tau(1e-200 * e, np.zeros(3)).tau == math.inf
     assert metrics.optimal_tau(1e-200 * e, np.array([1.0, 0.0, 2.0])).at_end == "infinite"
     assert metrics.refined_tau(1e-200 * e[None], np.ones((1, 3)), 1.0) == pytest.approx([16])
+    for metric in ("crps", "pll"):
+        refined = metrics.refined_tau(1e-200 * e[None], np.zeros((1, 3)), 1.0, metric=metric)
+        assert refined == pytest.approx([16])
 
 
 def test_a_range_is_kept_and_its_ends_are_told():

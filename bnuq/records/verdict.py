@@ -15,7 +15,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.frozen import frozen
-from bnuq.methods import DETERMINISTIC, POPULATION, RECALIBRATIONS, method_named
+from bnuq.methods import POPULATION, RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result, Scored
@@ -269,11 +269,14 @@ def _mc_error(result: Result, method: str, estimate: Estimate) -> float:
 
 
 def uncorrected(comparisons: Sequence[MethodComparison], method: str, metric: str) -> MethodComparison | None:
-    """The network as it is, with the same recalibration, where `method` is the network with corrected BatchNorm
-    statistics and is not better beyond chance by this metric; otherwise None."""
-    as_it_is = method.replace(POPULATION, DETERMINISTIC, 1)
-    same = (each for each in comparisons if (each.method, each.against, each.metric) == (as_it_is, method, metric))
-    found = None if as_it_is == method else next(same, None)
+    """The best single pass without corrected BatchNorm statistics by this metric, where `method` is one with them and
+    is not better beyond chance; otherwise None."""
+    if method_named(method).plain.name != POPULATION:
+        return None
+    of_metric = (each for each in comparisons if (each.against, each.metric, each.passes) == (method, metric, 1))
+    others = [each for each in of_metric if not method_named(each.method).normalizes_jointly]
+    as_it_is = [each for each in others if method_named(each.method).plain.name != POPULATION]
+    found = max(as_it_is, key=lambda each: each.gain, default=None)
     return None if found is None or found.is_worse else found
 
 

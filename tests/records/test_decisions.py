@@ -144,6 +144,19 @@ def test_a_network_is_corrected_only_where_that_helps_beyond_chance(se: float, p
     assert ("For deterministic+population, run `bnuq precise-bn` first" in recommended) is (p < 0.05)
 
 
+def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> None:
+    population, result = "deterministic+population+temperature", made()
+    others = dict.fromkeys((population, "deterministic+temperature"), result.methods["deterministic"])
+    gains = {"deterministic": -0.063, "deterministic+temperature": -0.107, "deterministic+population": -0.009}
+    single = [
+        replace(compared(gain, 0.1, 1.0, method=name, against=population), passes=1) for name, gain in gains.items()
+    ]
+    judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
+    text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
+    assert text == "Use the network as it is: 400 points show no gain from 32 passes."
+    assert judgement.findings[0].values["instead"][0] == "deterministic"
+
+
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
     values = {"settings": ["train", "normalize"], "suggest": "bnuq inspect run.toml --suggest-pipeline"}
     check = ReferenceCheck(("bn",), np.array([9.0]), np.array([9.0]), np.array([1.0]), passed=False)

@@ -65,6 +65,11 @@ class MethodComparison:
         return bool(self.se) and self.gain > REACH * self.se
 
     @property
+    def is_likely_worse(self) -> bool:
+        """Whether it would be worse beyond chance if it were the only one compared."""
+        return bool(self.se) and self.gain < -REACH * self.se
+
+    @property
     def is_better(self) -> bool:
         return self._is_significant and self.gain > 0
 
@@ -270,14 +275,15 @@ def _mc_error(result: Result, method: str, estimate: Estimate) -> float:
 
 def uncorrected(comparisons: Sequence[MethodComparison], method: str, metric: str) -> MethodComparison | None:
     """The best single pass without corrected BatchNorm statistics by this metric, where `method` is one with them and
-    is not better beyond chance; otherwise None."""
+    is not likely to be better; otherwise None. As for the warning on the statistics, how many others are compared does
+    not matter."""
     if method_named(method).plain.name != POPULATION:
         return None
     of_metric = (each for each in comparisons if (each.against, each.metric, each.passes) == (method, metric, 1))
     others = [each for each in of_metric if not method_named(each.method).normalizes_jointly]
     as_it_is = [each for each in others if method_named(each.method).plain.name != POPULATION]
     found = max(as_it_is, key=lambda each: each.gain, default=None)
-    return None if found is None or found.is_worse else found
+    return None if found is None or found.is_likely_worse else found
 
 
 def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ...]:

@@ -155,8 +155,10 @@ def _changes(effect: _Effect) -> str:
     return f" With the statistics of the reference, one pass has {', '.join(changes)}.".replace("-", "−")
 
 
-def _unchecked(why: str = "", effect: _Effect = ()) -> str:
-    return f"The reference could not be checked against the training data{why and f': {why}'}.{_changes(effect)}"
+def _unchecked(why: str = "", effect: _Effect = (), settings: Sequence[str] = ()) -> str:
+    names = f" ({', '.join(f'`{key}`' for key in settings)})" if settings else ""
+    text = f"The reference{names} could not be checked against the training data{why and f': {why}'}."
+    return text + _changes(effect)
 
 
 def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: tuple[float, float]) -> str:
@@ -356,8 +358,9 @@ EVALUATION: Catalogue = {
     ),
     "reference-unchecked": Entry(
         _unchecked,
-        "Compare `train`, `normalize` and `augment` with the training script by hand; no automatic check was possible. "
-        "If they are right, `bnuq precise-bn` writes a checkpoint with the statistics of the reference.",
+        "Compare `train` and `normalize` (and `augment` for images) with the training script by hand; no automatic "
+        "check was possible. If they are right, `bnuq precise-bn` writes a checkpoint with the statistics of the "
+        "reference.",
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,

@@ -163,12 +163,15 @@ def findings(
     """The finding on a check of `train`, the reference of `run`, by these sites: none where it passed, a note where
     evaluated `methods` show that it makes little difference."""
     methods = methods or {}
+    keys = {"normalize": run.normalize, "augment": run.augment}
+    if len(train.point_shape) != 3:
+        del keys["augment"]  # augmentation is for pictures only
     effect = [[metric, *change] for metric, change in population_effect(methods).items()]
     matters = not effect or is_doubtful(check, methods)
     if check is None:
         few = "the reference has fewer than 4 points, or its batch statistics do not vary (all points are the same)"
         why = why_uncheckable(sites) or few
-        unchecked = warning("reference-unchecked", why=why, effect=effect)
+        unchecked = warning("reference-unchecked", why=why, effect=effect, settings=["train", *keys])
         return [unchecked if matters else note("reference-uncompared", why=why, effect=effect)]
     if check.passed or (check.is_within_limits and not check.unfit):  # layers that were never trained have a warning
         return []
@@ -177,9 +180,6 @@ def findings(
     precise = other_command(run, "precise-bn", "--out", f"{stem_of(run.checkpoint)}_precise{run.checkpoint.suffix}")
     if not matters:
         return [note("reference-differs", median=median, worst=worst, effect=effect, precise=precise)]
-    keys = {"normalize": run.normalize, "augment": run.augment}
-    if len(train.point_shape) != 3:
-        del keys["augment"]  # augmentation is for pictures only
     return [
         warning(
             "reference-mismatch",

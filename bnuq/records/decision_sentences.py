@@ -111,6 +111,7 @@ def _undecided_use(
     points_needed: float = math.nan,
     settings: Sequence[str] = (),
     suggest: str | None = None,
+    is_compared: bool = True,
     accuracy: float = math.nan,
     classes: int = 0,
     files: int = 0,
@@ -125,10 +126,11 @@ def _undecided_use(
         return f"First check {checked}: an accuracy of {percent(accuracy)} is not above chance, {chance}."
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
+        why = "it could not be compared with the network's BatchNorm statistics"
+        why = "the network's BatchNorm statistics are not those of these data" if is_compared else why
         return (
-            f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): the network's BatchNorm "
-            "statistics are not those of these data. If it is right, correct the network (`bnuq precise-bn`). Then "
-            "evaluate again."
+            f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): {why}. If it is right, "
+            "correct the network (`bnuq precise-bn`). Then evaluate again."
         )
     text = f"Undecided whether {most_passes} passes are worth it:"
     until = f"Until then use {_prediction(method, passes, temperatures)}."

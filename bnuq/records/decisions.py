@@ -146,10 +146,13 @@ def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
 
 
 def _pipeline(result: Result) -> dict[str, Any]:
-    """The settings of the pipeline that are to be checked, and the command that tries others, where there is one."""
-    found = next((each.values for each in result.findings if each.code == "reference-mismatch"), {})
-    settings = found.get("settings", ["train", "normalize", "augment"])
-    return {"settings": list(settings), "suggest": found.get("suggest")}
+    """The settings of the pipeline that are to be checked, the command that tries others, where there is one, and
+    whether it was compared with the network at all."""
+    codes = "reference-mismatch", "reference-unchecked"
+    found = next((each.values for each in result.findings if each.code in codes), {})
+    is_compared = result.reference_check is not None
+    settings = found.get("settings", ["train", "normalize"])  # which earlier files have of a mismatch alone
+    return {"settings": list(settings), "suggest": found.get("suggest"), "is_compared": is_compared}
 
 
 def _why(result: Result, reasons: Sequence[str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bnuq.sampling.sites import BatchNormSite
 M = 128
 RUN = Run(checkpoint=Path("model.pt"), out=Path("model.h5"))
 PICTURES = points_of(Contents(np.zeros((2, 3, 4, 4))), name="train", reference="train.npz")
+TABLE = points_of(Contents(np.zeros((2, 6))), name="train", reference="train.npz")
 
 
 def data(n: int, seed: int) -> Tensor:
@@ -201,8 +202,9 @@ def test_a_reference_of_equal_points_is_not_checked_and_said():
     net, train = averaged()
     check = check_of(net, train[:1].expand(2000, -1) + 400)
     assert check is None
-    (unchecked,) = findings(check, RUN, PICTURES, [])
-    assert unchecked.code == "reference-unchecked"
+    for points, names in ((PICTURES, ["train", "normalize", "augment"]), (TABLE, ["train", "normalize"])):
+        (unchecked,) = findings(check, RUN, points, [])
+        assert unchecked.code == "reference-unchecked" and unchecked.values["settings"] == names
 
 
 def test_a_layer_in_which_nothing_varies_is_left_out():

@@ -171,6 +171,19 @@ def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
         assert text.startswith(start)
 
 
+def test_a_pipeline_that_could_not_be_compared_is_not_called_wrong() -> None:
+    unchecked = Finding("reference-unchecked", "warning", {"settings": ["train", "normalize"]})
+    result = replace(made(), findings=(unchecked,))
+    better = made_up.with_estimate(result, "deterministic", "pll", value=-0.4).methods["deterministic"]
+    result = replace(result, methods={**result.methods, "deterministic+population": better})
+    for found in (result, replace(result, findings=(Finding("reference-unchecked", "warning", {}),))):
+        [text] = texts(found, judged(compared(-0.05, 0.01, 1.0), mismatched=True))
+        assert text == (
+            "First check the pipeline (`train` and `normalize`): it could not be compared with the network's BatchNorm "
+            "statistics. If it is right, correct the network (`bnuq precise-bn`). Then evaluate again."
+        )
+
+
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_nothing_is_decided_on_inputs_of_another_scale(name: str) -> None:
     found = verdict(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)

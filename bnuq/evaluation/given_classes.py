@@ -4,7 +4,7 @@ files have for the classes."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,15 +80,17 @@ def in_one_order(
             columns = [each.keys.index(key) for key in keys]
             result[file][name] = replace(each.of, values=each.of.values[..., columns])
             moved[file, name] = each
-    findings = []
-    for by in ("names", "numbers"):
-        if files := {each.file for each in moved.values() if each.has_words == (by == "names")}:
-            findings.append(note("columns-by-name", files=sorted(files), by=by, names=list(classes)))
     others = [each for place, each in named.items() if place not in moved]
-    unnamed = {each.file for each in others if not each.has_words and each.of.levels is None}
-    if by_words and unnamed:
-        findings.append(note("columns-by-place", files=sorted(unnamed), names=list(classes)))
-    return result, classes, tuple(findings)
+    return result, classes, tuple(_notes([*moved.values()], others if by_words else (), list(classes)))
+
+
+def _notes(moved: Sequence[_Named], others: Sequence[_Named], classes: list[str]) -> Iterator[Finding]:
+    """What was brought to the order of the classes, and by what; and which of the `others` has no names for them."""
+    for by in ("names", "numbers"):
+        if files := {each.file for each in moved if each.has_words == (by == "names")}:
+            yield note("columns-by-name", files=sorted(files), by=by, names=classes)
+    if files := {each.file for each in others if not each.has_words and each.of.levels is None}:
+        yield note("columns-by-place", files=sorted(files), names=classes)
 
 
 def _order(

@@ -17,6 +17,7 @@ from bnuq.findings import verdict as finding
 from bnuq.frozen import frozen
 from bnuq.methods import POPULATION, RECALIBRATIONS, method_named
 from bnuq.metrics.registry import metric_of
+from bnuq.records.best_scores import can_be_judged
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.reference import averages_lag, draws_mini_batches, is_doubtful
@@ -179,9 +180,11 @@ def _rank(row: Row) -> float:
 
 
 def _groups(result: Result) -> dict[str, list[Row]]:
-    """The finite estimates that are compared with each other, by metric, where a single pass has one."""
+    """The finite estimates that are compared with each other, by metric, where a single pass has one: no AUROC of a set
+    with too few points to judge it."""
     groups: dict[str, list[Row]] = {}
-    wrong = {*on_another_scale(result.findings)}
+    few = {name for name, each in result.sets.items() if each.kind == "ood" and not can_be_judged(result, name)}
+    wrong = {*on_another_scale(result.findings), *few}
     left_out = {method for method in result.methods if is_at_limit(result, method)}
     for row in result.rows:
         metric = row["metric"]

@@ -18,7 +18,7 @@ from bnuq.records.approximation import Approximation
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
-from bnuq.records.verdict import is_mismatched
+from bnuq.records.verdict import is_mismatched, judged
 from bnuq.report import evaluation_findings, metric_changes
 from bnuq.report.evaluation_findings import findings
 
@@ -148,13 +148,16 @@ def test_the_separation_of_an_ood_set_goes_by_the_size_and_the_interval_of_its_a
 
 def test_nothing_is_concluded_from_a_few_points_or_groups(four_methods):
     result = with_auroc(four_methods, 1.0)
-    assert "foreign" in {each.code for each in decided(result)}
+    assert "foreign" in {each.code for each in decided(result)} and "auroc.other" in judged(result).best
     points = result.methods[DETERMINISTIC].sets
     groups = {n: replace(each, group=np.arange(points[n].predicted.size) % 9) for n, each in result.sets.items()}
     for few in (few_points(result, 9), replace(result, sets=groups)):
         finding = verdict(few, "ood-", name="other")
         assert finding.code == "ood-unjudged" and "too few points to judge" in said(finding)
         assert "foreign" not in {each.code for each in decided(few)}
+        assert "auroc.other" not in judged(few).best and "auroc" not in {
+            each.metric for each in judged(few).comparisons
+        }
 
 
 def test_an_ood_set_is_judged_by_the_best_of_all_scores_and_the_best_of_one_pass_stands_beside_it(four_methods):

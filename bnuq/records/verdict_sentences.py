@@ -15,7 +15,7 @@ Judged = Sequence[tuple[str, str]]  # metric and set
 Undecided = Sequence[tuple[str, Judged]]  # the reason, and by what
 _NO_GAIN = "no method beats the best single pass beyond chance"
 _REASONS = {
-    "reference": "the network's BatchNorm statistics are not those of its data (see the warning)",
+    "reference": "the network's BatchNorm statistics may not be those of its data (see the warning)",
     "temperature": "no temperature was fitted, which may gain as much (`--calibrate cross`)",
     "errors": "too few points or samples to estimate an error",
 }

@@ -115,6 +115,7 @@ def test_a_gain_from_a_reference_that_does_not_match_is_none():
     assert judged(result).worth is None
     [undecided] = judged(result).findings
     assert (undecided.code, undecided.values["undecided"]) == ("worth-undecided", [("reference", [("pll", "test")])])
+    assert "statistics may not be those of its data" in sentence(undecided, VERDICT), "of which a check may say nothing"
     dropout = replace(result, methods=result.methods | {"mcdo": result.methods["mcbn"]})
     assert judged(dropout).worth is None, "the evaluated points may have the wrong pipeline, too"
     alone = {name: method for name, method in recalibrated(dropout).methods.items() if name != "mcbn"}

@@ -474,6 +474,6 @@ def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, 
     monkeypatch.setattr("bnuq.files.journal._LATEST", 2**16)
     text = small_run.RUN.replace("[data]", f"arch_args = {{ classes = {classes} }}\n[data]")
     small_run.write(tmp_path, text=text, classes=classes)
-    few, many = (peak_of(tmp_path, n, keep=keep) for n in (128, 192))  # above the 64 of a chunk of the file
+    few, many = (peak_of(tmp_path, n, keep=keep) for n in (128, 320))  # above the 64 of a chunk of the file
     outputs_of_a_point = 16 * classes * 4
-    assert (many - few) / 64 < 0.15 * outputs_of_a_point
+    assert (many - few) / 192 < 0.25 * outputs_of_a_point

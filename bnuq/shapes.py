@@ -11,48 +11,39 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+__all__ = [
+    "Bool",
+    "Float",
+    "Float16",
+    "Float32",
+    "Float64",
+    "Int8",
+    "Int16",
+    "Int64",
+    "Integer",
+    "Num",
+    "Shaped",
+    "UInt8",
+    "UInt16",
+    "UInt64",
+]
+
 if TYPE_CHECKING or "jaxtyping" in sys.modules:
     from jaxtyping import (
-        Bool as Bool,
-    )
-    from jaxtyping import (
-        Float as Float,
-    )
-    from jaxtyping import (
-        Float16 as Float16,
-    )
-    from jaxtyping import (
-        Float32 as Float32,
-    )
-    from jaxtyping import (
-        Float64 as Float64,
-    )
-    from jaxtyping import (
-        Int8 as Int8,
-    )
-    from jaxtyping import (
-        Int16 as Int16,
-    )
-    from jaxtyping import (
-        Int64 as Int64,
-    )
-    from jaxtyping import (
-        Integer as Integer,
-    )
-    from jaxtyping import (
-        Num as Num,
-    )
-    from jaxtyping import (
-        Shaped as Shaped,
-    )
-    from jaxtyping import (
-        UInt8 as UInt8,
-    )
-    from jaxtyping import (
-        UInt16 as UInt16,
-    )
-    from jaxtyping import (
-        UInt64 as UInt64,
+        Bool,
+        Float,
+        Float16,
+        Float32,
+        Float64,
+        Int8,
+        Int16,
+        Int64,
+        Integer,
+        Num,
+        Shaped,
+        UInt8,
+        UInt16,
+        UInt64,
     )
 else:
 

@@ -85,9 +85,9 @@ def draw_omega(
     noisy: bool = False,
     plans: Plans | None = None,
 ) -> BatchStatistics:
-    """ω of the run's mini-batches with these numbers; in units of a few draws, of
-    which those that are in the journal are not drawn again. `noisy` ones pass with the noise of the network's own
-    layers, of the draws of the same numbers. `plans` as for `statistics_of`."""
+    """ω of the run's mini-batches with these numbers, in units of a few draws, of which those that are in the journal
+    are not drawn again. `noisy` ones pass with the noise of the network's own layers, of the draws of the same numbers.
+    `plans` as for `statistics_of`."""
     plan, train, size = subject.plan, subject.train, subject.plan.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)

@@ -38,7 +38,7 @@ from bnuq.sampling.statistics import Plans, statistics_of
 FIRST_ROUND = 16  # draws of the first round of "auto"
 _SHARE = 8  # the reference check may take the eighth part of the samples' passes
 _BY_SAMPLER = (counter_rng.BATCH, counter_rng.NOISE_MODEL)  # purposes of mini-batches
-_FEWEST_POINTS, _ENTRIES = 4, 2**21  # points, and numbers of points, that always pass
+_FEWEST_POINTS, _ENTRIES = 4, 2**19  # points, and numbers of points, that always pass
 
 
 def next_stop(run: Run, done: int) -> int:
@@ -240,6 +240,7 @@ def size_of_check(train: Points, passes: int | None = None) -> tuple[int, int]:
     return min(BATCHES, max(FEWEST_BATCHES, passes // _SHARE // max(1, size))), size
 
 
-def always_passed(points: Points) -> int:
-    """The number of such points whose passes cost little, however few the samples are."""
-    return max(_FEWEST_POINTS, _ENTRIES // math.prod(points.point_shape))
+def always_passed(points: Points, entries: int = _ENTRIES) -> int:
+    """The number of such points, with so many numbers together, whose passes cost little, however few the samples
+    are."""
+    return max(_FEWEST_POINTS, entries // math.prod(points.point_shape))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
-from bnuq.evaluation.draws import part_drawn, passes_of_samples
+from bnuq.evaluation.draws import always_passed, part_drawn, passes_of_samples
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
@@ -28,7 +27,7 @@ from bnuq.sampling.exactness import (
 from bnuq.sampling.sites import BatchNormSite, Sites
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
-_POINTS, _FEWEST, _ENTRIES = 32, 4, 2**19  # of each set that are checked: of large points fewer, so many numbers
+_POINTS = 32  # of each set that are checked: of large points fewer
 _SHARE = 100  # of the samples' passes, a mini-batch may have the hundredth part: it passes four or five times
 
 
@@ -47,7 +46,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
     tracked = all(site.tracked for site in plan.sites.live_batchnorms)
     outputs: dict[str, Tensor] = {}
     for name, points in subject.sets.items():
-        size = min(len(points), subject.run.chunk_size or _POINTS, _always_checked(points))
+        size = min(len(points), subject.run.chunk_size or _POINTS, always_passed(points))
         while True:
             try:
                 outputs[name] = _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
@@ -56,7 +55,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
                 if not is_out_of_memory(error) or size < 2:
                     raise
             size //= 2  # as the passes do
-    affordable = max(_always_checked(test), passes_of_samples(subject) // _SHARE)
+    affordable = max(always_passed(test), passes_of_samples(subject) // _SHARE)
     sizes = batch_sizes or ((min(plan.batch_size, affordable),) if plan.batch_size is not None else ())
     if subject.train is None or not sizes:
         batches = [pipeline.evaluated(test, slice(0, min(_BATCH_WITHOUT_REFERENCE, affordable)))]
@@ -65,11 +64,6 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
         assert train is not None
         batches = [mini_batch(pipeline, train, size) for size in sizes]
     return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=outputs["test"])
-
-
-def _always_checked(points: Points) -> int:
-    """The number of such points whose few passes cost little, however few the samples are."""
-    return max(_FEWEST, _ENTRIES // math.prod(points.point_shape))
 
 
 def check_network_unchanged(checked: Checked, subject: Subject) -> None:

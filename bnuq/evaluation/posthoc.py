@@ -28,7 +28,7 @@ from bnuq.sampling.interception import float32_as
 
 OfSet = TypeVar("OfSet", SetScores, SetResult)
 _LARGEST_BANK = 2**26  # numbers: 256 MiB of features
-_FEWEST_POINTS = 1000  # of a larger reference, that scores are fitted to, unless points are large
+_FEWEST_POINTS, _ENTRIES = 1000, 2**21  # that scores are fitted to: of large points fewer, so many numbers
 _SHARE = 5  # of the samples of the test set, fitting may take the fifth part of the passes
 
 
@@ -110,7 +110,7 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
     # A share of the passes of a method's samples of the test set, whatever the other sets and methods are.
     passes = next_stop(subject.run, 0) * len(subject.sets["test"])
-    fewest = min(_FEWEST_POINTS, always_passed(subject.train))
+    fewest = min(_FEWEST_POINTS, always_passed(subject.train, _ENTRIES))
     most = min(max(passes // _SHARE, fewest), _LARGEST_BANK // first.weight.shape[1])
     train = fitted_points(subject, most=most)
     with progress(f"Features of {len(train)} reference points", len(train)) as advance:

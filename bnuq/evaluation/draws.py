@@ -241,6 +241,5 @@ def size_of_check(train: Points, passes: int | None = None) -> tuple[int, int]:
 
 
 def always_passed(points: Points, entries: int = _ENTRIES) -> int:
-    """The number of such points, with so many numbers together, whose passes cost little, however few the samples
-    are."""
+    """The number of such points that pass however few the samples are: together they have about so many `entries`."""
     return max(_FEWEST_POINTS, entries // math.prod(points.point_shape))

@@ -126,8 +126,8 @@ def _undecided_use(
         return f"First check {checked}: an accuracy of {percent(accuracy)} is not above chance, {chance}."
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
-        why = "it could not be compared with the network's BatchNorm statistics"
-        why = "the network's BatchNorm statistics are not those of these data" if is_compared else why
+        differ = "the network's BatchNorm statistics are not those of these data"
+        why = differ if is_compared else "it could not be compared with the network's BatchNorm statistics"
         return (
             f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): {why}. If it is right, "
             "correct the network (`bnuq precise-bn`). Then evaluate again."

@@ -334,8 +334,9 @@ def _of_pixels(test: PixelScores, certificate: Certificate) -> tuple[float, np.n
     coarse = test.of_images[f"coarse.{certificate.score}"].astype(np.int64).sum(1)
     points = metrics.ratio_contributions(coarse[:, :bins].sum(1), coarse.sum(1))
     losses = _losses_of_images(test, certificate.score)[:, bins - 1] if bins else np.zeros(len(coarse))
-    replicates = np.empty(0)
-    if (left_out := test.of_pixels.get(f"replicates.{certificate.score}")) is not None:
-        pooled = left_out.sum(1)
-        replicates = pooled[:, :bins].sum(1) / pooled.sum(1)
-    return float(points.mean()), points, replicates, losses
+    value, replicates = float(points.mean()), np.empty(0)
+    if (counts := test.of_pixels.get(f"replicates.{certificate.score}")) is not None:
+        pooled = counts.sum(1)
+        shares = pooled[:, :bins].sum(1) / pooled.sum(1)
+        replicates = np.clip(value + shares[1:] - shares[0], 0, 1)
+    return value, points, replicates, losses

@@ -56,6 +56,10 @@ class PartMeans:
     def __getitem__(self, pixels: slice) -> PartMeans:
         return PartMeans(*(getattr(self, field.name)[..., pixels] for field in fields(self)))
 
+    def at(self, pixels: Integer[Tensor, " kept"]) -> PartMeans:
+        """Those of these pixels."""
+        return PartMeans(*(taken(getattr(self, field.name), pixels) for field in fields(self)))
+
     def add_(self, other: PartMeans, parts: slice, pixels: slice) -> None:
         """Add what some draws contribute to these parts, at these pixels."""
         for name, values in vars(self).items():
@@ -112,26 +116,6 @@ class PixelValues:
     def of(self, name: str) -> Float[Tensor, "replicate pixel"]:
         return self.values[self.names.index(name)]
 
-    def room(self, pixels: int) -> PixelValues:
-        """Room for such scores of so many pixels."""
-        values, predicted = (each.new_empty((*each.shape[:-1], pixels)) for each in (self.values, self.predicted))
-        return PixelValues(self.names, values, predicted)
-
-    def put(self, start: int, other: PixelValues, pixels: Integer[Tensor, " kept"] | None) -> PixelValues:
-        """Keep the scores of these pixels of others, or of all, from number `start` on: what is kept there."""
-        here = slice(start, start + (other.predicted.shape[-1] if pixels is None else len(pixels)))
-        kept = PixelValues(self.names, self.values[..., here], self.predicted[..., here])
-        for room, each in ((kept.values, other.values), (kept.predicted, other.predicted)):
-            if pixels is None:
-                room.copy_(each)
-            else:
-                torch.gather(each, -1, pixels.expand(*each.shape[:-1], -1), out=room)
-        return kept
-
-    def sums(self) -> dict[str, Float64[Tensor, " replicate"]]:
-        """The sums over these pixels: few enough to be added in their own dtype."""
-        return dict(zip(self.names, self.values.sum(2).double(), strict=True))
-
     def of_first(self) -> PixelValues:
         """Under the first replicate alone, in memory of its own."""
         return PixelValues(self.names, self.values[:, :1].clone(), self.predicted[:1].clone())
@@ -145,6 +129,37 @@ class PixelValues:
             torch.cat([getattr(piece, name) for piece in pieces], dim=-1) for name in ("values", "predicted")
         )
         return PixelValues(pieces[0].names, values, predicted)
+
+
+class KeptValues:
+    """The scores of so many pixels of an image, which come in pieces, and their sums."""
+
+    def __init__(self, pixels: int) -> None:
+        self._pixels, self._done = pixels, 0
+        self._values: PixelValues | None = None
+        self.totals: dict[str, Float64[Tensor, " replicate"]] = {}
+
+    @property
+    def values(self) -> PixelValues:
+        assert self._values is not None and self._done == self._pixels
+        return self._values
+
+    def add(self, piece: PixelValues, pixels: Integer[Tensor, " kept"] | None) -> None:
+        """Keep these pixels of a piece, or all."""
+        if self._values is None:
+            rooms = [each.new_empty((*each.shape[:-1], self._pixels)) for each in (piece.values, piece.predicted)]
+            self._values = PixelValues(piece.names, *rooms)
+        count = piece.predicted.shape[-1] if pixels is None else len(pixels)
+        here = slice(self._done, self._done + count)
+        for room, each in ((self._values.values, piece.values), (self._values.predicted, piece.predicted)):
+            if pixels is None:
+                room[..., here].copy_(each)
+            else:
+                torch.gather(each, -1, pixels.expand(*each.shape[:-1], -1), out=room[..., here])
+        self._done += count
+        sums = self._values.values[..., here].sum(2).double()  # of few pixels, which may be added in their own dtype
+        for name, value in zip(piece.names, sums, strict=True):
+            self.totals[name] = self.totals[name] + value if name in self.totals else value
 
 
 def of_replicates(

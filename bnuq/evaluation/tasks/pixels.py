@@ -21,7 +21,7 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
-from bnuq.evaluation.tasks.pixel_values import PartMeans, PixelValues, of_draws, of_replicates, taken
+from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.tasks.scored_pixels import Region
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
@@ -34,6 +34,7 @@ PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
 _BUFFERS = 2  # values of all draws or replicates that are in a cache at once
 _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
+_LEFT_OUT_PIXELS = 2**14  # of an image, about, at which parts of the draws are left out for the Monte Carlo error
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 _UNCOUNTED = 2**22  # bins of pixels that wait to be counted together
 _OF_IMAGES = (
@@ -94,7 +95,7 @@ class PixelReduction:
         # The last of the first 1, 2, 4, … and all parts is all of them again: its sums are copied.
         self._weights = weights.weights[: replicates - (converges and bool(weights.prefix_sizes))]
         self._replicates = np.arange(replicates) % len(self._weights)
-        self._uploaded: dict[range | None, Tensor] = {}  # weights: of the replicates, and of some draws in the parts
+        self._uploaded: dict[str | range, Tensor] = {}  # weights: of replicates, and of some draws in the parts
         self._classes, self._ignore = classes, ignore
         self._masks, self._labelled, self._ranks = masks, labelled, ranks
         self._temperature, self._fits_temperature, self._lean = temperature, fits_temperature, lean
@@ -164,8 +165,29 @@ class PixelReduction:
 
     def _step(self, like: Tensor) -> int:
         """The pixels of which all draws and replicates fit in a cache, or in the memory of an accelerator."""
-        rows = max(self._draws, len(self._weights)) * self._classes
+        rows = max(self._draws, len(self._weights_everywhere(like.shape[-1]))) * self._classes
         return max(1, devices.traits(like.device).tile_entries // (_BUFFERS * rows))
+
+    def _weights_everywhere(self, pixels: int) -> Float[np.ndarray, "replicate part"]:
+        """The weights of the replicates at all pixels of an image with so many: of a large one no part is left out."""
+        if self.maps is not None:
+            return self._weights[:1]
+        return self._weights if _every(pixels) == 1 else np.delete(self._weights, self._left_out, axis=0)
+
+    def _groups(self, region: Region, pixels: int, like: Tensor) -> list[_Group]:
+        """The replicates at all pixels of an image with so many; of a large one also those with parts left out, at few
+        pixels."""
+        every, counted = _every(pixels), self._counted
+        everywhere = self._on_device("everywhere", self._weights_everywhere(pixels), like)
+        of_all, of_few = {"classwise.all": (1, 1)}, {"few.classwise": (counted, math.ceil(_EVERY / every))}
+        if region.truth is None or not self._labelled or self._lean:
+            of_all, of_few = {}, {}
+        if counted == 1 or self.maps is not None:
+            return [_Group(region, everywhere, 1, of_all)]
+        if every == 1:
+            return [_Group(region, everywhere, counted, of_all | of_few)]
+        left_out = self._on_device("left out", self._weights[:counted], like)
+        return [_Group(region, everywhere, 1, of_all), _Group(region.thinned(every), left_out, counted, of_few, every)]
 
     def _means_of_parts(
         self, image: _Image, logits: Float[Tensor, "draw class pixel"]
@@ -191,14 +213,14 @@ class PixelReduction:
             if drawn is not None and classes is not None:
                 drawn[draws.start : draws.stop, pixels] = classes
             if max(map(len, self._parts[parts])) > 1:
-                means = means.of_parts(self._on_device(shares, means.entropy, draws))
+                means = means.of_parts(self._on_device(draws, shares, means.entropy))
             yield pixels, parts, means
 
-    def _on_device(self, weights: np.ndarray, like: Tensor, draws: range | None = None) -> Tensor:
+    def _on_device(self, key: str | range, weights: np.ndarray, like: Tensor) -> Tensor:
         """Weights on the device and in the dtype of other values, where they stay."""
-        if draws not in self._uploaded:
-            self._uploaded[draws] = devices.upload(torch.from_numpy(weights), like.device, like.dtype)
-        return self._uploaded[draws]
+        if key not in self._uploaded:
+            self._uploaded[key] = devices.upload(torch.from_numpy(weights), like.device, like.dtype)
+        return self._uploaded[key]
 
     def _check_finite(self, image: _Image, apart: float) -> None:
         if not math.isfinite(apart):
@@ -206,28 +228,24 @@ class PixelReduction:
 
     def _close(self, image: _Image, tiles: Iterable[tuple[slice, slice, PartMeans]]) -> None:
         """Reduce an image of which all draws are known, some pixels at a time."""
-        region, shown, totals = image.region, [], dict[str, Tensor]()
-        by_class: dict[str, pixel_counts.ClassBins] = {}
-        scored, done = None, 0
+        region, shown, groups = image.region, list[PixelValues](), list[_Group]()
         for pixels, _, means in tiles:
-            values = self._values(means, region, pixels, by_class)
-            shown.append(values.of_first())
-            scored = scored or values.room(len(region.rows))
-            kept = scored.put(done, values, None if region.all_pass(pixels) else region.within(pixels))
-            done += kept.predicted.shape[-1]
-            sums = kept.sums()
-            totals = {name: value + totals[name] if totals else value for name, value in sums.items()}
+            groups = groups or self._groups(region, image.first.shape[1], means.entropy)
+            for group in groups:
+                values = self._add_values(group, means, pixels)
+                if group is groups[0]:
+                    shown.append(values.of_first())
         every = PixelValues.joined(shown)
         if self.maps is not None:
             self._check_finite(image, float(image.apart))
             self.maps.append(self._maps(every, region) | ({} if region.mask is None else {"truth": region.mask}))
             return
-        assert scored is not None
-        totals |= {name: bins.total() for name, bins in by_class.items()}
-        sums, bins = self._sums(scored, totals, region)
+        sums, bins = self._sums(groups[0])
+        at_few = self._sums(groups[1])[0] if len(groups) > 1 else {}
         uncertainty = uncertainty_of(every.names)
         fetched = devices.fetch(
             {f"sum/{name}": value for name, value in sums.items()}
+            | {f"few/{name}": value for name, value in at_few.items()}
             | {"apart": image.apart, "size": image.size, "uncertainty": every.of(uncertainty)[0]}
             | {"predicted": every.predicted[0].to(self._of_class)}
             | ({} if image.drawn is None else {"draws": image.drawn})
@@ -248,7 +266,8 @@ class PixelReduction:
         values = self._image_values(image, fetched, sums | coarse, means)
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in values.items()})
         if (left_out := self._left_out).start < left_out.stop:
-            sums |= {f"replicates.{name.partition('.')[2]}": value[left_out] for name, value in coarse.items()}
+            counts = {name: fetched.get(f"few/{name}", value) for name, value in coarse.items()}
+            sums |= {f"replicates.{name.partition('.')[2]}": value for name, value in counts.items()}
             ranked = {name: means[name][left_out][:, None] for name in PIXEL_SCORES if name in means}
             self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
         if self._fits_temperature and image.region.truth is not None:
@@ -264,7 +283,17 @@ class PixelReduction:
         self, region: Region, fetched: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """The sums over an image's pixels, and their means where these are kept of it."""
-        sums = {name.removeprefix("sum/"): value for name, value in fetched.items() if name.startswith("sum/")}
+        sums, at_few = (
+            {name.removeprefix(kind): value for name, value in fetched.items() if name.startswith(kind)}
+            for kind in ("sum/", "few/")
+        )
+        every = _every(region.plane.size)
+        for name, few in at_few.items():
+            if name not in sums:
+                sums[name] = few
+            elif not name.startswith("coarse."):
+                moved = every * (few[1:] - few[:1])  # where a part is left out, if these stand for all pixels
+                sums[name] = np.concatenate([sums[name][:1], sums[name][:1] + moved, sums[name][1:]])
         sums = {name: value[self._replicates] if name in PIXEL_MEANS else value for name, value in sums.items()}
         if region.distance is not None:
             inside = region.distance[region.plane]
@@ -328,43 +357,30 @@ class PixelReduction:
                 component_sums = {f"component.{n}": value * bool(image.region.count) for n, value in sums.items()}
         return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
 
-    def _values(
-        self, means: PartMeans, region: Region, pixels: slice, by_class: dict[str, pixel_counts.ClassBins]
-    ) -> PixelValues:
-        """The scores of some pixels under every replicate, or those of all draws for maps; their probabilities are
-        added to those that are counted `by_class`."""
-        weights = self._on_device(self._weights if self.maps is None else self._weights[:1], means.entropy)
-        mean = (weights @ means.p.flatten(1)).view(len(weights), *means.p.shape[1:])
+    def _add_values(self, group: _Group, means: PartMeans, pixels: slice) -> PixelValues:
+        """The scores of some pixels of an image under the replicates of a group. Those of scored pixels are kept, and
+        their probabilities added to those that are counted by class."""
+        region, rows = group.region, group.region.within(pixels)
         truth = None if region.truth is None or not self._labelled else region.truth[pixels]
-        if truth is not None and not self._lean and self.maps is None:
-            self._add_by_class(mean, truth, region, pixels, by_class)
+        if group.every > 1:  # nothing is computed at the other pixels
+            means, truth = means.at(rows), None if truth is None else truth[rows]
+            rows = torch.arange(len(rows), device=rows.device)
+        mean = (group.weights @ means.p.flatten(1)).view(len(group.weights), *means.p.shape[1:])
+        for name, (replicates, every) in group.classwise.items():
+            assert truth is not None
+            some = rows[region.places(pixels, every)]
+            group.by_class[name].add(taken(mean[:replicates], some), truth[some])
         with_logits = self._temperature is None and not self._lean
-        return of_replicates(means, mean, weights, truth, several=self._draws > 1, with_logits=with_logits)
+        values = of_replicates(means, mean, group.weights, truth, several=self._draws > 1, with_logits=with_logits)
+        group.kept.add(values, None if len(rows) == values.predicted.shape[-1] else rows)
+        return values
 
-    def _add_by_class(
-        self,
-        mean: Float[Tensor, "replicate class pixel"],
-        truth: Int64[Tensor, " pixel"],
-        region: Region,
-        pixels: slice,
-        by_class: dict[str, pixel_counts.ClassBins],
-    ) -> None:
-        """Add the probabilities of the classes of all pixels under all draws, and of every few pixels also with each
-        part of the draws left out."""
-        kinds = {"classwise.all": (slice(self._full, self._full + 1), 1)}
-        if self._left_out.stop > self._left_out.start:
-            kinds["few.classwise"] = slice(self._counted), _EVERY
-        for name, (replicates, every) in kinds.items():
-            rows = region.within(pixels, every)
-            by_class.setdefault(name, pixel_counts.ClassBins()).add(taken(mean[replicates], rows), truth[rows])
-
-    def _sums(
-        self, values: PixelValues, totals: Mapping[str, Tensor], region: Region
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """All sums over the scored pixels of an image, of whose values these are the totals, under every replicate; and
-        the bins of these pixels."""
-        first = self._counted
-        sums = {**totals, "max_probability": len(region.rows) - totals["least_confidence"]}
+    def _sums(self, group: _Group) -> tuple[dict[str, Tensor], Tensor]:
+        """All sums over the scored pixels of an image, under the replicates of a group; and the bins of these
+        pixels."""
+        region, first, values, totals = group.region, group.counted, group.kept.values, group.kept.totals
+        sums = totals | {name: bins.total() for name, bins in group.by_class.items()}
+        sums["max_probability"] = len(region.rows) - totals["least_confidence"]
         side, is_right = None, values.of("accuracy")[:first] if "accuracy" in values.names else None
         truth = None if region.truth is None else region.truth[region.numbers]
         sums |= pixel_counts.class_counts(values.predicted[:first], is_right, truth, self._classes)
@@ -421,6 +437,23 @@ class PixelReduction:
 
 
 @dataclass
+class _Group:
+    """Replicates whose scores are computed together at pixels of a region, of which it has every so many: their
+    weights, and of how many of them more is counted than means. By class probabilities are counted under the first so
+    many replicates, at every so many of these pixels."""
+
+    region: Region
+    weights: Float[Tensor, "replicate part"]
+    counted: int
+    classwise: Mapping[str, tuple[int, int]]
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        self.kept = KeptValues(len(self.region.rows))
+        self.by_class = {name: pixel_counts.ClassBins() for name in self.classwise}
+
+
+@dataclass
 class _Image:
     """An image of which not all draws were added: the logits of the first, and how far others are from these; means
     over the draws of each part, if these come in several blocks; and what else is needed of the draws."""
@@ -450,6 +483,11 @@ class _Image:
         assert self.means is not None
         for pixels in _slices(self.first.shape[1], step):
             yield pixels, slice(None), self.means[pixels]
+
+
+def _every(pixels: int) -> int:
+    """Of how many pixels of an image with so many the parts of the draws are left out at one."""
+    return math.ceil(pixels / _LEFT_OUT_PIXELS)
 
 
 def _slices(count: int, step: int) -> Iterator[slice]:

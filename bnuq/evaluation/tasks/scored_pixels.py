@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -52,11 +54,22 @@ class Region:
         numbers = devices.upload(torch.from_numpy(rows), device)
         return Region(count, plane, rows, mask, distance, numbers, *map(on_device, (truth, cell, near)))
 
-    def all_pass(self, pixels: slice) -> bool:
-        """Whether all of these pixels pass."""
-        return bool(self.plane.ravel()[pixels].all())
+    def thinned(self, every: int) -> Region:
+        """Every so many of the pixels that pass."""
+        cell = None if self.cell is None else self.cell[::every]
+        near = None
+        if self.distance is not None and self.near is not None:
+            numbers = np.flatnonzero(self.distance[self.plane][::every] <= BAND)
+            near = devices.upload(torch.from_numpy(numbers), self.near.device)
+        return replace(self, rows=self.rows[::every], numbers=self.numbers[::every], cell=cell, near=near)
 
-    def within(self, pixels: slice, every: int = 1) -> Int64[Tensor, " kept"]:
-        """Which of these pixels pass, or every so many of all that do."""
-        first, last = np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist()
-        return self.numbers[first + -first % every : last : every] - pixels.start
+    def within(self, pixels: slice) -> Int64[Tensor, " kept"]:
+        """Which of these pixels pass."""
+        return self.numbers[self._numbers(pixels)] - pixels.start
+
+    def places(self, pixels: slice, every: int) -> slice:
+        """Which of those `within` these pixels are among every so many of all that pass."""
+        return slice(-self._numbers(pixels).start % every, None, every)
+
+    def _numbers(self, pixels: slice) -> slice:
+        return slice(*np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist())

@@ -136,10 +136,9 @@ def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]
     coarse = scores.of_images[f"coarse.{score}"].astype(np.int64)
     contributions = vars(metrics.selective_contributions(coarse[:, 0], coarse[:, 1], values=value))
     moved = dict.fromkeys(vars(value), np.zeros(0))
-    if (left_out := scores.of_pixels.get(f"replicates.{score}")) is not None:
-        before = vars(metrics.selective_of_histograms(*coarse.sum(0)))
-        after = vars(metrics.selective_of_histograms(left_out[:, 0], left_out[:, 1]))
-        moved = {name: after[name] - before[name] for name in after}
+    if (counts := scores.of_pixels.get(f"replicates.{score}")) is not None:
+        of_counts = vars(metrics.selective_of_histograms(counts[:, 0], counts[:, 1]))
+        moved = {name: values[1:] - values[0] for name, values in of_counts.items()}
     result = {}
     for name, full_value in vars(value).items():
         replicates = np.full(len(draws.weights), float(full_value))
@@ -260,9 +259,8 @@ def _pixel_detection(
                 through_test[f"pixel_{name}"] = of_inside
     moved = dict.fromkeys(value, np.zeros(0))
     if f"replicates.{score}" in ood.of_pixels:
-        before = vars(metrics.detection_of_histograms(inside.sum(0), outside.sum(0)))
-        after = vars(metrics.detection_of_histograms(*sides("of_pixels", "replicates")))
-        moved = {name: after[name] - before[name] for name in after}
+        of_counts = vars(metrics.detection_of_histograms(*sides("of_pixels", "replicates")))
+        moved = {name: values[1:] - values[0] for name, values in of_counts.items()}
     found = {
         f"pixel_{name}": estimates.estimate(
             f"pixel_{name}",

@@ -462,6 +462,85 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
         assert found.mc_se == pytest.approx(metrics.jackknife_error(found.jackknife))
 
 
+@pytest.mark.parametrize("images_at_once, draws_at_once, buffers", [(5, DRAWS, 2), (24, 4, 2**14)])
+def test_parts_are_left_out_at_few_pixels_of_a_large_image(
+    scorer: segmentation.SegmentationScorer,
+    made_up: MethodResult,
+    monkeypatch: pytest.MonkeyPatch,
+    images_at_once: int,
+    draws_at_once: int,
+    buffers: int,
+) -> None:
+    every = 3
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels._BUFFERS", buffers)  # in the second case tiles of one pixel
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LEFT_OUT_PIXELS", math.prod(SHAPE) // every)
+    blocks = {"images_at_once": images_at_once, "draws_at_once": draws_at_once}
+    found = result_of(
+        scorer,
+        DRAWS,
+        test=reduced(scorer, LOGITS, MASKS, **blocks),
+        strange=reduced(scorer, OTHER_LOGITS, None, labelled=False, **blocks),
+    )
+    before, after = made_up.sets["test"], found.sets["test"]
+    for name, estimate in before.estimates.items():
+        assert after.estimates[name].value == pytest.approx(estimate.value, abs=1e-12), name
+        assert after.estimates[name].se == pytest.approx(estimate.se, abs=1e-12), name
+    for name, curve in made_up.convergence.items():
+        np.testing.assert_allclose(found.convergence[name], curve, atol=1e-12, rtol=0)
+
+    few, count = few_valid(MASKS, every), np.count_nonzero(MASKS != IGNORE)
+    full = pixels(LOGITS)
+    for t in range(DRAWS):
+        weights = left_out(DRAWS, range(t, t + 1))
+        without = pixels(LOGITS, weights)
+        for name in ("predictive_entropy", "mutual_information", "expected_entropy"):
+            moved = every * (without[name][few] - full[name][few]).sum() / count
+            assert after.estimates[name].jackknife[t] == pytest.approx(before.estimates[name].value + moved, abs=1e-12)
+        right = [np.count_nonzero(MASKS[few] == each["predicted"][few]) for each in (without, full)]
+        moved = every * (right[0] - right[1]) / count
+        expected = before.estimates["accuracy"].value + moved
+        assert after.estimates["accuracy"].jackknife[t] == pytest.approx(expected, abs=1e-12)
+        true, predicted, common = (
+            np.array([np.count_nonzero(of(full, k) & (MASKS != IGNORE)) for k in range(CLASSES)])
+            + every * np.array([np.sum(of(without, k)[few]) - np.sum(of(full, k)[few]) for k in range(CLASSES)])
+            for of in (
+                lambda _, k: k == MASKS,
+                lambda scores, k: scores["predicted"] == k,
+                lambda scores, k: (scores["predicted"] == k) & (k == MASKS),
+            )
+        )
+        iou = common[:-1] / (true + predicted - common)[:-1]  # the last class never occurs in the masks
+        assert after.estimates["mean_iou"].jackknife[t] == pytest.approx(iou.sum() / CLASSES, abs=1e-12)
+        values = []
+        for each in (weights, None):
+            inside, outside = pixels(LOGITS, each)["energy"][few], pixels(OTHER_LOGITS, each)["energy"]
+            outside = outside[few_valid(np.zeros((OTHERS, *SHAPE)), every)]
+            values.append(metrics.auroc(inside, outside))
+        of_energy = found.pixel_ood["strange"]["energy"]["pixel_auroc"]
+        assert of_energy.jackknife[t] == pytest.approx(of_energy.value + values[0] - values[1], abs=0.01)
+
+
+def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(
+    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
+    logits = LOGITS.mean(0) + noise
+    before = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
+    monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LEFT_OUT_PIXELS", math.prod(SHAPE) // 2)
+    after = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
+    for name in ("pll", "brier", "predictive_entropy", "mutual_information"):
+        assert after[name].mc_se == pytest.approx(before[name].mc_se, rel=0.3), name
+        assert after[name].mc_se != before[name].mc_se, name
+
+
+def few_valid(masks: np.ndarray, every: int) -> np.ndarray:
+    """Every so many of the pixels of each image that are scored."""
+    few = np.zeros(masks.shape, bool)
+    for mask, chosen in zip(masks, few, strict=True):
+        chosen.ravel()[np.flatnonzero(mask != IGNORE)[::every]] = True
+    return few
+
+
 def test_several_draws_are_left_out_together_where_there_are_many(
     scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

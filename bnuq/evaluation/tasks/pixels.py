@@ -66,8 +66,8 @@ class PixelReduction:
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
     its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
     One that `converges` has the means of the first draws, too; one that `ranks` has the scores of the pixels with a
-    class, as an OOD set has them. A `lean` one keeps means, classes, bins and the
-    histograms of scores of probabilities alone.
+    class, as an OOD set has them. A `lean` one keeps means, classes, bins and the histograms of scores of probabilities
+    alone. In a large image parts of the draws are left out at few pixels, whose sums stand for those of all.
     """
 
     def __init__(

@@ -194,9 +194,8 @@ def of_replicates(
     if truth is not None:
         p_true = weights.double() @ means.true
         is_right = torch.eq(predicted, truth, out=room["accuracy"])
-        # Σ p² − 2 p_y + 1, which a pixel that is right leaves as Σ of the others p² + (1 − p_y)².
+        # Σ p² − 2 p_y + 1 is, with the largest p as 1 − the others, Σ of the others p² + (1 − p)² + 2 (p − p_y).
         squares = torch.sum(torch.clamp_min(others, _SMALLEST, out=work).square_(), 1, out=room["brier"])
-        wrong = torch.addcmul(1 - 2 * p_true.to(largest.dtype), largest, largest)
-        squares += torch.lerp(wrong, least.square(), is_right)
+        squares.addcmul_(least, least).addcmul_(largest.sub_(p_true), 1 - is_right, value=2)
         room["pll"].copy_(p_true.log_())
     return PixelValues(names, values, predicted)

@@ -64,7 +64,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "learned-noise.md": "scales.pt scales.h5 scales.inspect.h5",
     "library.md": "bank.h5 epoch10.h5",
     "many-machines.md": "two.h5 model.bnuq.h5 regression.bnuq.h5",
-    "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 ensemble.h5 laplace.h5",
+    "methods.md": "auto.h5 moment.h5 noise_models.h5 tta.h5 ensemble.h5 own.h5 laplace.h5",
     "monitor.md": "base.h5 days.h5 model.monitor.h5 monitor.html watched.pt2",
     "perturbations.md": "perturbed.h5",
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",

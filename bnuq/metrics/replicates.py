@@ -93,9 +93,9 @@ def _root_sum_of_squares(values: Float[Array, "first *rest"], scale: float) -> F
     xp = array_namespace(values)
     if values.shape[0] == 0:
         values = xp.zeros((1, *values.shape[1:]), dtype=values.dtype, device=device(values))  # `scale` makes it NaN
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
         deviations = values - xp.mean(values, axis=0, keepdims=True)
-    error = xp.sqrt(xp.sum(deviations**2, axis=0) * scale)
+        error = xp.sqrt(xp.sum(deviations**2, axis=0) * scale)
     return float(error) if error.ndim == 0 else error
 
 

@@ -66,9 +66,10 @@ def _collapsed(result: Result) -> Iterator[Finding]:
     candidates: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
     for name, method in result.methods.items():
         right = method.sets["test"].points["accuracy"]
-        mean, class_accuracy = float(right.mean()), np.bincount(point_class, weights=right) / count
-        limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
-        below = (mean - class_accuracy > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
+        with np.errstate(over="ignore", invalid="ignore"):  # in a file that was spoiled
+            mean, class_accuracy = float(right.mean()), np.bincount(point_class, weights=right) / count
+            limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
+            below = (mean - class_accuracy > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
         candidates[name] = np.flatnonzero(below), class_accuracy, mean
     name = max(candidates, key=lambda name: len(candidates[name][0]))
     collapsed, class_accuracy, mean = candidates[name]

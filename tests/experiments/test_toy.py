@@ -225,7 +225,7 @@ def test_the_command_prints_the_summary_of_its_file_and_nothing_when_quiet(calle
     assert printed_summary == summary(read(tmp_path / "t.h5"))
     with pytest.raises(SystemExit):
         bnuq_main(["report", "t.h5"])
-    expected = "bnuq: t.h5 is a result of bnuq experiments toy; expected one of a kind that this version reads"
+    expected = "bnuq: t.h5 is a result of bnuq experiments toy (toy); expected one of a kind that is read here"
     assert capsys.readouterr().err.startswith(expected)
     assert called("toy", "--samples", "5", "--quiet") == (0, "", "")
     assert (tmp_path / "reproduce-toy.h5").is_file()

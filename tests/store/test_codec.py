@@ -317,7 +317,9 @@ def test_any_object_may_be_missing_or_another(kind, kept, tmp_path, turn):
     assert shown <= scales | columns, shown - scales - columns
 
 
-COORDINATES = {"method", "set", "score", "metric", "batch_size", "layer", "domain", "statistics", "bound", "model"}
+COORDINATES = {
+    *("method", "set", "score", "metric", "batch_size", "layer", "domain", "statistics", "bound", "model", "protocol"),
+}
 
 
 @pytest.mark.parametrize("turn", ROUNDS[:12])

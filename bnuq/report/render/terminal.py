@@ -278,18 +278,20 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
         (clean(label), tuple(Cell(clean(c.value), clean(c.error), c.style) for c in cells))
         for label, cells in table.rows
     ]
-    header = [clean(title) for title in table.header]
     labels = max(len(label) for label, cells in rows if cells)
     space = width - 1 - labels
+    header = [_title(clean(title), space - 2) for title in table.header]
     beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
     stacked = table.stacks and sum(beside) > space
     widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
     for number, block in enumerate(_blocks(widths, space)):
         if number:
             yield Text()
-        if any(header[column] for column in block):
-            titles = "".join(f"{header[column]:>{widths[column]}}" for column in block)
-            yield Text(f" {'':{labels}}{titles}", style="dim")
+        lines = max(len(header[column]) for column in block)
+        titles = [[""] * (lines - len(header[column])) + header[column] for column in block]
+        for line in zip(*titles, strict=True):
+            text = "".join(f"{title:>{widths[column]}}" for column, title in zip(block, line, strict=True))
+            yield Text(f" {'':{labels}}{text}", style="dim")
         for label, cells in rows:
             if not cells:
                 yield from (Text(f" {line}", style="bold") for line in _wrapped(label, width - 1) or [""])
@@ -306,12 +308,17 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
                 yield errors
 
 
-def _column_width(header: Sequence[str], rows: Sequence[Row], column: int, *, stacked: bool) -> int:
+def _title(text: str, width: int) -> list[str]:
+    """The lines of a column's title: one that is too wide is broken before each +."""
+    return _wrapped(text if len(text) <= width else text.replace("+", " +"), width)
+
+
+def _column_width(header: Sequence[Sequence[str]], rows: Sequence[Row], column: int, *, stacked: bool) -> int:
     cells = [cells[column] for _, cells in rows if cells]
     sizes = [
         max(len(c.value), len(c.error)) if stacked or not c.error else len(c.value) + 1 + len(c.error) for c in cells
     ]
-    return 2 + max(len(header[column]), *sizes)
+    return 2 + max([*map(len, header[column]), *sizes])
 
 
 def _blocks(widths: Sequence[int], space: int) -> Iterator[list[int]]:

@@ -34,6 +34,7 @@ RANKED = 10_000  # points of each set, chosen at random, on which the Monte Carl
 RESAMPLED = 20_000  # points up to which OOD estimates are resampled 1000 times; of more points, fewer times
 LEAST_RESAMPLED = 200  # but at least so many
 
+_ROUNDED = 1e-6  # by which rounding in float32 may take a mean of probabilities or nats out of its range
 HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
 
 
@@ -307,7 +308,8 @@ def estimate(
 ) -> Estimate:
     """An estimate with its errors; `resampled` are its bootstrap values over points, where its interval uses them.
 
-    The replicates are empty where the estimate uses no sampling; otherwise it uses `samples` draws per point.
+    The replicates are empty where the estimate uses no sampling; otherwise it uses `samples` draws per point. A value
+    that rounding puts beyond `limits`, by default those of the metric, is the limit.
     """
     sampled = len(jackknife) > 0
     mc_se = None
@@ -319,9 +321,11 @@ def estimate(
     if mc_se is not None and not math.isfinite(mc_se):
         mc_se = None
     limits = metric_of(name).limits if limits is None else limits
-    low, high = interval(name, float(value), se, mc_se, resampled=resampled, limits=limits)
+    value, nearest = float(value), float(np.clip(value, *limits))
+    value = nearest if abs(value - nearest) < _ROUNDED else value
+    low, high = interval(name, value, se, mc_se, resampled=resampled, limits=limits)
     return Estimate(
-        value=float(value),
+        value=value,
         se=se,
         mc_se=mc_se,
         low=low,

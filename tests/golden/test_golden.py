@@ -14,6 +14,7 @@ import small_run
 import summary_schemas
 from cut_sets import ROOT, write_samples, write_set
 
+from bnuq import metrics
 from bnuq.cli.main import main
 
 GOLDEN = Path(__file__).resolve().parent
@@ -42,6 +43,7 @@ NOT_ESTIMATES = {
     *("seconds", "work", "warnings", "notes", "result", "schema", "low", "high", "by_class", "convergence"),
     "points_needed",  # goes with the square of a small difference
 }
+RANKS = {*metrics.SEPARATIONS, *metrics.SELECTIVE, "auroc_errors", "scod"}
 
 
 def test_there_are_numbers_for_every_sample_configuration() -> None:
@@ -73,7 +75,7 @@ def test_numbers_are_those_of_before(
     before = json.loads(path.read_text(encoding="utf-8"))
     assert numbers.keys() == before.keys()
     # Another processor rounds float32 otherwise.
-    assert {key: (value, before[key]) for key, value in numbers.items() if not near(value, before[key])} == {}
+    assert {key: (value, before[key]) for key, value in numbers.items() if not near(key, value, before[key])} == {}
 
 
 def main_code(arguments: list[str]) -> Any:
@@ -82,10 +84,18 @@ def main_code(arguments: list[str]) -> Any:
     return end.value.code
 
 
-def near(value: Any, before: Any) -> bool:
-    if isinstance(value, float) and isinstance(before, int | float):
-        return math.isclose(value, before, rel_tol=1e-3, abs_tol=1e-5)
-    return value == before
+def near(key: str, value: Any, before: Any) -> bool:
+    """Whether rounding in float32 explains the difference.
+
+    It may swap neighbours in a ranking of n test and m OOD points, some 50 each here. Of the estimates by ranks, a swap
+    moves AUROC by 1/(nm), and those that count the points above a threshold by up to 1/n; a Monte Carlo error is made
+    of the small changes between replicates, and a swap in one of them is a few percent of it.
+    """
+    if not isinstance(value, float) or not isinstance(before, int | float):
+        return value == before
+    by_rank = RANKS.intersection(key.split("."))
+    rel_tol, abs_tol = (0.05 if key.endswith(".mc_se") else 1e-3, 1e-3) if by_rank else (1e-3, 1e-5)
+    return math.isclose(value, before, rel_tol=rel_tol, abs_tol=abs_tol)
 
 
 def leaves(value: Any, address: str = "") -> Iterator[tuple[str, Any]]:

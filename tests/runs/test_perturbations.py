@@ -24,6 +24,7 @@ from bnuq.metrics import auroc
 from bnuq.records import evaluation_file
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
+from bnuq.report.document import Table
 from bnuq.report.evaluation import report
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
@@ -259,12 +260,15 @@ def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, 
 def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:
     of_result = report(whole)
     assert [picture.kind for picture in of_result.pictures if picture.kind[0] == "shift"] == [("shift", "gaussian:σ")]
-    full, short = rendered(report, whole, full=True), rendered(report, whole)
+    full = rendered(report, whole, full=True)
     assert "Shift of the inputs" in full and "AUROC against the test set by mutual information" in full
     for method in ("deterministic", *METHODS):
         estimate = whole.methods[method].sets["test+gaussian:0.1"].estimates["accuracy"]
         assert f"{estimate.value:.4f}" in full[full.index("Shift of the inputs") :]
-    assert "accuracy (alarm, loss at)" in short and "gaussian:0.4" in short and "gaussian:0.1 " not in short
+    # Of the parts of one screen, not of the lines: on a slow machine a line on costs may take the table's place.
+    tables = [part for part in of_result.one_screen or () if isinstance(part, Table)]
+    [rows] = [names for table in tables if (names := [name for name, _ in table.rows])[0] == "accuracy (alarm, loss at)"]
+    assert "gaussian:0.4" in rows and "gaussian:0.1" not in rows
     for picture in of_result.pictures:
         if picture.kind[0] == "shift":
             picture.draw(tmp_path / "shift.svg")

@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden golden-check lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,7 +16,7 @@ demo: .venv/installed
 
 # Bytecode is kept, also where PYTHONDONTWRITEBYTECODE is set: without it each test process compiles everything again,
 # and collecting the tests takes three times as long.
-unit test nightly test-cuda test-floor test-ray test-kernels hostile golden: export PYTHONDONTWRITEBYTECODE :=
+unit test nightly test-cuda test-floor test-ray test-kernels hostile golden golden-check: export PYTHONDONTWRITEBYTECODE :=
 
 # A developer's loop, a minute on two cores: no whole run, process, compiler or real data, and no sampling of networks.
 unit: .venv/installed
@@ -70,7 +70,11 @@ test-kernels: .venv/installed
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/sampling/test_kernels.py -m nightly
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/test_cuda.py -k "mask or bitwise or float64_gives"
 
-# The numbers of every sample configuration, written again: read their diff before it is committed.
+# The numbers of every sample configuration, compared with those that are committed.
+golden-check: .venv/installed
+	$(BIN)/python -m pytest -n auto tests/golden -m "nightly or not nightly"
+
+# The same, written again: read their diff before it is committed.
 golden: .venv/installed
 	$(BIN)/python -m pytest tests/golden -m "nightly or not nightly" --remake
 

@@ -96,14 +96,15 @@ def spread(outputs: Float[Array, "sample chunk output"], *, first: int, made_in:
 
 
 def apart_and_size(outputs: Float[Array, "sample chunk output"]) -> dict[str, Array]:
-    """How much the outputs of the samples differ, and how large they are: NaN where any is."""
+    """How much the outputs of the samples differ, and how large they are: NaN where any is. An output of a smaller scale
+    counts as one of the largest."""
     xp = array_namespace(outputs)
     high, low = xp.max(outputs, axis=0), xp.min(outputs, axis=0)
     with np.errstate(invalid="ignore"):  # of infinite outputs
-        return {
-            "apart": xp.max(xp.maximum(high - outputs[0], outputs[0] - low)),
-            "size": xp.max(xp.maximum(abs(high), abs(low))),
-        }
+        moved = xp.max(xp.maximum(high - outputs[0], outputs[0] - low), axis=0)
+        sizes = xp.max(xp.maximum(abs(high), abs(low)), axis=0)
+        size = xp.max(sizes)
+        return {"apart": xp.max(moved / xp.where(sizes == 0, xp.ones_like(sizes), sizes)) * size, "size": size}
 
 
 def with_rounding(apart: np.ndarray, size: np.ndarray, made_in: Any) -> Arrays:

@@ -289,7 +289,7 @@ EVALUATION: Catalogue = {
     # the network and its reference
     "mcbn-verified": Entry(
         "MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
-        "those of the training-mode forward pass to within {deviation:.1g} of the largest output"
+        "those of the training-mode forward pass to within {deviation:.1g} of their spread over these points"
         "{with_exceptions:, with the modules named in the warnings in evaluation mode|}"
     ),
     "exactness-unchecked": Entry(

@@ -12,37 +12,134 @@ from bnuq import devices, metrics
 from bnuq.frozen import frozen
 from bnuq.shapes import Float, Float64
 
-TOLERANCES = {torch.float64: 1e-9, torch.float32: 3e-4}  # of outputs relative to the largest: rounding alone
+_ULPS = 16  # units in the last place by which rounding may move an output of this size
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}  # of the spread of an output: what rounding alone explains
 _COARSE = 0.05  # the same for networks that compute in half precision
 _AT_ONCE = 2**20  # values that are compared at a time
 _MOST_ENTRIES = 2**24  # outputs of all draws on which another arithmetic is compared
+_RANKED = 2048  # values of an output from which the spread over points is taken, evenly spaced among all
 
 
-def deviation(outputs: Tensor, expected: Tensor) -> float:
-    """The largest difference relative to the largest expected value; infinite where shapes, or what is not finite,
-    differ."""
+@frozen
+class Difference:
+    """How far outputs lie from the expected ones, for each output (class, target) over all points, draws and positions.
+
+    `largest` is the largest difference, infinite where shapes, or what is not finite, differ; `spread` by how much the
+    output itself varies, `size` its largest value, and `rounding` what the last rounding may move such a value by.
+    What is checked is what varies: an offset, a masked class or another output of a larger scale hides nothing.
+
+    What it can miss: an error below the tolerance in units of the spread, and one at points where an output varies a
+    thousand times less than at most others.
+    """
+
+    largest: Float[Tensor, " output"]
+    spread: Float[Tensor, " output"]
+    size: Float[Tensor, " output"]
+    eps: float
+
+    @property
+    def rounding(self) -> Float[Tensor, " output"]:
+        return _ULPS * self.eps * self.size
+
+    @property
+    def relative(self) -> float:
+        """The largest difference in units of the spread of its output, or of its size where it does not vary."""
+        scale = torch.where(self.spread > 0, self.spread, self.size)
+        return float(torch.where(self.largest > 0, self.largest / scale, 0.0).amax()) if len(scale) else 0.0
+
+    def is_within(self, tolerance: float) -> bool:
+        """Whether rounding, or less than `tolerance` of the spread, explains the differences."""
+        return bool((self.largest <= tolerance * self.spread + self.rounding).all())
+
+    def is_resolved(self, tolerance: float) -> bool:
+        """Whether rounding is below `tolerance` of the spread wherever outputs differ, so that it hides nothing."""
+        return bool(((self.largest == 0) | (self.rounding <= tolerance * self.spread)).all())
+
+    def proves(self, tolerance: float) -> bool:
+        """Whether differences are within `tolerance`, and rounding hides no larger ones."""
+        return self.is_within(tolerance) and self.is_resolved(tolerance)
+
+
+def difference(
+    outputs: Tensor, expected: Tensor, *, draws: bool = False, made_in: torch.dtype | None = None
+) -> Difference:
+    """How far outputs (n, K, …) lie from the expected ones, or with `draws` (T, n, K, …), which were `made_in` a type
+    that is by default their own.
+
+    The spread of an output is its standard deviation over the draws, about the mean of each point. Of a single draw, or
+    where the draws do not move it, it is that over the points: the width of the closest quarter of their values, twice,
+    because masked points lie far from the others.
+    """
     if outputs.shape != expected.shape:
-        return float("inf")
-    difference, largest = 0.0, torch.finfo(expected.dtype).tiny
-    for output_part, expected_part in zip(
-        *(tensor.flatten().split(_AT_ONCE) for tensor in (outputs, expected)), strict=True
-    ):
-        values, others = devices.in_float64(expected_part), devices.in_float64(output_part)
-        peaks = (others - values).abs_().max(), values.abs().max()
-        if not all(map(math.isfinite, map(float, peaks))):
-            finite = values.isfinite()
-            if not torch.equal(finite, others.isfinite()) or not torch.equal(others.isnan(), values.isnan()):
-                return float("inf")
-            if not bool(finite.any()):
-                continue
-            values, others = values[finite], others[finite]
-            peaks = (others - values).abs_().max(), values.abs().max()
-        difference, largest = max(difference, float(peaks[0])), max(largest, float(peaks[1]))
-    return difference / largest
+        one = torch.ones(1, dtype=torch.float64)
+        return Difference(torch.inf * one, one, one, 0.0)
+    if not draws:
+        outputs, expected = outputs[None], expected[None]
+    outputs, expected = (t.reshape(*t.shape[:2], t.shape[2] if t.ndim > 2 else 1, -1) for t in (outputs, expected))
+    made_in = expected.dtype if made_in is None else made_in
+    eps = torch.finfo(made_in).eps if made_in.is_floating_point else 0.0
+    if expected.dtype not in (torch.float32, torch.float64):
+        outputs, expected = outputs.float(), expected.float()
+    if not expected.numel():
+        return Difference(*torch.zeros(3, expected.shape[2], dtype=torch.float64), eps)
+    rows = max(1, _AT_ONCE // expected[:, :1].numel())
+    blocks = [*zip(*(tensor.split(rows, 1) for tensor in (outputs, expected)), strict=True)]
+    found = _measured([_part(*block) for block in blocks])
+    if not bool(found.isfinite().all()):
+        found = _measured([_finite_part(*block) for block in blocks])
+    largest, size, squares, counts = found
+    freedom = max(1, len(expected) - 1) / len(expected)  # of the draws of a point, about their mean
+    spread = (squares / (counts * freedom).clamp_min(1)).sqrt()
+    if not bool(spread.all()):
+        spread = torch.where(spread > 0, spread, _over_points(expected))
+    return Difference(largest, spread, size, eps)
+
+
+def _measured(parts: list[Tensor]) -> Float64[Tensor, "measure output"]:
+    """The measures of all parts together, which an accelerator is waited for once."""
+    measures = torch.stack(parts).cpu().double()
+    return torch.cat([measures[:, :2].amax(0), measures[:, 2:].sum(0)])
+
+
+def _part(outputs: Tensor, expected: Tensor) -> Float[Tensor, "measure output"]:
+    """Of each output at some points: the largest difference, the largest value, the sum of squares about the mean of
+    each point, and the number of values. Not finite where a value is not."""
+    largest = (outputs - expected).abs_().amax(3).amax((0, 1))
+    size = expected.abs().amax(3).amax((0, 1))
+    moved = expected - expected[:1]  # exact where draws lie close beside a large offset
+    squares = moved.sub_(moved.mean(0, keepdim=True)).square_().sum(3).sum((0, 1))
+    return torch.stack([largest, size, squares, torch.full_like(size, expected[:, :, 0].numel())])
+
+
+def _finite_part(outputs: Tensor, expected: Tensor) -> Float64[Tensor, "measure output"]:
+    """The same of the finite values; an infinite difference where what is not finite differs."""
+    outputs, expected = (devices.in_float64(values) for values in (outputs, expected))
+    finite = expected.isfinite()
+    alike = (outputs == expected) | (finite & outputs.isfinite()) | (outputs.isnan() & expected.isnan())
+    apart = torch.where(finite, outputs - expected, 0.0).abs().masked_fill(~alike, torch.inf)
+    values = torch.where(finite, expected, 0.0)
+    mean = values.sum(0, keepdim=True) / finite.sum(0, keepdim=True).clamp_min(1)
+    squares = torch.where(finite, values - mean, 0.0).square()
+    axes = (0, 1, 3)
+    return torch.stack([apart.amax(axes), values.abs().amax(axes), squares.sum(axes), finite.double().sum(axes)])
+
+
+def _over_points(expected: Tensor) -> Float64[Tensor, " output"]:
+    """Twice the width of the closest quarter of the values of each output in the first draw; 0 where all are equal."""
+    values = expected[0, :: -(-expected.shape[1] // _RANKED)]
+    values = values[..., :: -(-len(values) * values.shape[2] // _RANKED)]
+    values = values.movedim(1, 0).flatten(1).cpu().double()  # (K, points and positions)
+    values = torch.where(values.isfinite(), values, torch.inf).sort(1).values
+    quarter = max(1, round(values.shape[1] / 4))
+    widths = 2 * (values[:, quarter:] - values[:, :-quarter])
+    widths = torch.where((widths > 0) & widths.isfinite(), widths, torch.inf)
+    closest = widths.amin(1) if widths.shape[1] else torch.full((len(values),), torch.inf)
+    return torch.where(closest.isfinite(), closest, 0.0).double()
 
 
 def tolerance(outputs: Tensor) -> float:
-    return TOLERANCES.get(outputs.dtype, _COARSE)
+    """What rounding alone explains, in units of the spread, where networks compute in the type of these outputs."""
+    return _TOLERANCES.get(outputs.dtype, _COARSE)
 
 
 @frozen

@@ -18,9 +18,9 @@ from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
-from bnuq.sampling.deviation import Deviation, deviation_of_samples
+from bnuq.sampling.deviation import Deviation, Difference, deviation_of_samples, difference
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
+from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, in_float64
 from bnuq.sampling.executor import PlanCost, PlanExecutor
 from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
@@ -38,10 +38,11 @@ from bnuq.sampling.trace import (
     OtherPathError,
     on_other_inputs,
     other_inputs,
-    uneven_tile,
 )
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
+_OF_PLANS = {torch.float32: 1e-2, torch.float64: 1e-6}  # of the spread of an output over draws: what a plan may change
+_LARGE = 0.5  # of it: what rounding does not explain
 _COMPARED_POINTS = 64  # points of the first chunk on which another arithmetic is compared with float32
 _COMPARED_DRAWS = 32  # and draws: the MI of fewer deviates by chance (64 points, 8 draws: by 2 %, 32 draws: by 1 %)
 _LEAST_COMPARED_DRAWS = 8  # of a segmentation, whose points are many
@@ -149,9 +150,7 @@ class Stochastic:
         """
         self.passes(inputs, start, range(1))
         if self._executor is None:
-            check_samples_independent(
-                self._model, self._sites, self.plain.statistics, self._dropout, self.plain.noise, inputs, start=start
-            )
+            check_samples_independent(self.plain, inputs, start=start)
 
     def _verify(self, inputs: Tensor, start: int) -> None:
         """Give up the plan if it differs from the plain loop on tiles of a size not checked before, with as
@@ -162,13 +161,15 @@ class Stochastic:
             draws = sorted({0, stacked[-1]})
             pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
             try:
-                with undisturbed(self._model), on_other_inputs():
-                    expected = torch.stack([self.plain.sample(pair, start, draw)[:rows] for draw in draws])
-                with _exactly(), on_other_inputs():
-                    outputs = self._exact.some_passes(tile, start, stacked, tile=rows, together=len(stacked))
-                outputs = torch.stack([outputs[draw] for draw in draws])
-                if outputs.shape != expected.shape or not close(outputs, expected, self._exact.tolerance):
-                    raise OtherPathError(f"it treats {rows} points unlike fewer")
+                self._prove(
+                    self._exact,
+                    pair,
+                    lambda loop, inputs, draws=draws: loop.passes(inputs, start, draws)[:, :rows],
+                    lambda executor, inputs, draws=draws, stacked=stacked: executor.some_passes(
+                        inputs[:rows], start, stacked, tile=rows, together=len(stacked)
+                    )[draws],
+                    f"it treats {rows} points unlike fewer",
+                )
             except NotTraceableError as error:
                 self._executor = None
                 self._refuse_plan(error)
@@ -214,16 +215,24 @@ class Stochastic:
             yield
 
     def _checked(self, inputs: Tensor) -> PlanExecutor:
+        schedule = self._planned(self.plain, inputs)
+        executor = self._agreeing(schedule, inputs, together=1)
+        if executor.stacks:
+            try:
+                return self._agreeing(schedule, inputs, together=2)
+            except NotTraceableError:  # points that are on an axis in another order
+                return self._agreeing(replace(schedule, stackable=False), inputs, together=1)
+        return executor
+
+    def _planned(self, loop: PlainLoop, inputs: Tensor) -> Plan:
+        """The plan of the network of a plain loop, recorded on these inputs."""
         sites = replace(
-            self._sites,
-            dropouts=() if self._dropout is None else self._sites.dropouts,
-            noises=() if self.plain.noise is None else self._sites.noises,
+            loop.sites,
+            dropouts=() if self._dropout is None else loop.sites.dropouts,
+            noises=() if loop.noise is None else loop.sites.noises,
         )
-        other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
-        with undisturbed(self._model):
-            trace = record(self._model, sites, inputs)
-            with on_other_inputs():
-                expected = torch.stack([self.plain.sample(other, 0, draw) for draw in draws])
+        with undisturbed(loop.model):
+            trace = record(loop.model, sites, inputs)
         output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
             raise NotTraceableError("its output has not one row for every point")
@@ -232,35 +241,79 @@ class Stochastic:
             site = operation.site
             assert site is not None
             if isinstance(site, BatchNormSite):
-                return site.key in self.plain.statistics
+                return site.key in loop.statistics
             return isinstance(site, NoiseSite) or (self._dropout is not None and site.stochastic)
 
-        schedule = plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
-        executor = self._agreeing(schedule, other, draws, expected, together=1)
-        if executor.stacks:
-            try:
-                return self._agreeing(schedule, other, draws, expected, together=2)
-            except NotTraceableError:  # points that are on an axis in another order
-                return self._agreeing(replace(schedule, stackable=False), other, draws, expected, together=1)
-        return executor
+        return plan(trace, sampled=sampled, rows=default_chunk(inputs.shape[1:], inputs.device))
 
-    def _agreeing(
-        self, schedule: Plan, inputs: Tensor, draws: Sequence[int], expected: Tensor, *, together: int
-    ) -> PlanExecutor:
-        """The plan at work; NotTraceableError where it differs from the plain loop by more than rounding."""
+    def _executor_of(self, schedule: Plan, loop: PlainLoop, device: torch.device) -> PlanExecutor:
         with _exactly(), on_other_inputs():
-            executor = PlanExecutor(
+            return PlanExecutor(
                 schedule,
                 samples=self.samples,
-                statistics=self.plain.statistics,
+                statistics=loop.statistics,
                 dropout=self._dropout,
-                noise=self.plain.noise,
-                device=inputs.device,
+                noise=loop.noise,
+                device=device,
             )
-            outputs = executor.trial(inputs, draws, tile=uneven_tile(inputs), together=together)
-        if outputs.shape != expected.shape or not close(outputs, expected, executor.tolerance):
-            raise OtherPathError("its recorded operations give different outputs")
+
+    def _agreeing(self, schedule: Plan, inputs: Tensor, *, together: int) -> PlanExecutor:
+        """The plan at work; NotTraceableError where it differs from the plain loop on other inputs."""
+        executor, draws = self._executor_of(schedule, self.plain, inputs.device), sorted({0, self.samples - 1})
+        self._prove(
+            executor,
+            other_inputs(inputs),
+            lambda loop, inputs: loop.passes(inputs, 0, draws),
+            lambda executor, inputs: executor.trial(inputs, draws, together=together),
+            "its recorded operations give different outputs",
+        )
         return executor
+
+    def _prove(
+        self,
+        executor: PlanExecutor,
+        inputs: Tensor,
+        expected: Callable[[PlainLoop, Tensor], Tensor],
+        outputs: Callable[[PlanExecutor, Tensor], Tensor],
+        otherwise: str,
+    ) -> None:
+        """Raise NotTraceableError where the samples of a plan are not those of the plain loop: `outputs` and `expected`
+        compute some of them. Where float32 is too coarse to tell, the same plan of a copy in float64 decides."""
+
+        def compared(loop: PlainLoop, executor: PlanExecutor, inputs: Tensor, made_in: torch.dtype) -> Difference:
+            with on_other_inputs():
+                wanted = expected(loop, inputs)
+                with _exactly():
+                    given = outputs(executor, inputs)
+            if not bool(wanted.isfinite().any()):
+                raise OtherPathError(otherwise)
+            return difference(given, wanted, draws=True, made_in=made_in)
+
+        made_in = torch.float32 if executor.computes_in_float32 else torch.float64
+        change = compared(self.plain, executor, inputs, made_in)
+        if change.proves(_OF_PLANS[made_in]):
+            return
+        if made_in is torch.float64 or (change.is_resolved(_OF_PLANS[made_in]) and change.relative > _LARGE):
+            raise OtherPathError(otherwise)
+        narrow = Narrow()
+        try:
+            if not devices.traits(inputs.device).float64:
+                raise NotTraceableError("the device has no float64")
+            twin, wide = in_float64(self._model, inputs)
+            with narrow:
+                loop = self.plain.on_copy(twin, wide[:3])
+                schedule = replace(self._planned(loop, wide), stackable=executor.plan.stackable)
+                if not _alike(schedule, executor.plan):
+                    raise NotTraceableError("in float64 its operations are others")
+                change = compared(loop, self._executor_of(schedule, loop, inputs.device), wide, torch.float64)
+        except Exception as error:  # networks of any make, of which there is no such copy
+            if is_out_of_memory(error) or is_device_failure(error):
+                raise
+            raise NotTraceableError(f"float32 is too coarse to verify its plan ({first_line(error)})") from error
+        if narrow.seen:
+            raise NotTraceableError("it computes in float32 what is too coarse to verify its plan")
+        if not change.proves(_OF_PLANS[torch.float64]):
+            raise OtherPathError(otherwise)
 
     def _in_other_arithmetic(self, exact: PlanExecutor, inputs: Tensor) -> PlanExecutor:
         # the last draws: of several batch sizes' draws those of the largest, which differ the least
@@ -297,6 +350,12 @@ class Stochastic:
                 f"--precision {self.arithmetic}: {other.named(overflowing[0], self._model)} overflows in the first "
                 f"points, where {torch.finfo(torch.float16).max:,.0f} is the largest number; use bfloat16 or float32."
             )
+
+
+def _alike(plan: Plan, other: Plan) -> bool:
+    """Whether two plans run the same operations at the same levels."""
+    functions = [[operation.function for operation in each.operations] for each in (plan, other)]
+    return functions[0] == functions[1] and (plan.levels, [*plan.folded]) == (other.levels, [*other.folded])
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -16,7 +15,7 @@ from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
-from bnuq.sampling.deviation import deviation, tolerance
+from bnuq.sampling.deviation import Difference, difference, tolerance
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import (
     Mode,
@@ -28,9 +27,10 @@ from bnuq.sampling.interception import (
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
-from bnuq.sampling.plain_loop import SamplePass, Statistics, tensor_output
+from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, tensor_output
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.trace import uneven_parts
 from bnuq.sampling.training_forward import (
     TrainingForward,
     _unlike_training,
@@ -39,7 +39,7 @@ from bnuq.sampling.training_forward import (
     training_copy,
 )
 
-_DOUBTFUL = 1e-5  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
+_DOUBTFUL = 1e-4  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
 _FEW = 4  # inputs with which float64 decides what float32 leaves in doubt: two parts of two
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
 
@@ -48,8 +48,8 @@ _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in e
 class Exactness:
     """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
 
-    `deviation` is the largest difference between their outputs, relative to the largest output; None where there is no
-    training-mode forward to compare with, for the reason `why_not`. `fixed` names modules, each with the reason, that
+    `deviation` is the largest difference between their outputs, in units of the spread of its output over the points;
+    None where there is no training-mode forward to compare with, for the reason `why_not`. `fixed` names modules, each with the reason, that
     behave differently in training mode and cannot be sampled: both forwards have them in evaluation mode.
     """
 
@@ -57,11 +57,6 @@ class Exactness:
     deviation: float | None
     why_not: str = ""
     fixed: tuple[tuple[str, str], ...] = ()
-
-
-def close(outputs: Tensor, expected: Tensor, tolerance: float) -> bool:
-    """Whether outputs are equal up to rounding. Where none is finite they cannot be distinguished: False."""
-    return bool(expected.isfinite().any()) and deviation(outputs, expected) <= tolerance
 
 
 def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Tensor:
@@ -73,17 +68,13 @@ def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     with undisturbed(model):
         states = _generators()
         together = tensor_output(forward(model, inputs.clone()))
-        parts = torch.cat([tensor_output(forward(model, part.clone())) for part in _parts(inputs)])
+        parts = _in_parts(lambda part, _: tensor_output(forward(model, part.clone())), inputs, 0)
         passed = bool(together.isfinite().any()) and not _generator_used(states)
-        if passed and deviation(parts, together) <= min(_DOUBTFUL, tolerance(together) / 100):
+        if passed and difference(parts, together).proves(_DOUBTFUL):
             return together
     outputs = check_repeatable(model, inputs, where=where)
     check_independent(model, inputs, where=where, outputs=outputs)
     return outputs
-
-
-def _parts(inputs: Tensor) -> tuple[Tensor, ...]:
-    return inputs.tensor_split(max(1, min(3, len(inputs) // 2)))
 
 
 def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Tensor:
@@ -95,20 +86,20 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
         again = tensor_output(forward(model, inputs.clone()))
         if first.numel() and not bool(first.isfinite().any()):
             raise _not_finite(model, inputs, first, where)
-        difference, generator = deviation(again, first), _generator_used(states)
-        if difference == 0 or (not generator and difference <= tolerance(first) / 100):
+        change, generator = difference(again, first), _generator_used(states)
+        if not change.relative or (not generator and change.is_within(tolerance(first) / 100)):
             return first
         raise _not_repeatable(f"{where} when it is called again", generator)
 
 
 def check_unchanged(model: nn.Module, inputs: Tensor, outputs: Tensor, *, where: str = "") -> None:
     """Raise SamplingError where the network in evaluation mode no longer gives these `outputs` for these inputs."""
-    difference = deviation(_evaluated(model)(inputs, 0), outputs)
+    change = difference(_evaluated(model)(inputs, 0), outputs)
     # accelerators may choose another algorithm as their memory fills
-    if difference > tolerance(outputs) / (100 if devices.is_host(inputs.device) else 1):
+    if not change.is_within(tolerance(outputs) / (100 if devices.is_host(inputs.device) else 1)):
         raise SamplingError(
             f"the network changed during the run: its outputs{where} are no longer those that it gave for the same "
-            f"inputs at the start (they differ by {100 * difference:.3g} % of the largest). Its forward keeps "
+            f"inputs at the start (they differ by {_percent(change)}). Its forward keeps "
             "something between calls, reads the time, or has a random generator of its own; take that out."
         )
 
@@ -178,44 +169,27 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
 
 def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "", outputs: Tensor | None = None) -> float:
     """How far the outputs (n, …) of `model` in evaluation mode lie from those of the same points in smaller chunks,
-    relative to the largest; SamplingError where that is more than rounding. `where` names the inputs, whose `outputs`
+    in units of their spread over the points; SamplingError where that is more than rounding. `where` names the inputs, whose `outputs`
     are computed where they are not known."""
 
-    def check(network: nn.Module, inputs: Tensor) -> tuple[float, float]:
+    def check(network: nn.Module, inputs: Tensor) -> tuple[float, bool]:
         known = outputs if network is model else None
-        difference, _ = _independent(network, _evaluated(network), inputs, where, together=known)
-        return difference, difference
+        change, _ = _independent(network, _evaluated(network), inputs, where, together=known)
+        return change.relative, change.proves(_DOUBTFUL)
 
     return _or_in_float64(check, model, inputs)
 
 
-def check_samples_independent(
-    model: nn.Module,
-    sites: Sites,
-    statistics: Statistics,
-    dropout: Dropout | None,
-    noise: Noise | None,
-    inputs: Tensor,
-    *,
-    start: int = 0,
-) -> None:
+def check_samples_independent(loop: PlainLoop, inputs: Tensor, *, start: int = 0) -> None:
     """Raise SamplingError where the first draw's outputs for `inputs`, points number `start` and following, are others
     in smaller chunks, by more than rounding. Unlike `check_independent`, it needs no running statistics."""
 
-    def check(network: nn.Module, inputs: Tensor) -> tuple[None, float]:
-        if network is model:
-            run = _sampled(network, sites, statistics, dropout, noise)
-            return None, _independent(network, run, inputs, "", start=start)[0]
-        twins = find_sites(network, inputs[:3], compare_with_training=False)
-        wide = {
-            twin.key: (statistics[site.key][0].double(), statistics[site.key][1].double())
-            for site, twin in zip(sites.batchnorms, twins.batchnorms, strict=True)
-            if site.key in statistics
-        }
-        run = _sampled(network, twins, wide, dropout, noise)
-        return None, _independent(network, run, inputs, "", start=start)[0]
+    def check(network: nn.Module, inputs: Tensor) -> tuple[None, bool]:
+        of_network = loop if network is loop.model else loop.on_copy(network, inputs[:3])
+        run = _sampled(network, of_network.sites, of_network.statistics, loop.dropout, loop.noise)
+        return None, _independent(network, run, inputs, "", start=start)[0].proves(_DOUBTFUL)
 
-    _or_in_float64(check, model, inputs)
+    _or_in_float64(check, loop.model, inputs)
 
 
 _Run = Callable[[Tensor, int], Tensor]  # inputs and the number of the first of them → outputs
@@ -241,22 +215,34 @@ def _sampled(
 
 def _independent(
     model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0, together: Tensor | None = None
-) -> tuple[float, Tensor]:
+) -> tuple[Difference, Tensor]:
     """How far the outputs of these points lie from those in smaller chunks, and the outputs `together`."""
-    parts = _parts(inputs)
-    firsts = accumulate(map(len, parts), initial=start)
     together = run(inputs, start) if together is None else together
-    difference = deviation(torch.cat([run(part, first) for part, first in zip(parts, firsts, strict=False)]), together)
-    if difference > tolerance(together):
+    change = difference(_in_parts(run, inputs, start), together)
+    if not change.is_within(tolerance(together)):
         check_repeatable(model, inputs, where=where)
-        if deviation(run(inputs, start), together) > tolerance(together) / 100:
+        if not difference(run(inputs, start), together).is_within(tolerance(together) / 100):
             raise _not_repeatable(f"{where} when it is called again")
         raise InexactError(
             f"the output for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
-            f"points together differ from those in {len(parts)} parts by {100 * difference:.3g} % of the largest. bnuq "
+            f"points together differ from those in smaller parts by {_percent(change)}. bnuq "
             "needs a network that treats each point by itself in evaluation mode."
         )
-    return difference, together
+    return change, together
+
+
+def _in_parts(run: _Run, inputs: Tensor, start: int) -> Tensor:
+    """The outputs of these points in uneven parts, none of a single point, of which some networks drop an axis."""
+    outputs, first = [], 0
+    for size in uneven_parts(len(inputs)):
+        begin = max(0, min(first, first + size - 2))
+        outputs.append(run(inputs[begin : first + size], start + begin)[first - begin :])
+        first += size
+    return torch.cat(outputs)
+
+
+def _percent(change: Difference) -> str:
+    return f"{100 * change.relative:.3g} % of their spread"
 
 
 def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> Exactness:
@@ -273,7 +259,7 @@ def check_exact(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[
     if unsteady := [site.name for site in sites.live_batchnorms if not site.tracked and site.name not in selected]:
         return Exactness(len(batch), None, f"BatchNorm {unsteady[0]} keeps no running statistics and is not sampled")
 
-    def compared(network: nn.Module, batch: Tensor) -> tuple[Exactness, float]:
+    def compared(network: nn.Module, batch: Tensor) -> tuple[Exactness, bool]:
         if network is model:
             return _compared(model, sites, batch, layers)
         network_sites = find_sites(network, batch[:3], compare_with_training=False)
@@ -296,36 +282,34 @@ class InexactError(SamplingError):
 T = TypeVar("T")
 
 
-def _naming_all(exactness: Exactness, in_float64: Exactness) -> Exactness:
-    """The second where it alone names what training does otherwise."""
-    return in_float64 if in_float64.deviation is not None and in_float64.fixed != exactness.fixed else exactness
+def _naming_all(exactness: Exactness, wide: Exactness) -> Exactness:
+    """The second, that in float64, where it alone names what training does otherwise."""
+    return wide if wide.deviation is not None and wide.fixed != exactness.fixed else exactness
 
 
 def _or_in_float64(
-    check: Callable[[nn.Module, Tensor], tuple[T, float]],
+    check: Callable[[nn.Module, Tensor], tuple[T, bool]],
     model: nn.Module,
     inputs: Tensor,
     preferred: Callable[[T, T], T] = lambda result, _: result,
 ) -> T:
-    """The result of `check`, which also gives the largest deviation that it accepted. Where `check` refuses, a copy in
-    float64 decides; where the deviation is more than rounding explains, a copy does by a few of the inputs, in which
-    whatever rounding hides is as large. Without such a copy the first result stands. Where there are two results,
-    `preferred` chooses."""
+    """The result of `check`, which also says whether rounding hides nothing. Where `check` refuses, a copy in float64
+    decides; where rounding may hide something, a copy does by a few of the inputs, in which whatever it hides is as
+    large. Without such a copy the first result stands. Where there are two results, `preferred` chooses."""
     result, refusal = None, None
     try:
-        result, deviation = check(model, inputs)
-        if deviation <= _DOUBTFUL:
+        result, is_proven = check(model, inputs)
+        if is_proven:
             return result
     except InexactError as error:
         refusal = error
-    narrow = _Narrow()
+    narrow = Narrow()
     try:
         if devices.traits(inputs.device).float64:
-            few = inputs if result is None else inputs[:_FEW]
-            twin, wide = copied(model).double(), few.double() if few.is_floating_point() else few
+            twin, wide = in_float64(model, inputs if result is None else inputs[:_FEW])
             with narrow:
-                in_float64 = check(twin, wide)[0]
-            return in_float64 if result is None else preferred(result, in_float64)
+                wide_result = check(twin, wide)[0]
+            return wide_result if result is None else preferred(result, wide_result)
     except InexactError as error:
         refusal = refusal if refusal is not None or narrow.seen else error
     except Exception:  # there is no such copy
@@ -335,10 +319,15 @@ def _or_in_float64(
     return cast(T, result)
 
 
+def in_float64(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
+    """A copy of the network, and these inputs, in float64."""
+    return copied(model).double(), inputs.double() if inputs.is_floating_point() else inputs
+
+
 _VIEWS = (aten.view.dtype, aten.slice.Tensor)  # of packed inputs: nothing is computed yet
 
 
-class _Narrow(Mode):
+class Narrow(Mode):
     """Watches whether anything is computed in less than float64, as a forward does that casts."""
 
     def __init__(self) -> None:
@@ -354,8 +343,8 @@ class _Narrow(Mode):
 
 def _compared(
     model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]
-) -> tuple[Exactness, float]:
-    """What `check_exact` finds, and the largest deviation that it let pass."""
+) -> tuple[Exactness, bool]:
+    """What `check_exact` finds, and whether rounding hides nothing from it."""
     with undisturbed(model):
         try:
             measured = _statistics(model, batch, layers)
@@ -365,10 +354,10 @@ def _compared(
         statistics = {key: (mean[None], var[None]) for key, (mean, var, _) in measured.items()}
 
         predicted = _sampled(model, sites, statistics, None)
-        difference, outputs = _independent(model, predicted, batch, "")
+        change, outputs = _independent(model, predicted, batch, "")
     counts = {key: count for key, (_, _, count) in measured.items()}
-    exactness = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
-    return exactness, max(difference, exactness.deviation or 0.0)
+    exactness, is_proven = _compared_with_training(model, sites, batch, layers, outputs, statistics, counts)
+    return exactness, is_proven and change.proves(_DOUBTFUL)
 
 
 def _compared_with_training(
@@ -379,29 +368,33 @@ def _compared_with_training(
     outputs: Tensor,
     statistics: Statistics,
     counts: Mapping[tuple[int, int], int],
-) -> Exactness:
-    """How close f_ω(batch), these `outputs`, is to the training-mode forward."""
+) -> tuple[Exactness, bool]:
+    """How close f_ω(batch), these `outputs`, is to the training-mode forward, and whether rounding hides nothing."""
+
+    def unknown(why_not: str) -> tuple[Exactness, bool]:
+        return Exactness(len(batch), None, why_not), True
+
     twin, why_not = training_copy(model)
     if twin is None:
-        return Exactness(len(batch), None, why_not)
+        return unknown(why_not)
     training = TrainingForward(model, twin, sites, layers)
     fixed: dict[str, str] = {}
     # Modules that differ in training mode are put in evaluation mode one kind after the other, until both forwards
     # agree or nothing is left that explains the difference.
     while True:
         expected, failure = training.outputs(batch)
-        difference = float("inf") if expected is None else deviation(outputs, expected)
-        if difference <= tolerance(outputs):
-            return Exactness(len(batch), difference, fixed=tuple(fixed.items()))
+        change = None if expected is None else difference(outputs, expected)
+        if change is not None and change.is_within(tolerance(outputs)):
+            return Exactness(len(batch), change.relative, fixed=tuple(fixed.items())), change.proves(_DOUBTFUL)
         if not fixed and (otherwise := training.otherwise(counts)):
             raise InexactError(
                 f"MCBN of this network would not be exact: in training mode a BatchNorm normalises {otherwise}. The "
                 "noise of its training is that of such parts of a mini-batch."
             )
         if training.is_bound:
-            return Exactness(len(batch), None, "a copy of it runs layers of the original")
+            return unknown("a copy of it runs layers of the original")
         if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
-            return Exactness(len(batch), None, "its evaluation mode is written into it")
+            return unknown("its evaluation mode is written into it")
         # The forward runs once more, as recording every module's outputs costs more than most networks need.
         with (
             undisturbed(model),
@@ -412,12 +405,12 @@ def _compared_with_training(
         culprit = "" if expected is None else first_difference(calls, training.modules(batch))
         more = _unlike_training(twin, culprit)
         if not more or len(set(fixed.values())) > _MAX_EVALUATION_MODULES:
-            if expected is None:
-                return Exactness(len(batch), None, f"its training-mode forward fails ({failure})")
+            if change is None:
+                return unknown(f"its training-mode forward fails ({failure})")
             raise InexactError(
                 f"MCBN of this network would not be exact: with the statistics of a mini-batch of {len(batch)} points "
-                f"its outputs differ from those of its training-mode forward by {100 * difference:.3g} % of the "
-                f"largest, first in {culprit or 'the network itself'}."
+                f"its outputs differ from those of its training-mode forward by {_percent(change)}, first in "
+                f"{culprit or 'the network itself'}."
             )
         for path, module in more.items():
             module.training = False

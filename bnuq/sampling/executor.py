@@ -40,7 +40,7 @@ from bnuq.sampling.site_steps import (
     stacked_affine_step,
 )
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, NoiseSite
-from bnuq.sampling.trace import Operation, filled
+from bnuq.sampling.trace import Operation, filled, uneven_parts
 
 FOLDED_ENTRIES = 2**18  # entries of folded weights that are computed at once, for as many draws as fit
 BLOCK_ENTRIES = 2**25  # entries of the chunk-level values that are held for one block of rows
@@ -160,10 +160,11 @@ class PlanExecutor(Program):
                 entries = max(entries, value.entries_per_row // (prod(value.shape[2:]) if masks_channels else 1))
         return bytes_of_mask(entries * rows, self._itemsize)
 
-    def trial(self, inputs: Tensor, draws: Sequence[int], *, tile: int, together: int) -> Tensor:
-        """Samples with every replacement of an operation enabled, however small the work is, to verify them."""
+    def trial(self, inputs: Tensor, draws: Sequence[int], *, together: int) -> Tensor:
+        """Samples in uneven tiles, with every replacement of an operation enabled, however small the work is, to verify
+        them."""
         self._large_product = 0
-        outputs = self.some_passes(inputs, 0, draws, tile=tile, together=together)
+        outputs = self.some_passes(inputs, 0, draws, tile=uneven_parts(len(inputs)), together=together)
         self._large_product = LARGE_PRODUCT_SIZE
         self._bound.clear()
         return outputs
@@ -201,10 +202,9 @@ class PlanExecutor(Program):
         return self.plan.operations[position].function.overloadpacket.__name__
 
     @property
-    def tolerance(self) -> float:
-        """The largest difference from the plain loop's outputs that rounding explains, relative to the largest
-        output."""
-        return 3e-4 if any(value.dtype == torch.float32 for value in self.plan.trace.values) else 1e-9
+    def computes_in_float32(self) -> bool:
+        """Whether the recording does anywhere."""
+        return any(value.dtype == torch.float32 for value in self.plan.trace.values)
 
     @property
     def stacks(self) -> bool:
@@ -224,9 +224,15 @@ class PlanExecutor(Program):
         return {len(tile) for block in split_evenly(inputs, self._block) for tile in split_evenly(block, self.tile)}
 
     def some_passes(
-        self, inputs: Tensor, start: int, draws: Sequence[int], *, tile: int | None = None, together: int | None = None
+        self,
+        inputs: Tensor,
+        start: int,
+        draws: Sequence[int],
+        *,
+        tile: int | tuple[int, ...] | None = None,
+        together: int | None = None,
     ) -> Tensor:
-        """Raw outputs of `draws`, in tiles of at most `tile` rows and `together` draws at once."""
+        """Raw outputs of `draws`, in tiles of at most `tile` rows, or of these sizes, and `together` draws at once."""
         try:
             return self._some_passes(inputs, start, draws, tile, together)
         except RuntimeError as error:
@@ -237,7 +243,12 @@ class PlanExecutor(Program):
         return self._some_passes(inputs, start, draws, tile, together)
 
     def _some_passes(
-        self, inputs: Tensor, start: int, draws: Sequence[int], tile: int | None, together: int | None
+        self,
+        inputs: Tensor,
+        start: int,
+        draws: Sequence[int],
+        tile: int | tuple[int, ...] | None,
+        together: int | None,
     ) -> Tensor:
         # Draws are the outer loop and tiles the inner one, so that folded weights serve all the rows.
         tiles = split_evenly(inputs, tile or self.tile)

@@ -34,7 +34,7 @@ class MeasurementProgram(Program):
         self._variance: Variance = variance
         self._sampled = {site.key for site in sites}
 
-    def statistics(self, batch: Tensor, *, tile: int | None = None) -> Measurement:
+    def statistics(self, batch: Tensor, *, tile: int | tuple[int, ...] | None = None) -> Measurement:
         """Mean, variance and values per channel of every sampled BatchNorm, by address and occurrence."""
         parts_of_batch = split_evenly(batch, tile or self.tile)
         tiles = [self.fixed.copy() for _ in parts_of_batch]

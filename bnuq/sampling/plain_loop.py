@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,6 +26,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
+from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
@@ -105,13 +107,24 @@ class PlainLoop:
         self.samples = next(iter(samples.values()), 1)
         self.noise = None if learned is None else Noise(learned)
         self.statistics = {} if omega is None else _statistics_by_call(model, sites.batchnorms, omega)
-        self.model, self._sites, self._dropout = model, sites, dropout
+        self.model, self.sites, self.dropout = model, sites, dropout
         for site in sites.live_batchnorms:
             if not site.tracked and site.key not in self.statistics:
                 raise SamplingError(
                     f"BatchNorm {site.name} keeps no running statistics that evaluation mode would use, and omega does "
                     "not hold it: outputs would depend on which points pass together. Draw omega over all layers."
                 )
+
+    def on_copy(self, model: nn.Module, example: Tensor) -> PlainLoop:
+        """The same draws on a copy of the network in another type, that of the `example`, a few points."""
+        twin = copy.copy(self)
+        twin.model, twin.sites = model, find_sites(model, example, compare_with_training=False)
+        twin.statistics = {
+            other.key: (self.statistics[site.key][0].to(example.dtype), self.statistics[site.key][1].to(example.dtype))
+            for site, other in zip(self.sites.batchnorms, twin.sites.batchnorms, strict=True)
+            if site.key in self.statistics
+        }
+        return twin
 
     def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
         with undisturbed(self.model):
@@ -127,7 +140,7 @@ class PlainLoop:
 
     def sample_pass(self, start: int, draw: int) -> SamplePass:
         """What replaces the network's operations in the pass of one draw."""
-        return SamplePass(self._sites, self.statistics, self._dropout, self.noise, draw=draw, start=start)
+        return SamplePass(self.sites, self.statistics, self.dropout, self.noise, draw=draw, start=start)
 
 
 class SamplePass(Mode):

@@ -193,9 +193,11 @@ def positions_of_convolutions(plan: Plan) -> int:
     return sum(positions) // max(1, len(positions))
 
 
-def split_evenly(rows: Tensor, largest: int) -> tuple[Tensor, ...]:
-    """The rows split into parts of similar size, at most `largest` each. Parts of a single row are avoided, because
-    some networks drop axes of length 1."""
+def split_evenly(rows: Tensor, largest: int | tuple[int, ...]) -> tuple[Tensor, ...]:
+    """The rows split into parts of similar size, at most `largest` each, or into parts of these sizes. Parts of a single
+    row are avoided, because some networks drop axes of length 1."""
+    if isinstance(largest, tuple):
+        return rows.split(largest)
     return rows.tensor_split(max(1, -(-len(rows) // largest)))
 
 

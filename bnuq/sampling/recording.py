@@ -197,6 +197,7 @@ class _ReadGuard(TorchFunctionMode):
 
 
 _READERS = {Tensor.tolist, Tensor.numpy, Tensor.__array__, Tensor.__dlpack__}
+_READERS |= {Tensor.apply_, Tensor.map_, Tensor.map2_}  # by a function of Python, which no operation stands for
 
 
 _OF_GRADIENTS = {aten.detach_, aten.requires_grad_}  # they do not change the data

@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from bnuq.errors import SamplingError
 from bnuq.forms import check_form, original_name
+from bnuq.sampling.deviation import difference
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -194,12 +195,9 @@ def _noise_site(name: str, order: int, two: NoiseCall, three: NoiseCall) -> Nois
 def _interleaved(two: Tensor, three: Tensor, axis: int, rows: int) -> bool:
     """Whether the rows of one point are interleaved with those of other points."""
     a, b = two.detach().movedim(axis, 0), three.detach().movedim(axis, 0)
-    together = _close(a, b[: 2 * rows])
-    return not together and _close(a.unflatten(0, (rows, 2)), b.unflatten(0, (rows, 3))[:, :2])
-
-
-def _close(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=1e-3, atol=1e-5 * float(a.abs().max()))
+    orders = b[: 2 * rows], b.unflatten(0, (rows, 3))[:, :2].flatten(0, 1)
+    together, apart = (difference(order, a).is_within(1e-2) for order in orders)
+    return apart and not together
 
 
 def _unreachable_batchnorms(model: nn.Module, calls: Sequence[RecordedCall]) -> tuple[tuple[str, str], ...]:

@@ -18,6 +18,7 @@ from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
+from bnuq.sampling.deviation import Difference
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.inputs import Data, tensor_of
@@ -29,7 +30,7 @@ from bnuq.sampling.planning import plan
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, fingerprint, select_layers
-from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs, other_inputs, uneven_tile
+from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs, other_inputs, uneven_parts
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 Plans = dict[tuple[object, ...], tuple[MeasurementProgram | None, set[int]]]
@@ -311,7 +312,7 @@ def _compiled(
             program = MeasurementProgram(schedule, sites, device=example.device, variance=variance)
             expected, measurement = (
                 _plainly(model, sites, inputs, variance),
-                program.statistics(inputs, tile=uneven_tile(inputs)),
+                program.statistics(inputs, tile=uneven_parts(len(inputs))),
             )
     except NotTraceableError:
         return None
@@ -323,10 +324,12 @@ def _agree(measurement: Measurement, expected: Measurement) -> bool:
     if measurement.keys() != expected.keys():
         return False
     for key, (mean, var, count) in expected.items():
-        tolerance = 1e-7 if mean.dtype == torch.float64 else 1e-2
-        scale = (var + mean * mean).sqrt()
-        same = (measurement[key][0] - mean).abs() <= tolerance * scale
-        same &= (measurement[key][1] - var).abs() <= tolerance * (var + tolerance * scale)
-        if not bool(same.all()) or measurement[key][2] != count:
+        tolerance, eps = 1e-7 if mean.dtype == torch.float64 else 1e-2, torch.finfo(mean.dtype).eps
+        # A mean is compared by the deviation of its channel, and a variance by itself; what rounding of the inputs may
+        # move them by follows from the size of the mean.
+        deviation, size = var.sqrt(), mean.abs()
+        of_mean = Difference((measurement[key][0] - mean).abs(), deviation, size, eps)
+        of_var = Difference((measurement[key][1] - var).abs(), var, size * (deviation + eps * size), eps)
+        if not (of_mean.is_within(tolerance) and of_var.is_within(tolerance)) or measurement[key][2] != count:
             return False
     return True

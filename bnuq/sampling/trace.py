@@ -3,6 +3,7 @@ count."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -111,10 +112,15 @@ def filled(tree: Any, rows: int) -> Any:
     return type(tree)(filled(item, rows) for item in tree) if isinstance(tree, (tuple, list)) else tree
 
 
-def uneven_tile(inputs: Tensor) -> int:
-    """The tile size that cuts these rows into two unequal tiles: points that depend on one another, or on their place,
-    give other outputs then."""
-    return len(inputs) // 2 + 1
+def uneven_parts(rows: int) -> tuple[int, ...]:
+    """The sizes of two unequal parts of so many rows, such as 5 and 3: points that depend on one another, or on their
+    place, give other outputs then. Of many rows, no place has the same remainder by 2, 3, 4 or 5 in its part. Fewer
+    than three rows stay together."""
+    if rows < 3:
+        return (rows,)
+    middle = rows // 2 + 1
+    first = next((size for size in range(middle, 6, -1) if math.gcd(size, 60) == 1), min(middle, rows - 1))
+    return first, rows - first
 
 
 @contextmanager

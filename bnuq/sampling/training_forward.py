@@ -12,7 +12,7 @@ from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq.errors import SamplingError, is_out_of_memory
-from bnuq.sampling.deviation import deviation, tolerance
+from bnuq.sampling.deviation import difference, tolerance
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -142,9 +142,10 @@ def recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
 
 
 def _digests(values: Any) -> list[Tensor]:
-    """A sample of each tensor's values."""
-    tensors = [tensor.detach().reshape(-1) for tensor in tensors_in(values) if tensor.is_floating_point()]
-    return [flat[:: max(1, len(flat) // 1024)].cpu() for flat in tensors]
+    """A sample of each tensor's values: of up to 32 rows and as many columns."""
+    tensors = [tensor.detach() for tensor in tensors_in(values) if tensor.is_floating_point() and tensor.numel()]
+    tables = [tensor.reshape(len(tensor) if tensor.ndim > 1 else 1, -1) for tensor in tensors]
+    return [table[:: max(1, len(table) // 32), :: max(1, table.shape[1] // 32)].cpu() for table in tables]
 
 
 def first_difference(calls: Sequence[_ModuleCall], training_calls: Sequence[_ModuleCall]) -> str:
@@ -173,7 +174,7 @@ def _above(path: str, calls: Sequence[_ModuleCall], training_values: Mapping[Any
 
 def _differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return len(first) != len(second) or any(
-        deviation(a, b) > tolerance(a) / 10 for a, b in zip(first, second, strict=True)
+        not difference(a, b).is_within(tolerance(a) / 10) for a, b in zip(first, second, strict=True)
     )
 
 

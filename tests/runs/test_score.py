@@ -328,6 +328,19 @@ def test_rows_that_do_not_match_are_refused(tmp_path: Path) -> None:
     assert "expected one order" in refusal(tmp_path / "p.csv", LABELS)
 
 
+def test_a_masked_class_is_scored_like_one_of_a_very_low_logit(tmp_path: Path) -> None:
+    logits, other = LOGITS.copy(), (LABELS + 1) % K
+    logits[np.arange(0, N, 3), other[::3]] = -np.inf
+    options = {"recalibration": ("temperature", "vector"), "calibrate": "cross"}
+    found, low = (bnuq.score(each, LABELS, outputs="logits", **options) for each in (logits, logits.clip(-1e9)))
+    for method in found.methods:
+        expected = estimates(low, method)
+        for place, value in estimates(found, method).items():
+            assert value == pytest.approx(expected[place], rel=1e-6, nan_ok=True), (method, place)
+    pd.DataFrame(logits, columns=[f"logit_{k}" for k in range(K)]).to_csv(tmp_path / "p.csv", index=False)
+    assert same(bnuq.score(tmp_path / "p.csv", LABELS), bnuq.score(logits, LABELS, outputs="logits"), tolerance=1e-9)
+
+
 @pytest.mark.parametrize(
     ("row", "outputs", "text"),
     [

@@ -251,7 +251,7 @@ def _of_regression(result: Result) -> Iterator[str]:
         yield (
             f"{result.model['outputs']} outputs: RMSE is of the length of the error vector, so it sums over "
             "outputs; MAE, CRPS, coverage and variance are means over outputs, PLL is of their joint density. "
-            "One τ and one σ are shared by all outputs."
+            "One τ and one constant σ are shared by all outputs."
         )
     if "tau" in estimates:
         given = scoring.get("tau") is not None

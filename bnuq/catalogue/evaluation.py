@@ -177,6 +177,14 @@ def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) 
     return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
 
 
+def _by_output(sizes: Sequence[float], covered: Sequence[float]) -> str:
+    """The outputs of the smallest and of the largest errors."""
+    order = sorted(range(len(sizes)), key=lambda output: sizes[output])
+    shown = order if len(order) <= 6 else [*order[:3], *order[-3:]]
+    texts = (f"output {k} has an RMSE of {sizes[k]:.3g}, and {covered[k]:.1%} in its 95 % interval" for k in shown)
+    return "Of the points fitted to, " + "; ".join(texts) + " (counted from 0)."
+
+
 def _theta(temperature: float) -> str:
     return f"{temperature:.3g}" if temperature < 999.5 else f"{temperature:.0f}"
 
@@ -475,6 +483,14 @@ EVALUATION: Catalogue = {
         "{of}: zero observation noise fits best, because the samples alone spread more than the errors, or all errors "
         "are 0: τ is infinite{mixture:, and the PLL of a mixture is not defined|}. Set tau_range under [scoring] to "
         "bound it; a larger batch_size or smaller dropout rates reduce the spread."
+    ),
+    "outputs-of-other-sizes": Entry(
+        lambda of, sizes, covered: (
+            f"{of}: the outputs have errors of very different sizes, and share one τ and one constant σ, which cannot "
+            f"be right for all, as CRPS and MAE share one mean. {_by_output(sizes, covered)}"
+        ),
+        "Bring targets and predictions of all outputs to one scale (divide each by the standard deviation of its "
+        "targets), or score each output by itself.",
     ),
     "tau-at-range-end": Entry(
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",

@@ -25,7 +25,6 @@ TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
 LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
-_PSEUDO_SAMPLES = 100  # at equal steps of a quantile function whose levels are others
 
 # Names of arrays and columns, in any case and in this order
 LABELS = (*TARGETS, "truth", "y_true", "true_label", "gold")
@@ -71,10 +70,6 @@ class GivenSet:
     @property
     def samples(self) -> int:
         """T of the blocks: a Gaussian is two samples, at one σ on both sides."""
-        if self.kind == "quantiles":
-            assert self.levels is not None
-            steps = (np.arange(len(self.levels)) + 0.5) / len(self.levels)
-            return len(self.levels) if np.allclose(self.levels, steps) else _PSEUDO_SAMPLES
         return 2 if self.kind == "gaussian" else len(self.values)
 
     def taken(self, rows: NDArray[np.int64]) -> GivenSet:
@@ -132,8 +127,7 @@ class GivenSet:
                 raise DataError(f"{self.columns.source}: σ in row {rows.start + row} is not a number above 0.")
             return np.stack([values[0] - sigma, values[0] + sigma])
         if self.levels is not None:
-            steps = (np.arange(self.samples) + 0.5) / self.samples
-            return np.stack([np.interp(steps, self.levels, row) for row in values[0]], axis=1)[..., None]
+            return values[0].T[..., None]
         return values
 
 
@@ -240,10 +234,19 @@ def _distribution(columns: Columns) -> Iterator[GivenSet]:
     if len(levels) > 1:
         names = sorted(levels, key=lambda name: levels[name])
         values = np.stack([_numbers(columns, name) for name in names], axis=-1)[None]
-        found = f"quantiles {listed(names)}"
-        yield GivenSet(columns, values, "quantiles", found, levels=np.array([levels[name] for name in names]))
+        yield _of_quantiles(columns, values, np.array([levels[name] for name in names]), f"quantiles {listed(names)}")
     if {"quantiles", "levels"} <= columns.values.keys():
-        yield GivenSet(columns, columns["quantiles"][None], "quantiles", "'quantiles'", levels=columns["levels"])
+        yield _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'")
+
+
+def _of_quantiles(columns: Columns, values: NDArray[Any], levels: NDArray[Any], found: str) -> GivenSet:
+    rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=-1e-9) > 0).all())
+    if not rises or not len(levels) or levels[-1] > 1 or values.shape[2:] != levels.shape or values.ndim != 3:
+        raise DataError(
+            f"{columns.source}: {found} has shape {values.shape[1:]}, with the levels "
+            f"{listed([*map(str, levels.ravel())])}; expected (n, L), and L levels that rise from 0 to 1."
+        )
+    return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64))
 
 
 def _joined(
@@ -273,7 +276,10 @@ def _of_array(
         )
     kind = "means" if task.is_regression else kind or _kind_by_numbers(samples, task)
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
-        other = np.zeros_like(samples) if kind == "logits" else 1 - samples
+        with np.errstate(divide="ignore"):  # of a probability of 1
+            log_of_other = np.log1p(-np.exp(np.minimum(samples, 0)))
+        others = {"logits": np.zeros_like(samples), "log_probabilities": log_of_other}
+        other = others.get(kind, 1 - samples)
         samples = np.concatenate([other, samples], axis=-1)
     classes = columns.keys.get(name, ())
     if (names := columns.values.get("classes")) is not None and names.ndim == 1 and len(names) == samples.shape[2]:

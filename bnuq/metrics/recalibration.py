@@ -9,7 +9,7 @@ import numpy as np
 from array_api_compat import device
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, array_namespace, as_float64
+from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy
 from bnuq.metrics.classification import pll_from_log_likelihood, true_class_values
 from bnuq.shapes import Float, Int64, Integer
 
@@ -159,12 +159,17 @@ def fitted_vector(
 
     L-BFGS in float64, from a = 1/θ of the `temperature` and b = 0. A ridge of VECTOR_RIDGE/2 · Σ ((θ a_k − 1)² + b_k²)
     nats for all points together keeps what they do not determine finite: the shift of a class that never occurs, and
-    what is added to all shifts.
+    what is added to all shifts. A logit of −∞ stays that, and points whose true class has probability 0 say nothing.
 
     Source: Guo et al. 2017, §4.2 (vector scaling), with the mean probability of T samples in place of that of one.
     """
     import scipy.optimize  # late: `bnuq.metrics` is light
 
+    possible = np.flatnonzero(as_numpy(true_class_values(logits, y)).max(axis=0) > -math.inf)
+    if not len(possible):
+        return np.full(logits.shape[2], 1 / temperature), np.zeros(logits.shape[2])
+    if len(possible) < len(y):
+        logits, y = logits[:, possible], y[possible]
     samples, points, classes = logits.shape
     step = max(1, _BLOCK // (samples * classes))
     blocks = [(logits[:, first : first + step], y[first : first + step]) for first in range(0, points, step)]
@@ -195,7 +200,9 @@ def _pll_and_gradient(
     xp = array_namespace(logits)
     options: dict[str, Any] = {"dtype": xp.float64, "device": device(logits)}
     logits = xp.asarray(logits, **options)
-    mapped = logits * xp.asarray(scale, **options) + xp.asarray(shift, **options)
+    masked, nothing = logits == -math.inf, xp.zeros_like(logits)
+    logits = xp.where(masked, nothing, logits)
+    mapped = xp.where(masked, nothing - math.inf, logits * xp.asarray(scale, **options) + xp.asarray(shift, **options))
     below = mapped - xp.max(mapped, axis=-1, keepdims=True)
     exp = xp.exp(below)
     total = xp.sum(exp, axis=-1)

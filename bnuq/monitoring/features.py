@@ -37,6 +37,7 @@ from bnuq.tasks import Task
 
 MOST_CHANNELS = 128  # of a layer that are watched: of more, a random choice, so that a baseline stays small
 MOST_OF_ALL = 4000  # of all layers together
+MASKED = -1e9  # in place of a logit of −∞
 OUTPUTS, LAST_LAYER = "outputs", "features of the last layer"
 
 
@@ -99,7 +100,7 @@ class Watch:
         try:
             features = recorder.head(output, len(inputs)).features
         except NoHeadError:
-            features = output.flatten(1)
+            features = output.flatten(1).clamp_min(MASKED)
         return features[:, _chosen(features.shape[1], MOST_CHANNELS, self._seed, 0, features.device)]
 
 
@@ -161,7 +162,7 @@ def features_of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind
     log_p = logits.log_softmax(-1)
     p = log_p.exp()
     scores = {
-        "predictive_entropy": -(p * log_p).sum(-1),
+        "predictive_entropy": -(p * log_p.clamp_min(MASKED)).sum(-1),
         "least_confidence": 1 - p.amax(-1),
         "energy": -logits.logsumexp(-1),
     }

@@ -241,7 +241,7 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
     values: dict[str, Any] = {"method": method, "used": method, "risk": None, "confidence": None}
     if task.is_regression:
         covered = test.estimates.get("coverage95")
-        if covered is not None and test.sigma is not None:
+        if covered is not None and test.sigma is not None and result.given_distribution != "quantiles":
             width = REACH * float(np.mean(test.sigma))
             values |= {"what": "intervals", "score": "sigma", "threshold": REACH, "deferred": None, "before": None}
             yield finding("defer", **values, width=width, error=1 - covered.value, points=len(test.sigma))

@@ -388,9 +388,9 @@ class Result:
         return tuple(method for method in self.methods if not self.is_single(method))
 
     @property
-    def gives_distributions(self) -> bool:
-        """Whether each point of a regression has a given distribution, in place of samples and observation noise."""
-        return False
+    def given_distribution(self) -> Literal["", "gaussian", "quantiles"]:
+        """What each point of a regression has in place of samples and observation noise, if anything."""
+        return ""
 
     @property
     def is_cross_fitted(self) -> bool:
@@ -422,8 +422,9 @@ class Scored(Result):
         return self.samples_of(method) == 1
 
     @property
-    def gives_distributions(self) -> bool:
-        return all(file["outputs"] in ("gaussian", "quantiles") for file in self.model["files"].values())
+    def given_distribution(self) -> Literal["", "gaussian", "quantiles"]:
+        kinds = {file["outputs"] for file in self.model["files"].values()}
+        return "quantiles" if kinds == {"quantiles"} else "gaussian" if kinds <= {"gaussian", "quantiles"} else ""
 
     def file_sha256(self, method: str) -> str | None:
         return self.model["files"][method_named(method).plain.name]["sha256"]

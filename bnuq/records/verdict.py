@@ -410,7 +410,7 @@ def _cross_fitted(result: Result) -> Iterator[Finding]:
     used = {method_named(name).recalibration for name in result.methods}
     kinds = [f"+{kind}" for kind in RECALIBRATIONS if kind in used]
     if result.task.is_regression:
-        kinds = ["The constant σ" if result.gives_distributions else "τ, with the constant σ,"]
+        kinds = ["The constant σ" if result.given_distribution else "τ, with the constant σ,"]
     if kinds and result.is_cross_fitted:
         yield finding("cross-fitted", kinds=kinds)
 

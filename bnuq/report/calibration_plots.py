@@ -58,7 +58,7 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
     curve = method.uncertainty_error
     rank, sigma = 1 + curve["rank"], curve["sigma"]
     single = result.model.get("outputs") == 1
-    fitted = result.gives_distributions or "tau" in method.sets["test"].estimates
+    fitted = result.given_distribution or "tau" in method.sets["test"].estimates
     half, most = (f"{share} % of errors expected" if single and fitted else f"{factor} σ" for share, factor in
                   ((50, "0.67"), (95, "1.96")))  # fmt: skip
     about = about_test_set(result) + ("" if fitted else "; σ of the samples alone, without observation noise")

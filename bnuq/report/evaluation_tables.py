@@ -171,7 +171,7 @@ def _tables_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bo
 def bounds_table(result: Result) -> Iterator[Part]:
     """Where scores lie between those of a constant and of the optimal uncertainty."""
     rows: list[Row] = []
-    for metric in ("crps", "pll"):
+    for metric in ("pll",) if result.given_distribution == "quantiles" else ("crps", "pll"):
         bounded = ((f"  {method_label(name)}", _bounded(metric, m)) for name, m in result.methods.items())
         having = [(label, cells) for label, cells in bounded if cells]
         rows += [(named(metric), ()), *having] if having else []

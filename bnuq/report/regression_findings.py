@@ -48,8 +48,8 @@ def _targets(name: str, result: Result) -> Iterator[Finding]:
 def _score_change(metric: str, name: str, result: Result) -> MetricChange | None:
     method = result.methods[name]
     test, network = method.sets["test"], result.methods[compared_with(name, result)].sets["test"]
-    without_noise = metric == "crps" and result.run.get("scoring", {}).get("crps") in ("ensemble", "fair")
-    if metric not in test.points or without_noise:
+    kind = result.given_distribution or result.run.get("scoring", {}).get("crps")
+    if metric not in test.points or (metric == "crps" and kind in ("ensemble", "fair", "quantiles")):
         return None
     if "constant" in method.bounds:
         before, points = method.bounds["constant"][metric], test.points.get(f"{metric}_constant")
@@ -78,7 +78,7 @@ def _ranking(name: str, result: Result) -> Finding:
 def _intervals(name: str, result: Result) -> Iterator[Finding]:
     """Whether central intervals cover as many targets as they should, beyond twice the error and what chance gives."""
     estimates, test = result.methods[name].sets["test"].estimates, result.sets["test"]
-    if "coverage50" not in estimates:
+    if not {"coverage50", "coverage95"} <= estimates.keys():
         return
     independent = independent_units(test.n, test.group)
     miscalibrated: dict[int, str] = {}

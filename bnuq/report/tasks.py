@@ -91,7 +91,7 @@ def errors_by_sigma(result: Result) -> Iterator[Part]:
     }
     if not grouped:
         return
-    fitted = result.gives_distributions or any("tau" in each.sets["test"].estimates for each in result.methods.values())
+    fitted = result.given_distribution or any("tau" in each.sets["test"].estimates for each in result.methods.values())
     high = max(float(values.max()) for groups in grouped.values() for values in groups)
     digits = max(0, decimals([high]) - 2)
     rows: list[Row] = []
@@ -160,9 +160,12 @@ _CRPS = {
 }
 _GIVEN = {  # where no sample was drawn
     "gaussian": "the Gaussian with the given mean and variance",
-    "mixture": "what is given, without noise",
-    "ensemble": "the given quantiles alone",
-    "fair": "the given quantiles alone, corrected for their number",
+    "quantiles": "the given quantiles: twice their mean pinball loss (weighted interval score)",
+}
+_OF_MOMENTS = {
+    "": "",
+    "gaussian": " Variance of samples: the given variance.",
+    "quantiles": " Mean, variance and σ are those of the quantile function; coverage is of the quantiles themselves.",
 }
 _ESTIMATORS = {
     "corrected": "MI is corrected for the finite number of samples, by the factor T/(T−1).",
@@ -236,19 +239,19 @@ def _of_regression(result: Result) -> Iterator[str]:
     estimates = {name for method in result.methods.values() for name in method.sets["test"].estimates}
     yield "RMSE, MAE and every σ are in the unit of the targets, the variance in its square."
     if "crps" in estimates:
-        given = result.gives_distributions
-        crps = (_GIVEN if given else _CRPS)[scoring.get("crps", "gaussian")]
+        given = result.given_distribution
+        crps = _GIVEN[given] if given else _CRPS[scoring.get("crps", "gaussian")]
         likelihood = _GIVEN["gaussian"] if given else _LIKELIHOODS[scoring.get("pll", "mixture")]
         yield (
             "CRPS: distance between predictive distribution and target, in the target's unit; |error| for a "
             f"distribution without spread. Here of {crps}. PLL: mean log density of the target, in nats, under "
-            f"{likelihood}.{' Variance of samples: the given variance.' if given else ''}"
+            f"{likelihood}.{_OF_MOMENTS[given]}"
         )
     if result.model["outputs"] > 1:
         yield (
             f"{result.model['outputs']} outputs: RMSE is of the length of the error vector, so it sums over "
             "outputs; MAE, CRPS, coverage and variance are means over outputs, PLL is of their joint density. "
-            "One τ and one σ are shared by all outputs."
+            "One τ and one constant σ are shared by all outputs."
         )
     if "tau" in estimates:
         given = scoring.get("tau") is not None

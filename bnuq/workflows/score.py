@@ -208,8 +208,9 @@ class _AllFiles(ScoredSubject):
 def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
     test = loaded.points["test"]
     if loaded.task.is_regression:
-        kind = RegressionScorer if given.kind == "means" else DistributionScorer
-        return kind(run, None, loaded.outputs)
+        if given.kind == "means":
+            return RegressionScorer(run, None, loaded.outputs)
+        return DistributionScorer(run, None, loaded.outputs, levels=given.levels)
     run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
     if not loaded.task.classifies_points:
         return MultilabelScorer(run, 2, names_of(test, loaded.outputs))

@@ -196,6 +196,12 @@ def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str
             test, first_test = sets["test"], first["test"]
             outputs = "output" if of.kind == "means" else "column"
             _check_count(of, len(of), first[set_name_], len(first[set_name_]), "point")
+            levels = [None if each.levels is None else each.levels.tolist() for each in (of, first_test)]
+            if levels[0] != levels[1]:
+                raise DataError(
+                    f"{of.columns.source} and {first_test.columns.source} have quantiles at other levels, or one has "
+                    "none. The CRPS of quantiles is a mean over their levels: expected the same in all files."
+                )
             if of.levels is None:
                 _check_count(of, of.values.shape[2], first_test, first_test.values.shape[2], outputs)
                 _check_count(of, of.samples, test, test.samples, "sample", " of each point")

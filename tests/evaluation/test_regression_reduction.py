@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import bnuq
 from bnuq import metrics
+from bnuq.catalogue import text_of
 from bnuq.config import ScoringSection
 from bnuq.errors import SamplingError
 from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
@@ -267,6 +268,22 @@ def test_tau_by_likelihood_is_the_best_by_likelihood() -> None:
         step = abs(exact / fitted.tau[0] - 1)
         assert fitted.tau[draws.jackknife][draw] == pytest.approx(exact, rel=0.5 * step + 0.005)
     assert fitted.sigma[0] == pytest.approx(math.sqrt(((y - f.mean(0)) ** 2).mean()), rel=1e-9)
+
+
+@pytest.mark.parametrize("fit", ["crps", "pll"])
+def test_outputs_with_errors_of_other_sizes_are_a_warning_that_says_what_each_covers(fit: str) -> None:
+    draws, random, sizes = replicate_weights(T), np.random.default_rng(0), np.array([1e-3, 1e3])
+    y, f = random.normal(size=(300, 2)) * sizes, 0.1 * random.normal(size=(T, 300, 2)) * sizes
+    by = ScoringSection(fit=fit)
+    found = regression.fitted(reduced(f, y, draws, by=by), draws)
+    [finding] = found.findings("mcbn", by)
+    assert finding.code == "outputs-of-other-sizes"
+    assert finding.values["sizes"] == pytest.approx(np.sqrt(((y - f.mean(0)) ** 2).mean(0)))
+    inside = abs(y - f.mean(0)) <= 1.959963984540054 * np.sqrt(f.var(0) + 1 / found.tau[0])
+    assert finding.values["covered"] == pytest.approx(inside.mean(0)) and inside[:, 0].all()
+    assert "output 0 has an RMSE of 0.00" in text_of(finding) and "100.0% in its 95 % interval" in text_of(finding)
+    alike = regression.fitted(reduced(f / sizes, y / sizes, draws, by=by), draws)
+    assert not [*alike.findings("mcbn", by)]
 
 
 def test_draws_that_spread_more_than_the_errors_make_tau_infinite_and_say_so() -> None:

@@ -795,6 +795,21 @@ def test_flipped_pictures_pass_again_with_a_temperature(folder: Path) -> None:
     assert {*tempered} >= {"temperature", "mutual_information"}
 
 
+@pytest.mark.parametrize("draws_at_once", [4, DRAWS])
+def test_a_masked_class_is_one_of_a_very_low_logit(scorer: segmentation.SegmentationScorer, draws_at_once: int) -> None:
+    logits = LOGITS.copy()
+    logits[:, :, -1] = -np.inf
+    logits[:, 2, 0, :3] = -np.inf
+    found, low = (
+        reduced(scorer, each, MASKS, draws_at_once=draws_at_once, fits_temperature=True)
+        for each in (logits, logits.clip(-1e9))
+    )
+    assert found.samples_differ
+    for name, values in low.points.items():
+        np.testing.assert_allclose(found.points[name], values, rtol=1e-9, err_msg=name)
+    assert np.isfinite(found.points["predictive_entropy"][found.points["pixels"] > 0]).all()
+
+
 @pytest.mark.parametrize(("value", "draws_at_once"), [(np.nan, 4), (np.nan, len(LOGITS)), (np.inf, len(LOGITS))])
 def test_an_output_that_is_not_finite_names_its_image(
     scorer: segmentation.SegmentationScorer, value: float, draws_at_once: int
@@ -803,3 +818,10 @@ def test_an_output_that_is_not_finite_names_its_image(
     logits[3, 7, 0, 0, 0] = value
     with pytest.raises(SamplingError, match="for point 7"):
         reduced(scorer, logits, MASKS, draws_at_once=draws_at_once)
+
+
+def test_an_image_with_a_pixel_of_masked_classes_alone_is_named(scorer: segmentation.SegmentationScorer) -> None:
+    logits = LOGITS.copy()
+    logits[3, 7, :, 0, 0] = -np.inf
+    with pytest.raises(SamplingError, match="for point 7"):
+        reduced(scorer, logits, MASKS)

@@ -87,3 +87,17 @@ def test_it_depends_neither_on_the_order_of_memory_nor_on_the_precision_that_hol
     first = metrics.fitted_vector(logits, y, TEMPERATURE)
     for other in (np.asfortranarray(logits), logits.astype(np.float64)):
         np.testing.assert_allclose(metrics.fitted_vector(other, y, TEMPERATURE), first, rtol=1e-7)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy])
+def test_a_masked_class_is_fitted_like_one_of_a_very_low_logit(make: Any) -> None:
+    logits, y = made(2)
+    masked = (RNG.uniform(size=(N, K)) < 0.3) & (np.arange(K) != y[:, None])
+    logits[:, masked] = -np.inf
+    low = np.where(np.isinf(logits), -1e9, logits)
+    found = metrics.fitted_vector(make(logits), y, TEMPERATURE)
+    np.testing.assert_allclose(found, metrics.fitted_vector(low, y, TEMPERATURE), rtol=1e-6, atol=1e-9)
+    assert np.abs(found[0] - 1 / TEMPERATURE).max() > 0.1
+    logits[:, 0, y[0]] = -np.inf  # a point whose class is impossible says nothing
+    without = metrics.fitted_vector(logits[:, 1:], y[1:], TEMPERATURE)
+    np.testing.assert_allclose(metrics.fitted_vector(make(logits), y, TEMPERATURE), without, rtol=1e-9)

@@ -86,6 +86,29 @@ def test_a_regression_has_no_scores_and_labels_have_those_of_two_classes(task, n
     assert torch.allclose(watch.passes(inputs)[0][:, columns], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("value", [-math.inf, -1e9])
+def test_a_masked_class_has_finite_features(value: float):
+    network, inputs = Masked(value).eval(), torch.randn(20, 6)
+    watch, bare = (Watch(of, CLASSIFICATION, inputs[:3]) for of in (network, Masked(-1e9).eval()))
+    bare._model.load_state_dict(network.state_dict())
+    features = watch.passes(inputs)[0]
+    assert torch.isfinite(features).all()
+    assert torch.allclose(features, bare.passes(inputs)[0])
+    entropies = next(block.columns for block in watch.blocks if block.name == "predictive_entropy")
+    assert (features[:, entropies] > 0).all()
+
+
+class Masked(nn.Module):
+    """A network whose second class is masked by this value after its last layer."""
+
+    def __init__(self, value: float):
+        super().__init__()
+        self.layer, self.value = nn.Linear(6, 4), value
+
+    def forward(self, x):
+        return self.layer(x).masked_fill(torch.arange(4) == 1, self.value)
+
+
 def test_scores_of_pictures_are_means_over_their_pixels():
     network, inputs = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)).eval(), torch.rand(6, 3, 5, 5)
     watch = Watch(network, SEGMENTATION, inputs[:3])

@@ -17,6 +17,7 @@ import pytest
 import scoringrules
 import small_regression
 import small_run
+from scipy.stats import norm
 from sklearn import metrics as sklearn_metrics
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -119,6 +120,64 @@ def test_quantiles_at_equal_steps_have_the_crps_of_an_ensemble_of_them() -> None
     assert test["crps"]["value"] == pytest.approx(scoringrules.crps_ensemble(y, quantiles).mean(), rel=1e-9)
 
 
+@pytest.mark.parametrize("crps", ["gaussian", "mixture", "ensemble", "fair"])
+def test_a_gaussian_has_its_own_crps_whichever_is_asked_for(crps: str) -> None:
+    mean, y = RNG.normal(size=N), RNG.normal(size=N)
+    scored = bnuq.score({"model": {"mean": mean, "sigma": np.full(N, 0.5)}}, y, crps=crps)
+    test = scored.summary()["methods"]["model"]["sets"]["test"]
+    assert test["crps"]["value"] == pytest.approx(scoringrules.crps_normal(y, mean, 0.5).mean(), rel=1e-9)
+
+
+def skewed_quantiles(levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantiles of log-normal distributions, and targets that are drawn from these."""
+    middle = np.exp(RNG.normal(size=800))
+    return middle[:, None] * np.exp(norm.ppf(levels)), middle * np.exp(RNG.normal(size=800))
+
+
+def test_quantiles_have_their_own_coverage_and_crps() -> None:
+    levels = np.array([0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975])
+    q, y = skewed_quantiles(levels)
+    scored = bnuq.score(
+        {"model": {"quantiles": q, "levels": levels}},
+        y,
+        held_out=0.2,
+        ood={"far": {"quantiles": 9 * q, "levels": levels}},
+    )
+    rows = scored.record.sets["test"].index
+    q, y = q[rows], y[rows]
+    test = scored.summary()["methods"]["model"]["sets"]["test"]
+    loss = [sklearn_metrics.mean_pinball_loss(y, q[:, k], alpha=level) for k, level in enumerate(levels)]
+    assert test["crps"]["value"] == pytest.approx(2 * np.mean(loss), rel=1e-9)
+    for name, low, high in (("coverage95", 0, -1), ("coverage50", 2, -3)):
+        assert test[name]["value"] == np.mean((q[:, low] <= y) & (y <= q[:, high]))
+    curve = scored.record.methods["model"].calibration
+    for level, low, high in ((0.5, 2, -3), (0.8, 1, -2), (0.95, 0, -1)):
+        shown = curve["coverage"][np.isclose(curve["level"], level)]
+        assert shown == pytest.approx(np.mean((q[:, low] <= y) & (y <= q[:, high])))
+    text = " ".join(scored.text(full=True).split())
+    assert "twice their mean pinball loss" in text and "coverage is of the quantiles themselves" in text
+    assert "± 1.96" not in text
+
+
+def test_the_coverage_of_intervals_beyond_the_quantiles_is_unknown() -> None:
+    levels = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
+    q, y = skewed_quantiles(levels)
+    scored = bnuq.score({"model": {"quantiles": q, "levels": levels}}, y)
+    assert "coverage95" not in scored.summary()["methods"]["model"]["sets"]["test"]
+    assert scored.record.methods["model"].calibration["level"].max() == pytest.approx(0.8)
+    assert "twice their mean pinball loss" in " ".join(scored.text(full=True).split())
+
+
+def test_quantiles_are_compared_at_the_same_levels_alone() -> None:
+    levels = np.array([0.1, 0.5, 0.9])
+    q, y = skewed_quantiles(levels)
+    first = {"quantiles": q, "levels": levels}
+    for other in ({"quantiles": q, "levels": levels + 0.01}, {"mean": q[:, 1], "sigma": np.ones(len(y))}):
+        assert "quantiles at other levels" in refusal({"first": first, "other": other}, y)
+    assert "levels that rise from 0 to 1" in refusal({"model": first | {"levels": levels[::-1]}}, y)
+    assert "levels that rise from 0 to 1" in refusal({"model": first | {"levels": levels[:2]}}, y)
+
+
 def test_samples_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:
     """The same file: an array of samples for each set, by its name."""
     folder = small_run.write(tmp_path / "run").parent
@@ -204,6 +263,16 @@ def test_classes_that_were_given_a_probability_of_zero_are_a_warning() -> None:
     assert (finding.code, finding.values["count"], finding.values["points"]) == ("probabilities-of-zero", N // 10, N)
     assert "counted as −87.3" in text_of(finding).replace("-", "−")
     assert not [each for each in bnuq.score(P, LABELS).findings if each.code == "probabilities-of-zero"]
+
+
+def test_one_column_of_log_probabilities_is_that_of_class_1() -> None:
+    p, y = RNG.uniform(size=N), RNG.integers(2, size=N)
+    p[3] = 1.0
+    found = bnuq.score({"model": {"log_probs": np.log(p)}}, y)
+    assert same(found, bnuq.score({"model": {"probabilities": p}}, y), tolerance=1e-7)
+    assert "sums to 1.64872; expected a sum of 1" in refusal(
+        {"model": {"log_probs": np.where(p == 1, 0.5, np.log(p))}}, y
+    )
 
 
 def test_a_column_of_the_probability_of_yes_is_two_classes() -> None:
@@ -326,6 +395,19 @@ def test_rows_that_do_not_match_are_refused(tmp_path: Path) -> None:
     assert f"'0' occurs {N} times" in refusal(tmp_path / "p.csv", tmp_path / "l.csv")
     frame.assign(label=LABELS[::-1]).to_csv(tmp_path / "p.csv", index=False)
     assert "expected one order" in refusal(tmp_path / "p.csv", LABELS)
+
+
+def test_a_masked_class_is_scored_like_one_of_a_very_low_logit(tmp_path: Path) -> None:
+    logits, other = LOGITS.copy(), (LABELS + 1) % K
+    logits[np.arange(0, N, 3), other[::3]] = -np.inf
+    options = {"recalibration": ("temperature", "vector"), "calibrate": "cross"}
+    found, low = (bnuq.score(each, LABELS, outputs="logits", **options) for each in (logits, logits.clip(-1e9)))
+    for method in found.methods:
+        expected = estimates(low, method)
+        for place, value in estimates(found, method).items():
+            assert value == pytest.approx(expected[place], rel=1e-6, nan_ok=True), (method, place)
+    pd.DataFrame(logits, columns=[f"logit_{k}" for k in range(K)]).to_csv(tmp_path / "p.csv", index=False)
+    assert same(bnuq.score(tmp_path / "p.csv", LABELS), bnuq.score(logits, LABELS, outputs="logits"), tolerance=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -178,8 +178,11 @@ class ClassReduction:
         logits = kernel.logits(block, len(weights))
         if self._maps is not None:
             rows = self._maps.of_point[self._n : self._n + points]
+            masked = logits == -math.inf if self._maps.scale.min() <= 0 else None
             logits *= as_block(self._maps.scale[rows], block)
             logits += as_block(self._maps.shift[rows], block)
+            if masked is not None:
+                logits[masked] = -math.inf
         y = None if self._labels is None else as_block(self._labels[self._n : self._n + points], block)
         kept: dict[str, Array] = {}
         if differences is None:

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import msgspec
+import numpy as np
 
 from bnuq.config import ScoringSection
-from bnuq.evaluation.estimates import SetScores
-from bnuq.evaluation.tasks.regression import RegressionScorer
+from bnuq.evaluation.estimates import ReplicateWeights, SetScores
+from bnuq.evaluation.tasks.regression import LEVELS, RegressionScorer
+from bnuq.evaluation.tasks.regression_reduction import RegressionReduction
+from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights, plain_weights
 from bnuq.records.evaluation import MethodResult
+from bnuq.shapes import Float
 
 _NO_NOISE = sys.float_info.max  # τ: the distribution has all of it
+_PSEUDO_SAMPLES = 100  # at equal steps of a quantile function whose levels are others
+_DIGITS = 12  # of a level, beyond which it is rounding
 
 
+@frozen
 class DistributionScorer(RegressionScorer):
     """Scores distributions in the form of samples that were not drawn: nothing depends on their number, and no noise is
-    added to them. A Gaussian is two samples, one σ below and above its mean."""
+    added to them. A Gaussian is two samples, one σ below and above its mean; quantiles at these `levels` have a CRPS
+    and a coverage of their own, and are otherwise a Gaussian with their moments."""
+
+    levels: Float[np.ndarray, " level"] | None = None
 
     @property
     def scoring(self) -> ScoringSection:
-        return msgspec.structs.replace(self.run.scoring, tau=_NO_NOISE, pll="moment", tau_range=None)
+        crps = "gaussian" if self.levels is None else "ensemble"
+        return msgspec.structs.replace(self.run.scoring, tau=_NO_NOISE, pll="moment", crps=crps, tau_range=None)
+
+    @property
+    def reducer(self) -> Callable[..., RegressionReduction]:
+        return RegressionReduction if self.levels is None else partial(_QuantileReduction, self.levels)
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
-        return plain_weights(samples)
+        return plain_weights(samples if self.levels is None else len(_steps(self.levels)))
 
     def result(
         self, scores: Mapping[str, SetScores], draws: DrawWeights, ranked: SetScores | None = None
@@ -36,4 +53,54 @@ class DistributionScorer(RegressionScorer):
             name: replace(each, estimates={key: value for key, value in each.estimates.items() if key != "tau"})
             for name, each in result.sets.items()
         }
-        return replace(result, sets=sets, convergence={})
+        calibration, inside = result.calibration, scores["test"].replicates
+        if self.levels is not None and calibration:
+            known = [level for level in LEVELS.tolist() if _inside(level) in inside]
+            coverage = [float(inside[_inside(level)][0]) for level in known]
+            calibration = {"level": np.array(known), "coverage": np.array(coverage)} if known else {}
+        return replace(result, sets=sets, convergence={}, calibration=calibration)
+
+
+class _QuantileReduction(RegressionReduction):
+    """Takes blocks of quantiles (L, chunk, 1) at these levels. Their quantile function is linear between the levels,
+    and constant beyond them, where no coverage is known."""
+
+    def __init__(self, levels: Float[np.ndarray, " level"], weights: DrawWeights, **options: Any) -> None:
+        super().__init__(weights, **options)
+        self._levels, self._quantiles = levels, np.empty((0, 0))
+
+    def _add(self, f: Float[np.ndarray, "level chunk 1"], weights: ReplicateWeights) -> None:
+        self._quantiles = f[..., 0]
+        super()._add(self._at(_steps(self._levels))[..., None], weights)
+
+    def _at(self, levels: Float[np.ndarray, " step"]) -> Float[np.ndarray, "step chunk"]:
+        return np.stack([np.interp(levels, self._levels, row) for row in self._quantiles.T], axis=1)
+
+    def _scored(
+        self, f: Any, mean: Any, variance: Any, y: Any, weights: ReplicateWeights
+    ) -> dict[str, Float[np.ndarray, "replicate chunk"]]:
+        scored = super()._scored(f, mean, variance, y, weights)
+        values = {name: value for name, value in scored.items() if name not in ("coverage50", "coverage95")}
+        truth = y[:, 0]
+        below, levels = truth - self._quantiles, self._levels[:, None]
+        loss = 2 * np.maximum(levels * below, (levels - 1) * below).mean(0)
+        values["crps"] = np.broadcast_to(loss, values["mae"].shape)
+        for level in LEVELS.tolist():
+            ends = np.round([(1 - level) / 2, (1 + level) / 2], _DIGITS)
+            if self._levels[0] <= ends[0] and ends[1] <= self._levels[-1]:
+                low, high = self._at(ends)
+                inside = ((low <= truth) & (truth <= high)).astype(np.float64)
+                self._blocks.add("sum", {_inside(level): inside.sum(keepdims=True)})
+                if (name := f"coverage{level * 100:.0f}") in scored:
+                    values[name] = inside[None]
+        return values
+
+
+def _steps(levels: Float[np.ndarray, " level"]) -> Float[np.ndarray, " step"]:
+    """Equal steps of a quantile function: the levels, where they are that."""
+    equal = (np.arange(len(levels)) + 0.5) / len(levels)
+    return equal if np.allclose(levels, equal) else (np.arange(_PSEUDO_SAMPLES) + 0.5) / _PSEUDO_SAMPLES
+
+
+def _inside(level: float) -> str:
+    return f"inside {level:.2f}"

@@ -15,6 +15,8 @@ from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.shapes import Bool, Float, Int64
 
+_UNEVEN = 10.0  # times the smallest error of an output: no noise of all is that of each
+
 
 @frozen
 class NoiseFit:
@@ -28,6 +30,7 @@ class NoiseFit:
     tau: Float[np.ndarray, " replicate"]
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
+    uneven: tuple[tuple[float, float], ...] = ()  # of each output the size of its errors, and what 95 % intervals cover
     halves: tuple[NoiseFit, NoiseFit] | None = None
     second: Bool[np.ndarray, " point"] | None = None
 
@@ -70,10 +73,25 @@ class NoiseFit:
             yield note("tau-cross-fitted", of=method, tau=taus, points=len(self.second), given=scoring.tau is not None)
         if self.sigma is not None and self.sigma[0] == 0:
             yield warning("constant-is-zero", of=method)
+        if self.uneven:
+            sizes, covered = zip(*self.uneven, strict=True)
+            yield warning("outputs-of-other-sizes", of=method, sizes=list(sizes), covered=list(covered))
         if self.at_end == "infinite":
             yield warning("tau-infinite", of=method, mixture=scoring.pll == "mixture")
         elif self.at_end:
             yield warning("tau-at-range-end", of=method, end=self.at_end, tau=float(self.tau[0]))
+
+
+def _uneven(
+    errors: Float[np.ndarray, "point output"], variance: Float[np.ndarray, "point output"], tau: float
+) -> tuple[tuple[float, float], ...]:
+    """Of each output the root mean square error and the share of targets inside the 95 % interval, where the largest of
+    these errors is so many times the smallest that no τ of all is right for each."""
+    sizes = np.sqrt((errors**2).mean(0))
+    if not sizes.max() > _UNEVEN * sizes.min():
+        return ()
+    inside = np.abs(errors) <= 1.959963984540054 * np.sqrt(variance + 1 / tau)
+    return tuple(zip(sizes.tolist(), inside.mean(0).tolist(), strict=True))
 
 
 def fit(
@@ -102,7 +120,8 @@ def fit(
         assert squared_distance is not None
         outputs = errors.shape[1]
         best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=scoring.tau_range)
-        return NoiseFit(_pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range), sigmas, best.at_end)
+        taus = _pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range)
+        return NoiseFit(taus, sigmas, best.at_end, _uneven(errors, variance, best.tau))
 
     def best_of(row: int) -> float:
         return metrics.optimal_tau(
@@ -122,7 +141,8 @@ def fit(
         metric=scoring.fit,
         tau_range=scoring.tau_range,
     )
-    return NoiseFit(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end)
+    uneven = _uneven(errors, variance, best.tau)
+    return NoiseFit(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end, uneven)
 
 
 def _scaled_like_subset(

@@ -133,7 +133,7 @@ class PixelReduction:
         """The images of a block, of which it has the first draws."""
         count, shape = block.shape[1], (block.shape[3], block.shape[4])
         masks = [None] * count if self._masks is None else self._masks[np.arange(self._n, self._n + count)]
-        size = torch.stack([block[0].amax(), -block[0].amin()]).max()
+        size = block[0].masked_fill(block[0] <= _masked(block), 0).abs_().amax()
         compares_draws = self._labelled and self._masks is not None and self._draws > 1 and not self._lean
         images = []
         for number, mask in enumerate(masks):
@@ -205,11 +205,13 @@ class PixelReduction:
             image.grid.append(logits[..., _grid(logits.shape[2])].to(self._dtype(logits), copy=True))
         for pixels in _slices(logits.shape[2], self._step(logits)):
             here = logits[..., pixels]
-            if self._temperature is None:  # with one, the same logits are looked at
-                image.apart = torch.maximum(image.apart, (here - image.first[:, pixels]).abs_().amax())
             of_truth, drawn = None if truth is None else truth[pixels], image.drawn
             with_classes = drawn is not None
             means, classes = of_draws(here.to(self._dtype(logits)), of_truth, tau, with_classes=with_classes)
+            if self._temperature is None:  # with one, the same logits are looked at
+                least, largest = _masked(here), (0 * means.max_logit).amax()  # NaN where all classes are masked
+                apart = (here.clamp_min(least) - image.first[:, pixels].clamp_min(least)).abs_().amax()
+                image.apart = torch.maximum(torch.maximum(image.apart, apart), largest.to(apart.dtype))
             if drawn is not None and classes is not None:
                 drawn[draws.start : draws.stop, pixels] = classes
             if max(map(len, self._parts[parts])) > 1:
@@ -332,7 +334,7 @@ class PixelReduction:
         for pixels in chosen.split(max(1, self._step(logits) // 2)):  # in float64, in a cache
             # in float64: at its flat optimum a rounding error of 1e-8 moves the temperature by 1e-4
             pll = metrics.pll_by_temperature(taken(logits, pixels).movedim(1, -1).double(), truth[pixels])
-            total += torch.as_tensor(pll).sum(1)
+            total += torch.as_tensor(pll)[:, torch.isfinite(torch.as_tensor(pll)).all(0)].sum(1)
         return as_numpy(total) / len(valid)  # so that all pixels count alike, in whatever image
 
     def _maps(self, every: PixelValues, region: Region) -> dict[str, np.ndarray]:
@@ -483,6 +485,11 @@ class _Image:
         assert self.means is not None
         for pixels in _slices(self.first.shape[1], step):
             yield pixels, slice(None), self.means[pixels]
+
+
+def _masked(like: Tensor) -> float:
+    """The logit that one of −∞ counts as, where logits are compared: its class has probability 0."""
+    return max(-1e9, torch.finfo(like.dtype).min)
 
 
 def _every(pixels: int) -> int:

@@ -4,7 +4,7 @@ errors of each estimate. Everything is in the unit of the targets."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import REGRESSION
 
 _ESTIMATES = estimates_of_task("regression")
-_LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is computed
+LEVELS = np.arange(0.05, 1.0, 0.05)  # of the central intervals whose coverage is computed
 _CURVE = 2000  # points of the uncertainty–error curve that are stored
 _BOOTSTRAPPED = 200  # resamples of a rank correlation over points
 
@@ -190,8 +190,8 @@ def calibration_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """The coverage of central intervals by level, 5 to 95 %; empty where there is no τ."""
     if scores.fitted is None or scores.targets is None:
         return {}
-    observed = metrics.interval_calibration(scores.mean, scores.sigma, scores.targets, levels=_LEVELS)
-    return {"level": _LEVELS, "coverage": observed}
+    observed = metrics.interval_calibration(scores.mean, scores.sigma, scores.targets, levels=LEVELS)
+    return {"level": LEVELS, "coverage": observed}
 
 
 def risk_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
@@ -257,12 +257,17 @@ class RegressionScorer(TaskScorer):
         """How it was asked to score."""
         return self.run.scoring
 
+    @property
+    def reducer(self) -> Callable[..., RegressionReduction]:
+        """What takes the blocks of a set."""
+        return RegressionReduction
+
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_targets(points, self.outputs)
 
     def reduction(self, scored: ScoredSet) -> RegressionReduction:
         fitted, points = self.fit, scored.points
-        return RegressionReduction(
+        return self.reducer(
             scored.weights,
             points=len(points),
             scoring_by=self.scoring,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -42,7 +41,7 @@ from bnuq.arithmetic import Rounding
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.frozen import frozen
-from bnuq.randomness import generators_restored
+from bnuq.randomness import generators_restored, one_thread
 from bnuq.sampling.inputs import form_of
 from bnuq.sampling.outputs import as_rows, scored_output
 from bnuq.user_code import user_code
@@ -311,9 +310,6 @@ def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
-_ONE_THREAD = threading.RLock()  # held while anything that all threads share is changed and restored
-
-
 @contextmanager
 def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = False) -> Iterator[None]:
     """Run `model` in evaluation mode, without gradients unless these are asked for, and restore its modes and buffers,
@@ -324,7 +320,7 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
     network is known to draw nothing: other threads may be drawing from them.
     """
     _self_test()
-    with _ONE_THREAD, ExitStack() as restoring:
+    with one_thread(), ExitStack() as restoring:
         if not (is_known := model in _KNOWN):
             check_form(model)
         if not (evaluation and model in _NOISELESS):
@@ -406,7 +402,7 @@ def float32_as(convolutions: Rounding, products: Rounding | None = None) -> Iter
     Since torch 2.9 there are two interfaces for this. Both are set, so that they agree; where they already disagree,
     the old one cannot be read and is not changed. All threads share them: one at a time is inside.
     """
-    with _ONE_THREAD:
+    with one_thread():
         _exact_outside.append(is_exact_on_cpu())
         try:
             with _float32_as(convolutions, products or convolutions):

@@ -75,9 +75,9 @@ def hooked(
 
     with ExitStack() as hooks:
         for path, module in model.named_modules():
-            hook = module.register_forward_pre_hook(partial(before, path), prepend=True)
+            hook = nn.Module.register_forward_pre_hook(module, partial(before, path), prepend=True)  # scripted ones too
             hooks.callback(hook.remove)
-            hook = module.register_forward_hook(partial(after, path), prepend=True, always_call=True)
+            hook = nn.Module.register_forward_hook(module, partial(after, path), prepend=True, always_call=True)
             hooks.callback(hook.remove)
         yield
 

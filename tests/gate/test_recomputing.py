@@ -89,9 +89,7 @@ def test_every_estimate_that_is_another_than_that_of_its_points_is_refused_by_na
         recomputed(bad)
     told = dict(re.findall(r"damaged: (\S+) is .* it is (\S+)\.$", str(refused.value), re.MULTILINE))
     for address in others:  # as recomputed, in another order of summation
-        assert float(told[address]) == pytest.approx(estimates[address].value, rel=1e-5, abs=1e-12, nan_ok=True), (
-            address
-        )
+        assert float(told[address]) == pytest.approx(estimates[address].value, rel=1e-5, abs=1e-12, nan_ok=True), address
 
 
 @pytest.mark.parametrize("address", ["mcbn.ood.other.mutual_information.auroc", "deterministic.sets.test.brier"])

@@ -1,9 +1,10 @@
-"""Saves and restores the global random generators."""
+"""Saves and restores the global random generators, and lets one thread at a time change what all threads share."""
 
 from __future__ import annotations
 
 import pickle
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,16 @@ import numpy as np
 import torch
 
 from bnuq import devices
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread at a time is in such a block: networks' modes and buffers, and torch's switches, are changed and
+    restored there."""
+    with _lock:
+        yield
 
 
 @contextmanager

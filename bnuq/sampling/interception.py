@@ -1,8 +1,10 @@
 """Observes a network and makes it stochastic: intercepts its operations below autograd.
 
-A dispatch mode inside `torch.inference_mode()` sees each BatchNorm and each evaluation-mode dropout as one operation,
-whether `nn.BatchNorm2d`, a fused layer, `F.dropout` or a scripted module called it. Nothing in the network is replaced.
-torch does not document that composite operations arrive undecomposed, so `_self_test` checks it once per process.
+A dispatch mode below autograd sees each BatchNorm and each evaluation-mode dropout as one operation, whether
+`nn.BatchNorm2d`, a fused layer, `F.dropout` or a scripted module called it. Nothing in the network is replaced. torch
+does not document that composite operations arrive undecomposed, so `_self_test` checks it once per process. They do so
+in `torch.inference_mode()` too, but what a network makes there and keeps, such as a table, cannot be trained with
+afterwards: no forward of a network runs in it.
 
 Under autograd they arrive in parts. A network whose forward differentiates (`torch.autograd.grad`) runs with autograd,
 and `AboveAutograd` gives the modes its BatchNorms and dropouts whole, before autograd takes them apart.
@@ -14,7 +16,7 @@ import copy
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from itertools import chain
 from types import FunctionType
@@ -26,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, has_torch_function
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _get_current_dispatch_mode_stack,
@@ -39,7 +41,7 @@ from bnuq.arithmetic import Rounding
 from bnuq.errors import BnuqError, SamplingError
 from bnuq.forms import check_form, into_evaluation_mode, uncompiled
 from bnuq.frozen import frozen
-from bnuq.randomness import generators_restored
+from bnuq.randomness import generators_restored, one_thread
 from bnuq.sampling.inputs import form_of
 from bnuq.sampling.outputs import as_rows, scored_output
 from bnuq.user_code import user_code
@@ -311,37 +313,52 @@ def written_by(func: Any, args: tuple, kwargs: dict) -> Iterator[Tensor]:
 @contextmanager
 def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = False) -> Iterator[None]:
     """Run `model` in evaluation mode, without gradients unless these are asked for, and restore its modes and buffers,
-    torch's flags and the global generators afterwards. Compiled parts run uncompiled.
+    torch's flags and the global generators afterwards. Compiled parts run uncompiled. One thread at a time is inside.
 
-    The fused fast path of Transformers, which hides its dropouts, is switched off, and so is TF32. Noise that the
-    network draws is replaced by its mean, unless a mode inside draws it.
+    The fused fast path of Transformers, which hides its dropouts, is not taken, and TF32 is switched off. Noise that
+    the network draws is replaced by its mean, unless a mode inside draws it. The generators are left alone where the
+    network is known to draw nothing: other threads may be drawing from them.
     """
     _self_test()
-    if not (is_known := model in _KNOWN):
-        check_form(model)
-    modes = [(module, module.training) for module in model.modules()]
-    buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
-    values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    with generators_restored(), float32_as("ieee"), uncompiled():
-        try:
-            if evaluation and not (is_known and not any(training for _, training in modes)):
-                into_evaluation_mode(model)
-                _KNOWN.add(model)
-            torch.backends.mha.set_fastpath_enabled(False)
-            mode = nullcontext() if model in _NOISELESS else _Means()
-            with torch.inference_mode(not gradients), torch.set_grad_enabled(gradients), mode:
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
-            for module, training in modes:
-                if module.training != training:  # to set it takes longer than to read it
-                    module.training = training
-            for module, name, buffer in buffers:
-                module_buffers = module._buffers  # that of a scripted module has no `get`
-                if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor
-                    module_buffers[name] = buffer
-            values.restore()  # a layer may count its calls, or update its statistics in every mode
+    with one_thread(), ExitStack() as restoring:
+        if not (is_known := model in _KNOWN):
+            check_form(model)
+        if not (evaluation and model in _NOISELESS):
+            restoring.enter_context(generators_restored())
+        modes = [(module, module.training) for module in model.modules()]
+        buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
+        values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
+        restoring.callback(_restore, modes, buffers, values)
+        if evaluation and not (is_known and not any(training for _, training in modes)):
+            into_evaluation_mode(model)
+            _KNOWN.add(model)
+        with (
+            float32_as("ieee"),
+            uncompiled(),
+            torch.set_grad_enabled(gradients),
+            nullcontext() if gradients else torch._C._AutoDispatchBelowAutograd(),
+            _SlowPath(),
+            nullcontext() if model in _NOISELESS else _Means(),
+        ):
+            yield
+
+
+def _restore(modes: list[tuple[nn.Module, bool]], buffers: list[tuple[nn.Module, str, Any]], values: Any) -> None:
+    for module, training in modes:
+        if module.training != training:  # to set it takes longer than to read it
+            module.training = training
+    for module, name, buffer in buffers:
+        module_buffers = module._buffers  # that of a scripted module has no `get`
+        if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor
+            module_buffers[name] = buffer
+    values.restore()  # a layer may count its calls, or update its statistics in every mode
+
+
+class _SlowPath(TorchFunctionMode):
+    """Keeps this thread from the fused fast path of Transformers, which is not taken where such a mode sees calls."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 class _SavedValues:
@@ -383,9 +400,23 @@ def float32_as(convolutions: Rounding, products: Rounding | None = None) -> Iter
     products of matrices (None: as in convolutions).
 
     Since torch 2.9 there are two interfaces for this. Both are set, so that they agree; where they already disagree,
-    the old one cannot be read and is not changed.
+    the old one cannot be read and is not changed. All threads share them: one at a time is inside.
     """
-    cudnn, products = torch.backends.cudnn, products or convolutions
+    with one_thread():
+        _exact_outside.append(is_exact_on_cpu())
+        try:
+            with _float32_as(convolutions, products or convolutions):
+                yield
+        finally:
+            _exact_outside.pop()
+
+
+_exact_outside: list[bool] = []  # `is_exact_on_cpu` outside the block of `float32_as` that a thread is in, if one is
+
+
+@contextmanager
+def _float32_as(convolutions: Rounding, products: Rounding) -> Iterator[None]:
+    cudnn = torch.backends.cudnn
     old: list[tuple[Callable[[Any], object], Any]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the old interface, the only one in torch 2.6
@@ -413,6 +444,8 @@ def float32_as(convolutions: Rounding, products: Rounding | None = None) -> Iter
 
 def is_exact_on_cpu() -> bool:
     """Whether a CPU computes float32 products exactly without `float32_as`, whose cost is noticeable in small work."""
+    if outside := _exact_outside[:1]:  # whichever thread is in its block
+        return outside[0]
     backends: Any = torch.backends
     new = getattr(backends.mkldnn, "matmul", None)
     return (new is not None and new.fp32_precision == "ieee") or (
@@ -439,11 +472,11 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
     Raises SamplingError where the forward fails, with the exception and the place where it was raised.
     """
     failure = f"the network's forward fails on {form_of(model, inputs)} with"
-    alone = torch.is_inference_mode_enabled()
+    alone = _is_below_autograd()
     with user_code(failure, advice=_advice, error=SamplingError):
         try:
             with _with_autograd(model) if alone and differentiates(model) else nullcontext():
-                output = model(inputs.clone() if alone and differentiates(model) else inputs)
+                output = model(inputs.clone() if inputs.is_inference() or (alone and differentiates(model)) else inputs)
         except RuntimeError as error:
             if not alone or differentiates(model) or not _lacks_autograd(error):
                 raise
@@ -453,6 +486,10 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
     if alone and isinstance(tensor, Tensor) and tensor.requires_grad:
         tensor = tensor.detach()
     return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))
+
+
+def _is_below_autograd() -> bool:
+    return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradOther)
 
 
 def _lacks_autograd(error: RuntimeError) -> bool:
@@ -469,7 +506,7 @@ def _with_autograd(model: nn.Module) -> Iterator[None]:
     for parameter, _ in gradients:
         parameter.grad = None
     try:
-        with torch.inference_mode(False), torch.enable_grad(), AboveAutograd():
+        with torch.inference_mode(False), torch.enable_grad(), AboveAutograd():  # False: autograd is there again
             yield
     finally:
         for parameter, gradient in gradients:
@@ -515,10 +552,21 @@ class CallObserver(Mode):
 @cache
 def _self_test() -> None:
     seen_calls: list[type] = []
-    with torch.inference_mode(), CallObserver(lambda call: seen_calls.append(type(call))):
-        torch.dropout(torch.batch_norm(torch.ones(2, 1), None, None, None, None, True, 0.1, 1e-5, False), 0.5, False)
-    if seen_calls != [BatchNormCall, DropoutCall]:
+    with (
+        torch.no_grad(),
+        torch._C._AutoDispatchBelowAutograd(),
+        _SlowPath(),
+        CallObserver(lambda call: seen_calls.append(type(call))),
+    ):
+        ones = torch.ones(2, 1)
+        kept = torch.batch_norm(ones, None, None, None, None, True, 0.1, 1e-5, False)
+        torch.dropout(kept, 0.5, False)
+        held = _is_below_autograd(), has_torch_function((ones,)), not kept.is_inference()
+        with torch.inference_mode(False):
+            held += (not _is_below_autograd(),)
+    if seen_calls != [BatchNormCall, DropoutCall] or not all(held) or _is_below_autograd():
         raise BnuqError(
             f"torch {torch.__version__} does not pass BatchNorm and dropout to dispatch modes as whole operations "
-            f"(seen: {[kind.__name__ for kind in seen_calls]}). Use another release of torch, and report this one."
+            f"(seen: {[kind.__name__ for kind in seen_calls]}, {held}). Use another release of torch, and report this "
+            "one."
         )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 from torch.nn.parameter import is_lazy
 
 from bnuq.forms import original_name
@@ -42,13 +43,13 @@ class RecordedCall:
 
 def recorded_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall]:
     recorder, before = _CallRecorder(model, inputs), states_outside_torch()
-    with hooked(recorder.enter, recorder.leave), recorder:
+    with hooked(model, recorder.enter, recorder.leave), recorder:
         forward(model, inputs)
     calls = [replace(call, differentiated=recorder.differentiates(call.call)) for call in recorder.calls]
     if states_outside_torch() == before:
         return calls
-    watch = _GeneratorWatch(recorder.paths)  # in another forward: reading the states costs more than a small layer
-    with hooked(watch.enter, watch.leave):
+    watch = _GeneratorWatch()  # in another forward: reading the states costs more than a small layer
+    with hooked(model, watch.enter, watch.leave):
         forward(model, inputs)
     return [
         *calls,
@@ -57,31 +58,42 @@ def recorded_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall]:
 
 
 @contextmanager
-def hooked(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Call these before and after the forward of every module, also where it raises an error."""
-    hooks = (
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
+def hooked(
+    model: nn.Module, enter: Callable[[str, Any], object], leave: Callable[[str, Any], object]
+) -> Iterator[None]:
+    """Call these before and after the forward of every module of `model`, also where it raises an error, with the path
+    of the module and what it is given, or gives. Forwards of other threads and of other networks do not meet them."""
+    this_thread = threading.get_ident()
+
+    def before(path: str, module: nn.Module, args: Any) -> None:  # noqa: ARG001 - torch calls it so
+        if threading.get_ident() == this_thread:
+            enter(path, args)
+
+    def after(path: str, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001
+        if threading.get_ident() == this_thread:
+            leave(path, output)
+
+    with ExitStack() as hooks:
+        for path, module in model.named_modules():
+            hook = nn.Module.register_forward_pre_hook(module, partial(before, path), prepend=True)  # scripted ones too
+            hooks.callback(hook.remove)
+            hook = nn.Module.register_forward_hook(module, partial(after, path), prepend=True, always_call=True)
+            hooks.callback(hook.remove)
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 class _GeneratorWatch:
     """Records which modules draw from the global generators of Python and numpy during a forward."""
 
-    def __init__(self, paths: Mapping[int, str]) -> None:
-        self._paths, self._inside, self._states = paths, [""], states_outside_torch()
+    def __init__(self) -> None:
+        self._inside, self._states = [""], states_outside_torch()
         self.uses: dict[tuple[str, str], None] = {}
 
-    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
+    def enter(self, path: str, args: Any) -> None:  # noqa: ARG002
         self._look()
-        self._inside.append(self._paths.get(id(module), self._inside[-1]))
+        self._inside.append(original_name(path))
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+    def leave(self, path: str, output: Any) -> None:  # noqa: ARG002
         self._look()
         self._inside.pop()
 
@@ -96,7 +108,6 @@ class _CallRecorder(Mode):
     def __init__(self, model: nn.Module, inputs: Tensor) -> None:
         super().__init__()
         self.calls: list[RecordedCall] = []
-        self.paths = {id(module): original_name(name) for name, module in model.named_modules(remove_duplicate=True)}
         self._owners = {
             tensor.data_ptr(): original_name(name.rpartition(".")[0])
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
@@ -107,10 +118,10 @@ class _CallRecorder(Mode):
         self._alive: list[Tensor] = []  # so that no address is reused
         self._backwards: set[int] = set()  # addresses of all that BatchNorms were given in backward passes
 
-    def enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002 - torch calls it so
-        self._inside.append(self.paths.get(id(module), self._inside[-1]))
+    def enter(self, path: str, args: Any) -> None:  # noqa: ARG002
+        self._inside.append(original_name(path))
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002
+    def leave(self, path: str, output: Any) -> None:  # noqa: ARG002
         self._inside.pop()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

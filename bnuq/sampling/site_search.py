@@ -44,7 +44,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     with undisturbed(model):
         calls = with_autograd_if_needed(lambda: recorded_calls(model, two.clone()))
         again = recorded_calls(model, three)
-    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall) for call in calls))
+    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall | str) for call in calls))
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
             "the network calls different BatchNorm or dropout layers when the number of points changes; "

@@ -15,6 +15,7 @@ from bnuq import devices
 from bnuq.errors import RequestError
 from bnuq.forms import original_name
 from bnuq.frozen import frozen
+from bnuq.randomness import one_thread
 
 
 @frozen
@@ -163,6 +164,7 @@ def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -
     return tuple(site for site in sites if any(fnmatchcase(site.name, pattern) for pattern in patterns))
 
 
+@one_thread()  # none whose forward is changing the buffers
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
     tensors = {

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules import module as module_hooks
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq.errors import SamplingError, is_out_of_memory
@@ -24,6 +23,7 @@ from bnuq.sampling.interception import (
     undisturbed,
 )
 from bnuq.sampling.plain_loop import tensor_output
+from bnuq.sampling.recorded_calls import hooked
 from bnuq.sampling.sites import BatchNormSite, Sites
 
 
@@ -117,28 +117,19 @@ _ModuleCall = tuple[str, str, list[Tensor], list[Tensor]]  # path, path of the c
 
 @contextmanager
 def recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
-    """Every call of a module meanwhile, in the order in which they end."""
-    paths = {id(module): name for name, module in model.named_modules()}
+    """Every call of a module of `model` meanwhile, in the order in which they end."""
     calls: list[_ModuleCall] = []
     inside: list[tuple[str, list[Tensor]]] = []
 
-    def enter(module: nn.Module, args: Any) -> None:
-        inside.append((paths.get(id(module), inside[-1][0] if inside else ""), _digests(args)))
+    def enter(path: str, args: Any) -> None:
+        inside.append((path, _digests(args)))
 
-    def leave(module: nn.Module, args: Any, output: Any) -> None:  # noqa: ARG001 - torch calls it so
-        path, received = inside.pop()
-        if id(module) in paths:
-            calls.append((path, inside[-1][0] if inside else "", received, _digests(output)))
+    def leave(path: str, output: Any) -> None:
+        _, received = inside.pop()
+        calls.append((path, inside[-1][0] if inside else "", received, _digests(output)))
 
-    hooks = (
-        module_hooks.register_module_forward_pre_hook(enter),
-        module_hooks.register_module_forward_hook(leave, always_call=True),
-    )
-    try:
+    with hooked(model, enter, leave):
         yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _digests(values: Any) -> list[Tensor]:

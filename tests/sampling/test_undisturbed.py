@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import at_night
 import numpy as np
@@ -16,8 +19,9 @@ from torch.nn.modules import module as module_hooks
 
 import bnuq
 from bnuq.errors import SamplingError
-from bnuq.sampling.interception import _precision_settings
+from bnuq.sampling.interception import _precision_settings, undisturbed
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.sampling.recorded_calls import hooked
 from bnuq.sampling.site_search import find_sites
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* is not sampled")
@@ -310,3 +314,130 @@ def raising_at(net: Fragile, fail_at: int, error: BaseException):
         return run(x)
 
     return forward
+
+
+class Keeping(nn.Module):
+    """Makes a table in its first forward and keeps it, in an attribute, in a list or in a buffer."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.fc, self.bn, self.drop, self.last = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3)
+        self._where, self._kept = where, []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self._kept:
+            self._kept.append(torch.arange(5.0).cos())
+            if self._where == "buffer":
+                self.register_buffer("table", self._kept[0][:], persistent=False)
+            elif self._where == "attribute":
+                self.table = self._kept[0]
+        return self.last(self.drop(F.relu(self.bn(self.fc(x)))) * getattr(self, "table", self._kept[0]))
+
+
+@pytest.mark.parametrize("where", ["attribute", "list", "buffer"])
+@pytest.mark.parametrize("doing", DOING)
+def test_a_table_that_the_network_keeps_can_be_trained_with_afterwards(doing, where):
+    net, x = zoo.settled(lambda: Keeping(where), (4,)), zoo.points((4,), 9)
+    omega = bnuq.draw(net, x, samples=3, batch_size=4)
+    net._kept.clear()
+    DOING[doing](net, x, omega)
+    assert not net._kept[0].is_inference()
+    net._kept[0].mul_(1)
+    net.train()(x).sum().backward()
+    assert net.fc.weight.grad is not None
+
+
+def test_lazy_layers_that_a_forward_of_bnuq_initialises_can_be_trained():
+    net = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    Evaluation(net).passes(torch.ones(2, 4))
+    net(torch.ones(2, 4)).sum().backward()
+    assert net[0].weight.grad is not None
+
+
+def in_threads(*works: Callable[[], None]) -> list[BaseException]:
+    """The errors of these, each in a thread of its own."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_several_threads_predict_as_one_does(mode, shared):
+    nets, x = [zoo.settled(Fragile, (4,)) for _ in range(4)], zoo.points((4,), 9)
+    if shared:
+        nets = nets[:1] * 4
+    omega = bnuq.draw(nets[0], x, samples=2, batch_size=4)
+    for net in nets:
+        MODES[mode](net)
+    expected = bnuq.predict(nets[0], x, omega, dropout=bnuq.Dropout(2))
+    before, found = [snapshot(net) for net in nets], []
+
+    def predicts(net: nn.Module) -> None:
+        for _ in range(3):
+            found.append(bnuq.predict(net, x, omega, dropout=bnuq.Dropout(2)))
+
+    assert in_threads(*(partial(predicts, net) for net in nets)) == []
+    for outputs in found:
+        torch.testing.assert_close(outputs, expected)
+    for net, one in zip(nets, before, strict=True):
+        assert_same(snapshot(net), one)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_the_forward_of_another_thread_never_meets_what_bnuq_does():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    own, z = nn.TransformerEncoder(layer, 1).eval(), torch.randn(3, 5, 8)
+    padding = torch.tensor([False, False, False, True, True]).expand(3, 5)
+    net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
+    with torch.no_grad():
+        expected = own(z, src_key_padding_mask=padding)
+    is_done, forwards = threading.Event(), []
+
+    def works() -> None:
+        while not is_done.is_set() or len(forwards) < 10:
+            with torch.no_grad():
+                assert torch.equal(own(z, src_key_padding_mask=padding), expected)
+            assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+            assert not module_hooks._global_forward_hooks and not module_hooks._global_forward_pre_hooks
+            forwards.append(1)
+
+    def predicts() -> None:
+        try:
+            for _ in range(4):
+                bnuq.predict(net, x, bnuq.draw(net, x, samples=2, batch_size=4))
+        finally:
+            is_done.set()
+
+    assert in_threads(works, predicts) == []
+
+
+def test_hooks_see_the_thread_that_records_alone():
+    net, seen = zoo.settled(Fragile, (4,)), []
+    x = zoo.points((4,), 3)
+    with hooked(net, lambda path, _: seen.append(path), lambda path, _: seen.append(path)):
+        assert in_threads(lambda: net(x)) == []
+        assert seen == []
+        net(x)
+    assert seen == ["", *(name for name in ("fc", "bn", "drop", "last") for _ in "io"), ""]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+
+
+def test_numbers_that_another_thread_draws_meanwhile_do_not_come_again():
+    net, drawn = zoo.made("2d"), []
+    bnuq.predict(net, zoo.points("2d", 6), bnuq.draw(net, zoo.points("2d", 6), samples=2, batch_size=4))
+    with undisturbed(net):
+        assert in_threads(lambda: drawn.append((torch.rand(3), random.random(), np.random.rand()))) == []
+    one, two, three = drawn[0]
+    assert not torch.equal(torch.rand(3), one) and random.random() != two and np.random.rand() != three

@@ -107,6 +107,4 @@ def _check_groups(train: Points, members: Sequence[np.ndarray], batch_size: int)
 
 
 def _name(train: Points, row: int) -> str:
-    assert train.group is not None
-    code = int(train.group[row])
-    return train.group_names[code] if train.group_names else str(code)
+    return str(train.group_of_point[row])

@@ -14,7 +14,7 @@ from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored, parts_of
+from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
@@ -244,8 +244,7 @@ def _is_of_other_points(row: Row, current: Result) -> bool:
     kind = next((kind for kind in PARTS if row[kind]), None)
     if kind is None or row["set"] not in current.sets:
         return False
-    test = current.sets[row["set"]]
-    return row[kind] not in parts_of(test.labels, test.classes, test.group).get(kind, {})
+    return row[kind] not in current.sets[row["set"]].parts.get(kind, {})
 
 
 def _is_undefined(row: Row, current: Result) -> bool:

@@ -24,7 +24,6 @@ from bnuq.records.evaluation import (
     Result,
     SetResult,
     of_label,
-    parts_of,
 )
 from bnuq.store.table import Row
 
@@ -143,8 +142,7 @@ class PointContributions:
         return inside, 1 - method.sets[_TEST].points["accuracy"], outside
 
     def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
-        evaluated = self._result.sets[set_name]
-        return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
+        return self._result.sets[set_name].parts
 
     def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""

@@ -105,24 +105,18 @@ def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
 def _resampled_correlation(
     sigma: Float[np.ndarray, " point"], error: Float[np.ndarray, " point"], group: Int64[np.ndarray, " point"] | None
 ) -> float:
-    """The bootstrap standard error over points (over groups, where there are any).
+    """The bootstrap standard error over points; over groups, where there are any, that of the influence of all points.
 
     Only the points of `ranked_rows` are resampled; the error of all n points is smaller by the root of the ratio of
-    their numbers.
+    their numbers. That is so of independent points alone: groups are as many however many points each of them has.
     """
+    if group is not None:
+        return metrics.standard_error(metrics.spearman_influence(sigma, error), group=group)
     generator = np.random.default_rng(0)
     subset = estimates.ranked_rows(len(sigma))
+    rows = subset[generator.integers(len(subset), size=(_BOOTSTRAPPED, len(subset)))]
+    result = metrics.spearman_of_replicates(sigma[rows], error[rows])
     share = math.sqrt(len(subset) / len(sigma))
-    sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
-    if group is None:
-        rows = generator.integers(len(sigma), size=(_BOOTSTRAPPED, len(sigma)))
-        result = metrics.spearman_of_replicates(sigma[rows], error[rows])
-    else:
-        names = np.unique(group, return_inverse=True)[1]
-        members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
-        drawn = (generator.integers(len(members), size=len(members)) for _ in range(_BOOTSTRAPPED))
-        resamples = (np.concatenate([members[k] for k in numbers]) for numbers in drawn)
-        result = [metrics.spearman(sigma[rows], error[rows]) for rows in resamples]
     return share * float(np.std(result, ddof=1)) if np.isfinite(result).all() else math.nan
 
 

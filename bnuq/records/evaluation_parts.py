@@ -28,7 +28,8 @@ def check_sets(result: Result) -> None:
         point_values = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
         if any(len(values) != evaluated.n for values in point_values if values is not None):
             raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
-        if evaluated.group_names and not np.isin(evaluated.group, np.arange(len(evaluated.group_names))).all():
+        numbers = np.arange(len(evaluated.group_names))
+        if evaluated.group is not None and numbers.size and not np.isin(evaluated.group, numbers).all():
             raise ValueError(f"a group of {evaluated.name} has no name")
         if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
             raise ValueError(f"the names of the points of {evaluated.name} are not strings")

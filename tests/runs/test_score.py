@@ -329,10 +329,20 @@ def test_groups_are_compared_by_their_names_where_a_result_lacks_one() -> None:
     assert compared.keys() == {"", "siteA", "siteC"}
     for name in ("siteA", "siteC"):
         assert compared[name].change == 0
-    test = replace(baseline.sets["test"], group_names=())
-    earlier = replace(baseline.record, sets={**baseline.sets, "test": test})
-    known = check(baseline, earlier).comparisons
-    assert not any(item.group for item in known), "an earlier version numbered groups, and did not name them"
+
+
+def test_groups_that_an_earlier_version_numbered_are_not_compared_with_named_ones() -> None:
+    now = bnuq.score(P, LABELS, groups=np.repeat([2, 0, 1], N // 3)).record  # names that are also numbers
+    methods = {}
+    for name, method in now.methods.items():
+        test = method.sets["test"]
+        numbered = replace(test, by_group={str(2 - k): of for k, of in enumerate(test.by_group.values())})
+        numbered = replace(numbered, by_group=dict(sorted(numbered.by_group.items())))
+        methods[name] = replace(method, sets={**method.sets, "test": numbered})
+    before = replace(now.sets["test"], group=2 - now.sets["test"].group, group_names=())
+    verdict = check(now, replace(now, methods=methods, sets={**now.sets, "test": before}))
+    assert verdict.pairing.points == ("test",), "the groups are the same, whatever their numbers"
+    assert not any(item.group for item in verdict.comparisons)
 
 
 @pytest.mark.parametrize("named", [None, "group", "file"])

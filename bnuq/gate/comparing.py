@@ -69,8 +69,6 @@ def measured(
     for address, row in new.items():
         if row["metric"] == "count" or not all(address in table for table in tables):
             continue
-        if row["group"] and len({bool(side.sets[row["set"]].group_names) for side in (current, *baselines)}) > 1:
-            continue  # numbers in results of earlier versions, which the same text names another group in
         rows = [row, *(table[address] for table in tables)]
         sides = zip(baselines, rows[1:], strict=True)
         deviation = max(deviation_by_arithmetic([(current, row), side]) for side in sides)

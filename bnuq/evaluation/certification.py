@@ -58,8 +58,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
     elif validation.group is None and test.group is not None:
         why = (
-            f"by {validation.reference}, which has no groups: the test points have some, so that validation points may "
-            "depend on each other too. Name the groups of both, or of neither."
+            f"by {validation.reference}, which has no groups, and the test set has some: name both, or neither."
         )
     elif task.is_dense and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."

@@ -149,10 +149,9 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _rows_by_id(
-    ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, *, are_same: bool = True
+    ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, *, all_of_them: bool = True
 ) -> Int64[np.ndarray, " point"]:
-    """The row of each id that is wanted; DataError where ids occur twice, are missing, or not the same where they
-    are to be."""
+    """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
     for name, texts in ((source, ids), (labels, wanted)):
         values, counts = np.unique(texts, return_counts=True)
         if counts.max() > 1:
@@ -160,7 +159,7 @@ def _rows_by_id(
                 f"{name}: the id {str(values[counts > 1][0])!r} occurs {counts.max()} times; expected once."
             )
     both = (source, labels, ids, wanted), (labels, source, wanted, ids)
-    for name, other, there, needed in both if are_same else both[:1]:
+    for name, other, there, needed in both if all_of_them else both[:1]:
         if (missing := np.setdiff1d(needed, there)).size:
             raise DataError(
                 f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])!r}; expected the "
@@ -267,7 +266,7 @@ def grouped(
     if elsewhere is not None and elsewhere.ids is not None and ids is not None:
         there, wanted = _texts(elsewhere.ids), _texts(ids)
         if is_test or np.isin(wanted, there).all():
-            group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, are_same=False)]
+            group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, all_of_them=False)]
     elif elsewhere is not None and is_test:
         group = elsewhere.values
     if group is None and section.groups is not None and is_test:

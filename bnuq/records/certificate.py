@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,8 +78,12 @@ class Certificate:
 
     def is_kept(self, number: int = 0) -> bool:
         """Whether anything is promised under this number of its name."""
-        threshold = float(self.thresholds[number])
-        return threshold < math.inf if self.is_of_width else threshold > -math.inf
+        return float(self.thresholds[number]) != self.nothing
+
+    @property
+    def nothing(self) -> float:
+        """The threshold where nothing is promised."""
+        return math.inf if self.is_of_width else -math.inf
 
     def points(self, number: int) -> Bool[np.ndarray, " point"]:
         """The validation points that a promise is about."""
@@ -127,7 +132,7 @@ def _confidences(counts: Sequence[int], risk: float, confidence: float) -> list[
 def _threshold(certificate: Certificate, number: int, risk: float, confidence: float, each: str) -> float:
     """The threshold of one promise."""
     if confidence == 1:
-        return math.inf if certificate.is_of_width else -math.inf
+        return certificate.nothing
     rows = certificate.points(number)
     scores, losses = certificate.scores[rows], certificate.losses
     settings = {"risk": risk, "confidence": confidence, "group": certificate.units(number, each)}
@@ -233,7 +238,7 @@ def _on_test_points(
     rows = np.arange(result.sets["test"].n) if number == 0 or part is None else np.flatnonzero(part == number)
     inside = (points[certificate.score] if errors is None else errors)[rows] <= outcome.threshold
     if outcome.coverage is None and len(rows):
-        group = None if each == "group" else result.sets["test"].group
+        group = None if number and each == "group" else result.sets["test"].group
         group = None if group is None else group[rows]
         se = standard_error(inside.astype(np.float64), group=group) if len(rows) > 1 else None
         outcome = replace(outcome, coverage=Estimate(float(inside.mean()), se))
@@ -250,14 +255,11 @@ def _smallest_risk(certificate: Certificate, number: int, risk: float, confidenc
     """The smallest risk, to three decimals, at which something would be promised; None if there is none below 1."""
 
     def is_kept(thousandths: int) -> bool:
-        threshold = _threshold(certificate, number, thousandths / 1000, confidence, each)
-        return threshold < math.inf if certificate.is_of_width else threshold > -math.inf
+        return _threshold(certificate, number, thousandths / 1000, confidence, each) != certificate.nothing
 
-    low, high = math.floor(1000 * risk), 1000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_kept(middle) else (middle, high)
-    return high / 1000 if high < 1000 else None
+    larger = range(math.floor(1000 * risk) + 1, 1000)
+    smallest = bisect_left(larger, True, key=is_kept)
+    return larger[smallest] / 1000 if smallest < len(larger) else None
 
 
 def summary(result: Result) -> dict[str, Any]:

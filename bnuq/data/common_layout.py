@@ -34,7 +34,7 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
     if targets is not None and not isinstance(targets, Masks):
         contents = with_numbers(contents, np.asarray(targets), where)
         targets = common_targets(np.asarray(contents.targets), n, where)
-    group, group_names = (None, ()) if contents.group is None else _codes(np.asarray(contents.group), n, where)
+    group, group_names = (None, ()) if contents.group is None else group_codes(np.asarray(contents.group), n, where)
     _check_finite(inputs, "x", where)
     if isinstance(targets, Masks):
         _check_masks_fit(targets, inputs, where)
@@ -175,7 +175,7 @@ def common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any] | Masks:
     raise DataError(f"{where}: y has shape {y.shape}; expected labels (n,) or (n, H, W), or numbers (n, Q).")
 
 
-def _codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def group_codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The number of each point's group, and the names of all groups in the order of these numbers."""
     texts = group.dtype.kind == "O" and all(isinstance(value, str) for value in group.flat)
     if group.size != n or not (texts or group.dtype.kind in "fiubUS"):

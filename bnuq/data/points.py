@@ -118,6 +118,12 @@ class Points:
         return np.arange(len(self)) if self.rows is None else self.rows
 
     @property
+    def group_of_point(self) -> NDArray[Any]:
+        """The name of each point's group, of points that have groups; its number where it has no name."""
+        assert self.group is not None
+        return np.array(self.group_names)[self.group] if self.group_names else self.group.astype(str)
+
+    @property
     def places(self) -> NDArray[np.int64]:
         """Each point's place in the set as it was named, of `total` points, also of a subset."""
         return np.arange(len(self)) if self.part is None else self.part[0]

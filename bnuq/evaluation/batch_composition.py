@@ -98,15 +98,10 @@ def _check_groups(train: Points, members: Sequence[np.ndarray], batch_size: int)
     smallest = min(members, key=len)
     if len(smallest) < batch_size:
         few = sum(len(rows) < batch_size for rows in members)
+        name = train.group_of_point[smallest[0]]
         smaller = f"--batch-size {len(smallest)} or less, " if len(smallest) > 1 else ""
         raise SamplingError(
-            f'batches is "group", and group {_name(train, int(smallest[0]))} of the reference ({train.reference}) has '
+            f'batches is "group", and group {name} of the reference ({train.reference}) has '
             f"{len(smallest)} point{'s' * (len(smallest) > 1)}, fewer than the {batch_size} drawn for a mini-batch "
             f"({few} of {len(members)} groups are too small). Use {smaller}--replacement, or a reference without them."
         )
-
-
-def _name(train: Points, row: int) -> str:
-    assert train.group is not None
-    code = int(train.group[row])
-    return train.group_names[code] if train.group_names else str(code)

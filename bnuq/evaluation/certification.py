@@ -13,7 +13,6 @@ from typing import TypeVar
 import numpy as np
 
 from bnuq import metrics
-from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
@@ -57,6 +56,10 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         )
     elif task.is_dense and validation.group is not None:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
+    elif validation.group is None and test.group is not None:
+        why = (
+            f"by {validation.reference}, which has no groups, and the test set has some: name both, or neither."
+        )
     elif task.is_dense and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
     elif asked.score and (score not in scores or method not in ("", *subject.method_names)):
@@ -118,7 +121,7 @@ def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
         raise RequestError(f"certificate.score is {asked.score}; no method of this run has this score.")
     chosen = wanted or min(made, key=lambda name: made[name][0])
     methods = {
-        name: certified(_by_part(certificate, subject, scored, name), asked.risk, asked.confidence)
+        name: certified(_by_part(certificate, subject, scored, name), asked.risk, asked.confidence, asked.each or "")
         for name, (_, certificate) in made.items()
     }
     return Certification(asked.risk, asked.confidence, asked.each or "", chosen, methods)
@@ -244,18 +247,12 @@ def _by_part(
         classes = subject.sets["test"].classes or ()
         texts = [[classes[key] if len(classes) > key else str(key) for key in map(int, values)] for values in keys]
     else:
-        texts = [_group_names(subject.sets[name]) for name in sets]
+        texts = [subject.sets[name].group_of_point.tolist() for name in sets]
     known, counts = np.unique([text for text in texts[0] if text in {*texts[1]}], return_counts=True)
     names = sorted(known[np.argsort(-counts, kind="stable")[:MOST_PARTS]].tolist())
     number = {name: at for at, name in enumerate(names, 1)}
     part, test_part = (np.array([number.get(text, 0) for text in values]) for values in texts)
     return replace(certificate, names=(ALL, *names), part=part, test_part=test_part)
-
-
-def _group_names(points: Points) -> list[str]:
-    assert points.group is not None  # as the request is checked
-    names = points.group_names
-    return [names[number] if names else str(number) for number in points.group.tolist()]
 
 
 # ── its estimates ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -48,7 +48,7 @@ _QUANTILE = re.compile(r"(?:q|quantile|pct|percentile)[_ ]?(0?\.\d+|\d{1,2}(?:\.
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
-    `scores` are OOD scores in columns of their own."""
+    `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them."""
 
     columns: Columns
     values: NDArray[Any]
@@ -58,6 +58,7 @@ class GivenSet:
     sigma: NDArray[Any] | None = None
     levels: NDArray[Any] | None = None
     scores: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
+    group: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return self.values.shape[1]
@@ -76,7 +77,8 @@ class GivenSet:
         """These rows, in this order."""
         sigma = None if self.sigma is None else self.sigma[:, rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
-        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores)
+        group = None if self.group is None else self.group[rows]
+        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group)
 
     def with_scores(self, names: Sequence[str]) -> GivenSet:
         """These predictions with the scores in the columns of these names; DataError where one is not a number of each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
 from bnuq.data import Points, check_label_matrix, check_labels, check_targets, load_points
+from bnuq.data.common_layout import group_codes
 from bnuq.data.readers.columns import Columns, read_columns
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.given import GROUPS, IDS, LABELS, GivenSet, column_of
-from bnuq.files.content import exists
+from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
@@ -66,7 +68,8 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         points = load_points(str(labels), name="test", base=Path.cwd(), split_default="test")
         if points.targets is None:
             raise DataError(f"{labels}: has no labels.")
-        return Truth(f"{labels}", points.targets, "labels", None, points.group, tuple(points.classes or ()))
+        group = None if points.group is None else points.group_of_point
+        return Truth(f"{labels}", points.targets, "labels", None, group, tuple(points.classes or ()))
     columns, column = columns_at(labels)
     name = column or columns.named(LABELS)
     if name is None and len(columns.values) == 1:
@@ -79,11 +82,15 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 
 
 def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
-    group = None if section.groups not in (None, *columns.values) else column_of(columns, section.groups, GROUPS)
-    ids = None if section.ids not in (None, *columns.values) else column_of(columns, section.ids, IDS)
+    group, ids = _beside(columns, section.groups, GROUPS), _beside(columns, section.ids, IDS)
     classes = columns.values.get("classes")
     names = () if classes is None or classes.dtype.kind != "U" else tuple(classes.tolist())
     return Truth(columns.source, columns[name], f"{name!r}" if name else "its array", ids, group, names)
+
+
+def _beside(columns: Columns, requested: str | None, names: Sequence[str]) -> NDArray[Any] | None:
+    """The column that was requested, or of one of these names; None where this file has none."""
+    return None if requested not in (None, *columns.values) else column_of(columns, requested, names)
 
 
 def task_of(truth: Truth, first: Columns, requested: str | None) -> Task:
@@ -108,7 +115,7 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     """The predictions in the order of the labels: by ids where both have them, else row by row; DataError where they
     are of other points."""
     columns, source = given.columns, given.columns.source
-    ids = None if section.ids not in (None, *columns.values) else column_of(columns, section.ids, IDS)
+    ids = _beside(columns, section.ids, IDS)
     findings: tuple[Finding, ...] = ()
     if ids is not None and truth.ids is not None and len(ids) == len(given):
         given = given.taken(_rows_by_id(_texts(ids), _texts(truth.ids), source, truth.source))
@@ -141,15 +148,18 @@ def _texts(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(str)
 
 
-def _rows_by_id(ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str) -> Int64[np.ndarray, " point"]:
-    """The row of each id that is wanted; DataError where ids occur twice, or are not the same."""
+def _rows_by_id(
+    ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, *, all_of_them: bool = True
+) -> Int64[np.ndarray, " point"]:
+    """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
     for name, texts in ((source, ids), (labels, wanted)):
         values, counts = np.unique(texts, return_counts=True)
         if counts.max() > 1:
             raise DataError(
                 f"{name}: the id {str(values[counts > 1][0])!r} occurs {counts.max()} times; expected once."
             )
-    for name, other, there, needed in ((source, labels, ids, wanted), (labels, source, wanted, ids)):
+    both = (source, labels, ids, wanted), (labels, source, wanted, ids)
+    for name, other, there, needed in both if all_of_them else both[:1]:
         if (missing := np.setdiff1d(needed, there)).size:
             raise DataError(
                 f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])!r}; expected the "
@@ -159,18 +169,16 @@ def _rows_by_id(ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: st
     return order[np.searchsorted(ids[order], wanted)]
 
 
-def labelled_points(
-    truth: Truth, given: GivenSet, task: Task, section: ScoreSection, *, name: str, classes: Sequence[str]
-) -> Points:
+def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, classes: Sequence[str]) -> Points:
     """The points with these labels, in the numbers of the classes; DataError for labels that do not fit."""
-    outputs, group, findings = given.values.shape[2], _group(truth, given, section), ()
+    outputs, findings = given.values.shape[2], ()
     values: Any = truth.values
     if values.dtype.kind not in "fiub" or (task.classifies_points and values.ndim == 1 and _are_texts(classes)):
         values, classes = _numbered(values, classes, outputs, truth)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
         raise DataError(f"{truth.source}: {truth.found} has no finite number in row {row} (counted from 0).")
-    numbers, names = (None, ()) if group is None else (group[1], group[0])
+    numbers, names = _numbered_groups(truth.group, len(truth.values), truth.source)
     as_floats = values.dtype.kind == "f" or (task.classifies_points and values.ndim > 1)  # such as one-hot
     points = Points(
         name,
@@ -217,33 +225,64 @@ def _numbered(
     return np.array([names.index(text) for text in present.tolist()])[numbers], names
 
 
-def _group(truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[tuple[str, ...], NDArray[np.int64]] | None:
-    """The names of the groups, and the group of each point; RequestError where those that were named are nowhere."""
-    values = truth.group
-    if values is None and section.groups is not None:
-        columns, column = (given.columns, section.groups)
-        if section.groups not in columns.values:
-            columns, column = columns_at(section.groups)
-            column = column or columns.named(GROUPS) or next(iter(columns.values), "")
-        values = columns[column]
-    if values is None and (name := given.columns.named(GROUPS)) is not None and given.columns.source == truth.source:
-        values = given.columns[name]
+def _numbered_groups(
+    values: NDArray[Any] | None, points: int, source: str
+) -> tuple[Int64[np.ndarray, " point"] | None, tuple[str, ...]]:
+    """The number of the group of each point, and the names of the groups; DataError for a point without one."""
     if values is None:
+        return None, ()
+    if values.dtype.kind not in "fiubUS":
+        values = np.array(["" if value is None or value != value else str(value) for value in values.flat])  # NaN
+    return group_codes(values, points, source)
+
+
+def groups_file(section: ScoreSection, first: Columns) -> Truth | None:
+    """The groups in a file of their own, with the ids beside them; None where the request names no such file."""
+    reference = section.groups or ""
+    files = (Path(expanded(file)) for file in (reference, reference.rpartition(":")[0]) if file)
+    if reference in first.values or not any(map(is_file, files)):
         return None
-    if len(values) != len(truth.values):
-        raise RequestError(
-            f"--groups: there are {len(values)} groups and {len(truth.values)} labels; expected as many."
-        )
-    names, numbers = np.unique(_texts(values), return_inverse=True)
-    return tuple(names.tolist()), numbers.astype(np.int64)
+    columns, column = columns_at(reference)
+    return _truth(columns, column or columns.named(GROUPS) or next(iter(columns.values), ""), section)
+
+
+def with_groups(given: GivenSet, section: ScoreSection) -> GivenSet:
+    """These predictions with the groups that stand beside them; DataError where these are not one for each point."""
+    group = _beside(given.columns, section.groups, GROUPS)
+    if group is not None and group.shape != (len(given),):
+        shape = f"the groups have shape {group.shape}; expected one for each of {len(given)} points"
+        raise DataError(f"{given.columns.source}: {shape} ({given.found}).")
+    return replace(given, group=group)
+
+
+def grouped(
+    truth: Truth, predictions: Sequence[GivenSet], elsewhere: Truth | None, section: ScoreSection, *, is_test: bool
+) -> Truth:
+    """The labels of a set with its groups: those `elsewhere`, by ids where both have them, else of the test set; those
+    beside the labels; or beside the first predictions that have any. RequestError where the test set has none of the
+    name that the request says."""
+    group = next((group for group in (truth.group, *(each.group for each in predictions)) if group is not None), None)
+    ids = _beside(predictions[0].columns, section.ids, IDS) if truth.ids is None else truth.ids
+    if elsewhere is not None and elsewhere.ids is not None and ids is not None:
+        there, wanted = _texts(elsewhere.ids), _texts(ids)
+        if is_test or np.isin(wanted, there).all():
+            group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, all_of_them=False)]
+    elif elsewhere is not None and is_test:
+        group = elsewhere.values
+    if group is None and section.groups is not None and is_test:
+        files = " and ".join(dict.fromkeys((truth.source, *(each.columns.source for each in predictions))))
+        raise RequestError(f"--groups {section.groups}: is neither a file nor a column of {files}.")
+    return replace(truth, group=group)
 
 
 def unlabelled_points(given: GivenSet, name: str, section: ScoreSection) -> Points:
     """The points of a set that is to be separated from the test set."""
-    ids = None if section.ids not in (None, *given.columns.values) else column_of(given.columns, section.ids, IDS)
+    ids = _beside(given.columns, section.ids, IDS)
     texts = None if ids is None or len(ids) != len(given) else _texts(ids)
     inputs = np.arange(len(given)) if texts is None else texts
-    return Points(name, given.columns.source, inputs, names=None if texts is None else texts.astype(object))
+    names = None if texts is None else texts.astype(object)
+    group, group_names = _numbered_groups(given.group, len(given), given.columns.source)
+    return Points(name, given.columns.source, inputs, group=group, group_names=group_names, names=names)
 
 
 def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:

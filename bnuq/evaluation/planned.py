@@ -265,4 +265,5 @@ def _description(name: str, points: Points, task: Task) -> EvaluatedSet:
         classes=tuple(points.classes or ()),
         index=points.index,
         names=points.names,
+        group_names=points.group_names,
     )

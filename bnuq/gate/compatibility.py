@@ -13,8 +13,8 @@ from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_sett
 from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
-from bnuq.records.addresses import estimates_of
-from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored, parts_of
+from bnuq.records.addresses import address_of, estimates_of
+from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
@@ -228,7 +228,7 @@ def _not_there(current: Result, baseline: Result, old: Mapping[str, Row], settin
     """The addresses that only the baseline has, without those that its points, or its sets, do not let be."""
     new = estimates_of(current)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
-    missing = [address for address in missing if not _is_of_other_points(old[address], current)]
+    missing = [address for address in missing if not _is_of_other_points(address, old[address], current)]
     missing = [address for address in missing if not _is_undefined(old[address], current)]
     has_ood = any(of.kind == "ood" for of in current.sets.values())
     if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
@@ -239,13 +239,15 @@ def _not_there(current: Result, baseline: Result, old: Mapping[str, Row], settin
     return missing
 
 
-def _is_of_other_points(row: Row, current: Result) -> bool:
-    """Whether an estimate is of a class or group that has no estimates for the points of the current result."""
+def _is_of_other_points(address: str, row: Row, current: Result) -> bool:
+    """Whether an estimate is of a class or group that has no estimates for the points of the current result, or is
+    only a number there or here."""
     kind = next((kind for kind in PARTS if row[kind]), None)
     if kind is None or row["set"] not in current.sets:
         return False
     test = current.sets[row["set"]]
-    return row[kind] not in parts_of(test.labels, test.classes, test.group).get(kind, {})
+    is_number = kind == "group" and (address != address_of(row.coordinates) or not test.group_names)
+    return is_number or row[kind] not in test.parts.get(kind, {})
 
 
 def _is_undefined(row: Row, current: Result) -> bool:

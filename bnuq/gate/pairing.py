@@ -130,7 +130,15 @@ def difference_of_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
         return f"other data now (SHA-256 {new.sha256[:12]}…, {old.sha256[:12]}… in the baseline)"
     if not _is_same(new.labels, old.labels) or not _is_same(new.targets, old.targets):
         return "points with other labels or targets"
-    return None if _is_same(new.group, old.group) else "points with other groups"
+    return None if _is_same(*_groups(new, old)) else "points with other groups"
+
+
+def _groups(*sets: EvaluatedSet) -> list[np.ndarray | None]:
+    """The groups of the points of sets: by their names, or, where one has none, by the first point of each."""
+    if all(each.group_names for each in sets):
+        return [None if each.group is None else np.array(each.group_names)[each.group] for each in sets]
+    numbered = (each.group if each.group is None else np.unique(each.group, True, True) for each in sets)
+    return [None if each is None else each[1][each[2]] for each in numbered]
 
 
 def _is_same(new: np.ndarray | None, old: np.ndarray | None) -> bool:

@@ -54,7 +54,7 @@ def _contradictions(points: PointContributions) -> Iterator[str]:
 def _of_certificates(certification: Certification) -> Iterator[str]:
     """Certificates whose thresholds do not follow from their validation points."""
     for method, certificate in certification.methods.items():
-        again = certified(certificate, certification.risk, certification.confidence)
+        again = certified(certificate, certification.risk, certification.confidence, certification.each)
         if not np.array_equal(again.thresholds, certificate.thresholds):
             stated, value = (", ".join(f"{each:.6g}" for each in made.thresholds) for made in (certificate, again))
             yield f"the thresholds certified of {method} are {stated}; by its validation points they are {value}."

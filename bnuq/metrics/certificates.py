@@ -5,6 +5,7 @@ that it holds. Candidates and levels must not depend on the validation points.
 """
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 
@@ -184,11 +185,8 @@ def certified_width(
         missed = float(np.mean(np.bincount(number, unsorted > width) / size))
         return float(hoeffding_bentkus_p_value(missed, len(size), risk)) <= 1 - confidence
 
-    low, high = -1, len(values)  # the last that is not certified, and the first that is
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_certified(values[middle]) else (middle, high)
-    return math.inf if high == len(values) else float(values[high])
+    first = bisect_left(values, True, key=is_certified)
+    return math.inf if first == len(values) else float(values[first])
 
 
 # ── losses of images, in expectation ─────────────────────────────────────────────────────────────────────────────────

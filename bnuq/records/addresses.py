@@ -24,10 +24,17 @@ _BY_ADDRESS = "rows by address"  # what is computed of a record
 
 
 def estimates_of(result: Result) -> Mapping[str, Row]:
-    """Every estimate of a result by its address."""
+    """Every estimate of a result by its address. Groups that an earlier version numbered are #0, #1, …: the same text
+    may be the name of another group."""
     if _BY_ADDRESS not in result.computed:
-        result.computed[_BY_ADDRESS] = {address_of(row.coordinates): row for row in result.rows}
+        result.computed[_BY_ADDRESS] = {address_of(_named(row, result)): row for row in result.rows}
     return result.computed[_BY_ADDRESS]
+
+
+def _named(row: Row, result: Result) -> Mapping[str, str]:
+    if not row["group"] or result.sets[row["set"]].group_names:
+        return row.coordinates
+    return {**row.coordinates, "group": f"#{row['group']}"}
 
 
 def address_of(coordinates: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,17 +66,24 @@ class Certificate:
         """Whether the promise holds in expectation over the validation points, in place of with a confidence."""
         return self.losses is not None and self.losses.ndim == 2
 
-    @property
-    def counts(self) -> tuple[int, ...]:
+    def units(self, number: int, each: str) -> Int64[np.ndarray, " part_point"] | None:
+        """The groups of the points that a promise is about; None where these are independent, as within a group that is
+        known: a promise for `each` "group"."""
+        return None if self.group is None or (number and each == "group") else self.group[self.points(number)]
+
+    def counts(self, each: str) -> tuple[int, ...]:
         """The independent validation points of each promise: points, or the groups of them."""
-        return independent_units(len(self.scores), self.group), *(
-            int(self.points(number).sum()) for number in range(1, len(self.names))
-        )
+        numbers = range(len(self.names))
+        return tuple(independent_units(int(self.points(k).sum()), self.units(k, each)) for k in numbers)
 
     def is_kept(self, number: int = 0) -> bool:
         """Whether anything is promised under this number of its name."""
-        threshold = float(self.thresholds[number])
-        return threshold < math.inf if self.is_of_width else threshold > -math.inf
+        return float(self.thresholds[number]) != self.nothing
+
+    @property
+    def nothing(self) -> float:
+        """The threshold where nothing is promised."""
+        return math.inf if self.is_of_width else -math.inf
 
     def points(self, number: int) -> Bool[np.ndarray, " point"]:
         """The validation points that a promise is about."""
@@ -100,10 +108,11 @@ class Certification:
         return self.methods[self.method]
 
 
-def certified(certificate: Certificate, risk: float, confidence: float) -> Certificate:
-    """The certificate with its thresholds, which follow from its validation points."""
-    confidences = _confidences(certificate.counts, risk, confidence)
-    thresholds = [_threshold(certificate, number, risk, each) for number, each in enumerate(confidences)]
+def certified(certificate: Certificate, risk: float, confidence: float, each: str = "class") -> Certificate:
+    """The certificate with its thresholds, which follow from its validation points; its parts are of `each` class, or
+    of each known group."""
+    confidences = _confidences(certificate.counts(each), risk, confidence)
+    thresholds = [_threshold(certificate, number, risk, level, each) for number, level in enumerate(confidences)]
     return replace(certificate, thresholds=np.array(thresholds))
 
 
@@ -120,13 +129,13 @@ def _confidences(counts: Sequence[int], risk: float, confidence: float) -> list[
     return [confidence, *(each if number in largest else 1.0 for number in range(1, len(counts)))]
 
 
-def _threshold(certificate: Certificate, number: int, risk: float, confidence: float) -> float:
-    """The threshold of one promise. Points of a known class or group are independent of each other; others by group."""
+def _threshold(certificate: Certificate, number: int, risk: float, confidence: float, each: str) -> float:
+    """The threshold of one promise."""
     if confidence == 1:
-        return math.inf if certificate.is_of_width else -math.inf
+        return certificate.nothing
     rows = certificate.points(number)
     scores, losses = certificate.scores[rows], certificate.losses
-    settings = {"risk": risk, "confidence": confidence, "group": None if number else certificate.group}
+    settings = {"risk": risk, "confidence": confidence, "group": certificate.units(number, each)}
     if losses is None:
         return certificates.certified_width(scores, **settings)
     if losses.ndim == 1:
@@ -153,7 +162,7 @@ def resampled_values(result: Result, method: str, resamples: int) -> Iterator[fl
             losses=None if certificate.losses is None else certificate.losses[rows],
             group=None if certificate.group is None else units,
         )
-        threshold = _threshold(again, 0, certification.risk, certification.confidence)
+        threshold = _threshold(again, 0, certification.risk, certification.confidence, certification.each)
         if certificate.is_of_width:
             yield float(np.mean(test.points[WIDTH])) * (threshold / certificate.threshold)
         else:
@@ -195,7 +204,7 @@ def outcomes(result: Result, method: str) -> Iterator[Promise]:
     certification = result.certification
     assert certification is not None
     certificate, test = certification.methods[method], result.methods[method].sets["test"]
-    risk, counts = certification.risk, certificate.counts
+    risk, of_each, counts = certification.risk, certification.each, certificate.counts(certification.each)
     confidences = _confidences(counts, risk, certification.confidence)
     least = min((each for each in confidences[1:] if each < 1), default=certification.confidence)
     for number, name in enumerate(certificate.names):
@@ -209,16 +218,18 @@ def outcomes(result: Result, method: str) -> Iterator[Promise]:
             math.ceil(1 / risk) - 1 if certificate.is_expected else certificates.points_needed(risk, confidence),
             coverage=test.estimates.get(ACCEPTED) if number == 0 else None,
             width=test.estimates.get(WIDTH) if number == 0 else None,
-            smallest_risk=None if is_kept else _smallest_risk(certificate, number, risk, confidence),
+            smallest_risk=None if is_kept else _smallest_risk(certificate, number, risk, confidence, of_each),
         )
-        if certificate.is_of_width and is_kept and (number or certificate.group is None):
+        if certificate.is_of_width and is_kept and certificate.units(number, of_each) is None:
             rank = certificates.conformal_rank(counts[number], risk, confidence)
             assert rank is not None
             outcome = replace(outcome, law=certificates.coverage_law(rank, counts[number]))
-        yield _on_test_points(outcome, certificate, result, method, number)
+        yield _on_test_points(outcome, certificate, result, method, number, of_each)
 
 
-def _on_test_points(outcome: Promise, certificate: Certificate, result: Result, method: str, number: int) -> Promise:
+def _on_test_points(
+    outcome: Promise, certificate: Certificate, result: Result, method: str, number: int, each: str
+) -> Promise:
     """The outcome with what test points show: of a class or group its own."""
     points, errors = result.methods[method].sets["test"].points, certificate.test_errors
     if certificate.is_expected:
@@ -227,29 +238,28 @@ def _on_test_points(outcome: Promise, certificate: Certificate, result: Result, 
     rows = np.arange(result.sets["test"].n) if number == 0 or part is None else np.flatnonzero(part == number)
     inside = (points[certificate.score] if errors is None else errors)[rows] <= outcome.threshold
     if outcome.coverage is None and len(rows):
-        group = None if number else result.sets["test"].group
+        group = None if number and each == "group" else result.sets["test"].group
+        group = None if group is None else group[rows]
         se = standard_error(inside.astype(np.float64), group=group) if len(rows) > 1 else None
         outcome = replace(outcome, coverage=Estimate(float(inside.mean()), se))
     if errors is None and "accuracy" not in points:
         return replace(outcome, accepted=int(inside.sum()))
     wrong = ~inside if errors is not None else points["accuracy"][rows][inside] == 0
     accepted, wrong = len(wrong), int(wrong.sum())
-    interval = None if certificate.group is not None and number == 0 else certificates.exact_interval(wrong, accepted)
+    is_exact = certificate.units(number, each) is None
+    interval = certificates.exact_interval(wrong, accepted) if is_exact else None
     return replace(outcome, accepted=accepted, errors=wrong, interval=interval)
 
 
-def _smallest_risk(certificate: Certificate, number: int, risk: float, confidence: float) -> float | None:
+def _smallest_risk(certificate: Certificate, number: int, risk: float, confidence: float, each: str) -> float | None:
     """The smallest risk, to three decimals, at which something would be promised; None if there is none below 1."""
 
     def is_kept(thousandths: int) -> bool:
-        threshold = _threshold(certificate, number, thousandths / 1000, confidence)
-        return threshold < math.inf if certificate.is_of_width else threshold > -math.inf
+        return _threshold(certificate, number, thousandths / 1000, confidence, each) != certificate.nothing
 
-    low, high = math.floor(1000 * risk), 1000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_kept(middle) else (middle, high)
-    return high / 1000 if high < 1000 else None
+    larger = range(math.floor(1000 * risk) + 1, 1000)
+    smallest = bisect_left(larger, True, key=is_kept)
+    return larger[smallest] / 1000 if smallest < len(larger) else None
 
 
 def summary(result: Result) -> dict[str, Any]:

@@ -15,17 +15,8 @@ from bnuq.frozen import frozen
 from bnuq.metrics.estimands import Formula, PointValues, errors_by, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
 from bnuq.metrics.registry import metric_of
-from bnuq.records.evaluation import (
-    ERRORS,
-    PARTS,
-    PIXEL_MEANS,
-    WITH_ERRORS,
-    EvaluatedSet,
-    Result,
-    SetResult,
-    of_label,
-    parts_of,
-)
+from bnuq.records.evaluation import ERRORS, PARTS, PIXEL_MEANS, WITH_ERRORS, Result, of_label
+from bnuq.shapes import Float
 from bnuq.store.table import Row
 
 LEAPING = tuple(name for name, estimand in metrics.METRICS.items() if estimand.leaps)
@@ -143,8 +134,7 @@ class PointContributions:
         return inside, 1 - method.sets[_TEST].points["accuracy"], outside
 
     def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
-        evaluated = self._result.sets[set_name]
-        return parts_of(evaluated.labels, evaluated.classes, evaluated.group)
+        return self._result.sets[set_name].parts
 
     def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
@@ -188,9 +178,9 @@ class PointContributions:
         set_result, evaluated = method_result.sets[set_name], self._result.sets[set_name]
         points = {**set_result.points, **set_result.contributions}
         if set_result.sigma is not None:
-            points["predictive_sd"] = predictive_sd(set_result)
+            points["predictive_sd"] = predictive_sd(set_result.sigma)
         if evaluated.targets is not None:
-            points["distance"] = distance(set_result, evaluated)
+            points["distance"] = distance(evaluated.targets - set_result.predicted)
         if evaluated.labels is not None and evaluated.labels.ndim == 1 and "least_confidence" in points:
             points["label"] = evaluated.labels
             points["label_score"] = metrics.label_score(points["least_confidence"], set_result.predicted)
@@ -209,17 +199,15 @@ def sets_of(row: Row) -> tuple[str, ...]:
     return (_TEST, row["set"]) if row["score"] and row["metric"] != ERRORS else (row["set"] or _TEST,)
 
 
-def predictive_sd(set_result: SetResult) -> np.ndarray:
+def predictive_sd(sigma: Float[np.ndarray, "point output"]) -> Float[np.ndarray, " point"]:
     """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
     break ties."""
-    assert set_result.sigma is not None
-    return np.sqrt((set_result.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
+    return distance(sigma).astype(np.float32).astype(np.float64)
 
 
-def distance(set_result: SetResult, evaluated: EvaluatedSet) -> np.ndarray:
+def distance(errors: Float[np.ndarray, "point output"]) -> Float[np.ndarray, " point"]:
     """The distance of the prediction from the target: the root mean square over outputs."""
-    assert evaluated.targets is not None
-    return np.sqrt(((evaluated.targets - set_result.predicted) ** 2).mean(-1))
+    return np.sqrt((errors**2).mean(-1))
 
 
 @frozen

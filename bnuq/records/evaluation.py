@@ -96,7 +96,8 @@ class EvaluatedSet:
     or "perturbed": the test set with changed inputs.
 
     `labels` are those of a classification, 0 or 1 each where a point has several; `targets` those of a regression, in
-    their own unit. `index` are the points' numbers in `reference`, `names` their files or ids there.
+    their own unit. `group` are numbers of the data's `group_names`, which results of earlier versions lack. `index` are
+    the points' numbers in `reference`, `names` their files or ids there.
     """
 
     name: str
@@ -110,10 +111,16 @@ class EvaluatedSet:
     classes: tuple[str, ...] = ()
     index: Int64[np.ndarray, " point"] | None = None
     names: Shaped[np.ndarray, " point"] | None = None
+    group_names: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, dict[str, Int64[np.ndarray, " _"]]]:
+        """The points of each class and of each group, as `parts_of` has them."""
+        return parts_of(self.labels, self.classes, self.group, self.group_names)
 
 
 def parts_of(
-    labels: np.ndarray | None, classes: Sequence[str], group: np.ndarray | None
+    labels: np.ndarray | None, classes: Sequence[str], group: np.ndarray | None, group_names: Sequence[str] = ()
 ) -> dict[str, dict[str, Int64[np.ndarray, " _"]]]:
     """The points of each "class" and of each "group", by its name, or its number where the data give none.
 
@@ -122,12 +129,12 @@ def parts_of(
     """
     if labels is None or labels.ndim > 1:
         return {}
-    named = classes if len({*classes}) == len(classes) > int(labels.max(initial=0)) else ()
-    values = {"class": labels} | ({} if group is None else {"group": group})
-    return {kind: _parts(point_labels, named if kind == "class" else ()) for kind, point_labels in values.items()}
+    of_groups = {} if group is None else {"group": _parts(group, group_names)}
+    return {"class": _parts(labels, classes)} | of_groups
 
 
 def _parts(values: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+    names = names if len({*names}) == len(names) > int(values.max(initial=0)) else ()
     numbers, part_numbers, count = np.unique(values, return_inverse=True, return_counts=True)
     enough = np.flatnonzero(count >= FEWEST_POINTS)
     chosen = np.sort(enough[np.argsort(-count[enough], kind="stable")[:MOST_PARTS]])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from bnuq.perturbations import change_in
 from bnuq.records.evaluation import (
     LARGEST,
@@ -13,7 +15,6 @@ from bnuq.records.evaluation import (
     ImageMaps,
     MethodResult,
     Result,
-    parts_of,
 )
 
 
@@ -27,6 +28,9 @@ def check_sets(result: Result) -> None:
         point_values = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
         if any(len(values) != evaluated.n for values in point_values if values is not None):
             raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
+        numbers = np.arange(len(evaluated.group_names))
+        if evaluated.group is not None and numbers.size and not np.isin(evaluated.group, numbers).all():
+            raise ValueError(f"a group of {evaluated.name} has no name")
         if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
             raise ValueError(f"the names of the points of {evaluated.name} are not strings")
 
@@ -88,7 +92,7 @@ def check_labels(result: Result, method: str, name: str) -> None:
 def check_parts(result: Result, method: str, name: str) -> None:
     """Raise ValueError if the estimates by class or group are not those of the set's classes and groups."""
     evaluated, first = result.sets[name], result.methods[result.first].sets[name]
-    parts = parts_of(evaluated.labels, evaluated.classes, evaluated.group)
+    parts = evaluated.parts
     for kind, field_name in PARTS.items():
         estimates = getattr(result.methods[method].sets[name], field_name)
         dense = result.task.is_dense

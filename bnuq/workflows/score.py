@@ -263,6 +263,7 @@ def _evaluated(name: str, points: Points) -> EvaluatedSet:
         classes=tuple(points.classes or ()),
         index=points.index,
         names=points.names,
+        group_names=points.group_names,
     )
 
 

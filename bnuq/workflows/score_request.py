@@ -21,12 +21,15 @@ from bnuq.evaluation.given_points import (
     Source,
     Truth,
     columns_at,
+    grouped,
+    groups_file,
     labelled_points,
     matched,
     read_notes,
     task_of,
     truth_of,
     unlabelled_points,
+    with_groups,
 )
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.subject import VALIDATION
@@ -116,19 +119,22 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     section, findings = request.section, list[Finding]()
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
     first = next(iter(files.values()))
+    if (other_groups := groups_file(section, first)) is not None:
+        section = msgspec.structs.replace(section, groups=None)  # of other sets, what stands beside their predictions
     truth = truth_of(request.labels, first, section)
     task = task_of(truth, first, section.task)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
         sets = given_sets(columns, section, task, len(truth.values))
         sets.pop(VALIDATION, None)  # whose labels the file cannot hold
+        sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
         for ood, sources in request.ood.items():
             if len(sources) != len(files):
                 raise RequestError(
                     f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
                     f"{len(files)}; expected one for each, in their order. Another set has another name."
                 )
-            sets[ood] = given_set(columns_at(sources[number])[0], section, task)
+            sets[ood] = with_groups(given_set(columns_at(sources[number])[0], section, task), section)
         if request.validation and len(request.validation) != len(files):
             raise RequestError(
                 f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
@@ -149,7 +155,9 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     if VALIDATION in sets:
         truths[VALIDATION] = truth_of(None, sets[VALIDATION].columns, section)
     for name, labels in truths.items():
-        points[name] = labelled_points(labels, sets[name], task, section, name=name, classes=classes)
+        of_set = [of_file[name] for of_file in given.values()]
+        labels = grouped(labels, of_set, other_groups, section, is_test=name == "test")
+        points[name] = labelled_points(labels, sets[name], task, name=name, classes=classes)
         classes = points["test"].classes or ()
         if task.classifies_points and not (section.classes or truth.classes):
             findings += check_numbers(points[name], labels.values, sets[name])

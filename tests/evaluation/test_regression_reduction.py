@@ -455,3 +455,18 @@ def test_the_monte_carlo_error_of_every_estimate_is_the_spread_over_repeats(trai
             values.setdefault(name, []).append(estimate.value)
             errors.setdefault(name, []).append(estimate.mc_se)
     repeats.check(values, errors)
+
+
+@pytest.mark.parametrize("size", [20, 800])
+def test_the_error_of_a_rank_correlation_goes_by_groups_however_many_points_they_have(size: int) -> None:
+    """Against the spread over data sets of 50 groups, whose points share most of their sd and error."""
+    group, values, errors = np.repeat(np.arange(50), size), [], []
+    for seed in range(40 if size < 100 else 10):
+        generator = np.random.default_rng(seed)
+        u, v = generator.normal(size=(2, 50))[:, group]
+        noise = 0.3 * generator.normal(size=(2, group.size))
+        sigma, error = np.exp(u + noise[0]), np.exp(0.3 * u + v + noise[1])
+        values.append(metrics.spearman(sigma, error))
+        errors.append(regression._resampled_correlation(sigma, error, group))
+    assert np.mean(errors) == pytest.approx(0.125, rel=0.15)
+    assert np.std(values, ddof=1) == pytest.approx(np.mean(errors), rel=0.35)

@@ -200,6 +200,21 @@ def test_ties_are_accepted_together() -> None:
     assert certified(certificate, 0.05, 0.95).thresholds.tolist() == [1.5]
 
 
+def test_a_promise_for_a_class_counts_groups_and_one_for_a_known_group_its_points() -> None:
+    """40 groups of 50 equal points, all of one class: its promise is that of all points, and not of 2,000 points."""
+    made, group = [], np.repeat(np.arange(40), 50)
+    for seed in range(200):
+        wrong = (np.random.default_rng(seed).random(40) < 0.1).astype(float)  # more than the risk that is promised
+        points = {"scores": np.full(2000, 0.5), "losses": wrong[group], "group": group, "part": np.ones(2000, int)}
+        certificate = Certificate("least_confidence", ("", "cat"), np.zeros(1), np.array([math.inf]), **points)
+        assert certificate.counts("class") == (40, 40) and certificate.counts("group") == (40, 2000)
+        made.append(certified(certificate, 0.08, 0.9, "class").thresholds)
+    of_all, of_class = np.array(made).T
+    np.testing.assert_array_equal(of_all, of_class)
+    assert np.mean(of_class > -math.inf) <= 0.1
+    assert certified(certificate, 0.5, 0.9, "group").is_kept(1)
+
+
 # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -364,6 +364,103 @@ def test_groups_widen_the_errors_over_points(tmp_path: Path) -> None:
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
 
 
+SITE = np.array(["siteC", "siteA", "siteB"])[np.repeat(np.arange(3), N // 3)]
+GROUP = np.repeat(np.arange(N // 6), 6)
+ORDER = np.random.default_rng(5).permutation(N)
+
+
+def accuracies(scored: Any, method: str = "predictions") -> dict[str, float]:
+    by_group = scored.methods[method].sets["test"].by_group
+    return {name: estimates["accuracy"].value for name, estimates in by_group.items()}
+
+
+def test_estimates_by_group_have_the_names_of_the_data_in_file_json_and_requirements(tmp_path: Path) -> None:
+    """Numbers are named as they are written, in their order: the tenth group of 0, 1, 10, … is not group 10."""
+    number = np.repeat([10, 2, 100], N // 3)
+    bnuq.score(P, LABELS, groups=number, out=tmp_path / "n.h5")
+    scored, right = bnuq.open(tmp_path / "n.h5"), P.argmax(1) == LABELS
+    assert [*accuracies(scored)] == ["2", "10", "100"]
+    for name, value in accuracies(scored).items():
+        assert value == pytest.approx(right[number == int(name)].mean())
+    assert [*scored.summary()["methods"]["predictions"]["sets"]["test"]["by_group"]] == ["2", "10", "100"]
+    threshold = (accuracies(scored)["10"] + accuracies(scored)["2"]) / 2
+    place = "predictions.sets.test.by_group"
+    met = [check(scored, scored, GateSettings.of(floors=[f"{place}.{k}.accuracy>={threshold}"])) for k in (2, 10)]
+    assert [verdict.passed for verdict in met] == [accuracies(scored)[k] >= threshold for k in ("2", "10")]
+    assert "no group" in refusal(P, {"label": LABELS, "group": np.where(np.arange(N) == 3, "", SITE)})
+
+
+def test_groups_are_compared_by_their_names_where_a_result_lacks_one() -> None:
+    rows = SITE != "siteB"
+    baseline = bnuq.score(P, LABELS, groups=SITE)
+    current = bnuq.score(P[rows], LABELS[rows], groups=SITE[rows])
+    compared = {item.group: item for item in check(current, baseline, GateSettings.of(allow=["data"])).comparisons}
+    assert compared.keys() == {"", "siteA", "siteC"}
+    for name in ("siteA", "siteC"):
+        assert compared[name].change == 0
+
+
+def test_groups_that_an_earlier_version_numbered_are_not_compared_with_named_ones() -> None:
+    now = bnuq.score(P, LABELS, groups=np.repeat([2, 0, 1], N // 3)).record  # names that are also numbers
+    methods = {}
+    for name, method in now.methods.items():
+        test = method.sets["test"]
+        numbered = replace(test, by_group={str(2 - k): of for k, of in enumerate(test.by_group.values())})
+        numbered = replace(numbered, by_group=dict(sorted(numbered.by_group.items())))
+        methods[name] = replace(method, sets={**method.sets, "test": numbered})
+    before = replace(now.sets["test"], group=2 - now.sets["test"].group, group_names=())
+    verdict = check(now, replace(now, methods=methods, sets={**now.sets, "test": before}))
+    assert verdict.pairing.points == ("test",), "the groups are the same, whatever their numbers"
+    assert not any(item.group for item in verdict.comparisons)
+
+
+@pytest.mark.parametrize("named", [None, "group", "file"])
+def test_rows_matched_by_ids_keep_their_groups_and_scores(named: str | None, tmp_path: Path) -> None:
+    ids, mine = np.arange(N), np.random.default_rng(6).normal(size=N)
+    np.savez(tmp_path / "p.npz", probs=P[ORDER], id=ids[ORDER], group=SITE[ORDER], mine=mine[ORDER])
+    np.savez(tmp_path / "y.npz", y=LABELS, id=ids)
+    np.savez(tmp_path / "far.npz", probs=P[:50], mine=mine[:50])
+    groups = f"{tmp_path / 'p.npz'}:group" if named == "file" else named
+    far = {"far": tmp_path / "far.npz"}
+    scored = bnuq.score(tmp_path / "p.npz", tmp_path / "y.npz", groups=groups, ood=far, scores=["mine"])
+    assert accuracies(scored, "p") == pytest.approx(
+        {name: np.mean((P.argmax(1) == LABELS)[name == SITE]) for name in ("siteA", "siteB", "siteC")}
+    )
+    np.testing.assert_array_equal(scored.methods["p"].sets["test"].points["score:mine"], mine)
+    assert "is neither a file nor a column" in refusal(tmp_path / "p.npz", tmp_path / "y.npz", groups="ward")
+
+
+def test_ood_sets_have_the_groups_of_their_files() -> None:
+    far = {"probs": P[:60], "group": np.repeat(["a", "b", "c"], 20)}
+    scored = bnuq.score(P, LABELS, groups=GROUP, ood={"far": far})
+    separation = scored.methods["predictions"].ood["far"]["predictive_entropy"]["auroc"]
+    inside, outside = (
+        scored.methods["predictions"].sets[name].points["predictive_entropy"] for name in ("test", "far")
+    )
+    variance = bnuq.metrics.delong_variance(inside, outside, test_group=GROUP, ood_group=far["group"])
+    assert separation.se == pytest.approx(np.sqrt(variance), rel=1e-6)
+    assert scored.sets["far"].group_names == ("a", "b", "c")
+    short = {"probs": P[:60], "group": ["a", "b"]}
+    assert "expected one for each of 60 points" in refusal(P, LABELS, ood={"far": short})
+
+
+def test_groups_beside_validation_points_are_those_of_both(tmp_path: Path) -> None:
+    half, ids = N // 2, np.arange(N)
+    np.savez(tmp_path / "test.npz", probs=P[:half], y=LABELS[:half], id=ids[:half], ward=GROUP[:half])
+    np.savez(tmp_path / "held.npz", probs=P[half:], y=LABELS[half:], id=ids[half:], ward=GROUP[half:])
+    np.savez(tmp_path / "wards.npz", id=ids[ORDER], ward=GROUP[ORDER])
+    np.savez(tmp_path / "none.npz", probs=P[half:], y=LABELS[half:], id=ids[half:])
+    for groups, held in (("ward", "held"), (f"{tmp_path / 'wards.npz'}:ward", "none")):
+        options: dict[str, Any] = {"groups": groups, "validation": tmp_path / f"{held}.npz"}
+        scored = bnuq.score(tmp_path / "test.npz", **options, risk=0.3)
+        certificate = scored.certification.chosen
+        assert scored.sets["validation"].group_names == tuple(map(str, range(half // 6, N // 6)))
+        np.testing.assert_array_equal(certificate.group, GROUP[half:] - half // 6)
+    alone = {"groups": "ward", "validation": tmp_path / "none.npz"}
+    assert bnuq.score(tmp_path / "test.npz", **alone).sets["validation"].group is None
+    assert "which has no groups" in refusal(tmp_path / "test.npz", **alone, risk=0.3)
+
+
 # ── rows and labels ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -259,7 +259,7 @@ class ClassificationScorer(TaskScorer):
             where=points.reference,
             are_log_probabilities=self.run.outputs in ("probabilities", "log_probabilities"),
             maps=scored.maps,
-            parts=parts_of(points.targets, self.names, points.group) if scored.labelled else None,
+            parts=parts_of(points.targets, self.names, points.group, points.group_names) if scored.labelled else None,
             sets=sets if scored.by_class else None,
         )
 

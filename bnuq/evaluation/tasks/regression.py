@@ -24,6 +24,7 @@ from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.registry import estimates_of_task
+from bnuq.records.contributions import distance, predictive_sd
 from bnuq.records.evaluation import MethodResult, Samples, SetResult
 from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import REGRESSION
@@ -84,7 +85,7 @@ def _root(scores: RegressionScores, draws: DrawWeights) -> Estimate:
 
 def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
     """Spearman's correlation of predictive sd and |error|; its Monte Carlo error is from the points `ranked_rows`."""
-    sigma, error = _sigma(scores), _absolute_error(scores)
+    sigma, error = _ranked(scores)
     formula = _ESTIMATES["spearman"].computed
     value = formula.value({"predictive_sd": sigma, "distance": error})
     assert scores.ranked_variance is not None and scores.ranked_error is not None
@@ -105,36 +106,25 @@ def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
 def _resampled_correlation(
     sigma: Float[np.ndarray, " point"], error: Float[np.ndarray, " point"], group: Int64[np.ndarray, " point"] | None
 ) -> float:
-    """The bootstrap standard error over points (over groups, where there are any).
+    """The bootstrap standard error over points; over groups, where there are any, that of the influence of all points.
 
     Only the points of `ranked_rows` are resampled; the error of all n points is smaller by the root of the ratio of
-    their numbers.
+    their numbers. That is so of independent points alone: groups are as many however many points each of them has.
     """
+    if group is not None:
+        return metrics.standard_error(metrics.spearman_influence(sigma, error), group=group)
     generator = np.random.default_rng(0)
     subset = estimates.ranked_rows(len(sigma))
+    rows = subset[generator.integers(len(subset), size=(_BOOTSTRAPPED, len(subset)))]
+    result = metrics.spearman_of_replicates(sigma[rows], error[rows])
     share = math.sqrt(len(subset) / len(sigma))
-    sigma, error, group = sigma[subset], error[subset], None if group is None else group[subset]
-    if group is None:
-        rows = generator.integers(len(sigma), size=(_BOOTSTRAPPED, len(sigma)))
-        result = metrics.spearman_of_replicates(sigma[rows], error[rows])
-    else:
-        names = np.unique(group, return_inverse=True)[1]
-        members = np.split(np.argsort(names, kind="stable"), np.cumsum(np.bincount(names))[:-1])
-        drawn = (generator.integers(len(members), size=len(members)) for _ in range(_BOOTSTRAPPED))
-        resamples = (np.concatenate([members[k] for k in numbers]) for numbers in drawn)
-        result = [metrics.spearman(sigma[rows], error[rows]) for rows in resamples]
     return share * float(np.std(result, ddof=1)) if np.isfinite(result).all() else math.nan
 
 
-def _sigma(scores: RegressionScores) -> Float[np.ndarray, " point"]:
-    """One predictive sd per point: the root mean square over outputs, rounded to float32 so that rounding errors do not
-    break ties."""
-    return np.sqrt((scores.sigma**2).mean(-1)).astype(np.float32).astype(np.float64)
-
-
-def _absolute_error(scores: RegressionScores) -> Float[np.ndarray, " point"]:
+def _ranked(scores: RegressionScores) -> tuple[Float[np.ndarray, " point"], Float[np.ndarray, " point"]]:
+    """One predictive sd, and one |error|, per point."""
     assert scores.targets is not None
-    return np.sqrt(((scores.targets - scores.mean) ** 2).mean(-1))
+    return predictive_sd(scores.sigma), distance(scores.targets - scores.mean)
 
 
 def bounds(scores: RegressionScores, draws: DrawWeights) -> dict[str, dict[str, Estimate]]:
@@ -196,16 +186,16 @@ def calibration_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
 
 def risk_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """Mean |error| of the most certain points (by predictive sd) by coverage, at up to 200 coverages."""
-    if scores.targets is None or not np.ptp(_sigma(scores)) > 0:
+    if scores.targets is None or not np.ptp(predictive_sd(scores.sigma)) > 0:
         return {}
-    return estimates.risk_by_coverage(_sigma(scores), _absolute_error(scores))
+    return estimates.risk_by_coverage(*_ranked(scores))
 
 
 def uncertainty_error_curve(scores: RegressionScores) -> dict[str, np.ndarray]:
     """Predictive sd, |error| and the running mean of |error|, by ascending sd, for up to 2000 points."""
     if scores.targets is None:
         return {}
-    curve = metrics.uncertainty_error_curve(_sigma(scores), _absolute_error(scores))
+    curve = metrics.uncertainty_error_curve(*_ranked(scores))
     rows = np.unique(np.linspace(0, scores.n - 1, _CURVE).round().astype(int))
     return {
         "rank": rows,

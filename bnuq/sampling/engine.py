@@ -11,7 +11,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
@@ -19,6 +18,7 @@ from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.deviation import Deviation, deviation_of_samples
+from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import check_repeatable, check_samples_independent, close
 from bnuq.sampling.executor import PlanCost, PlanExecutor
@@ -393,7 +393,7 @@ class Predictor:
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
         self._learned = learned
         self._engines: dict[tuple, _Independent] = {}
-        self._weights: _Weights | None = None  # that they were made for
+        self._weights: Weights | None = None  # that they were made for
 
     def __call__(self, inputs: Data) -> Tensor:
         inputs = tensor_of(inputs)
@@ -407,7 +407,7 @@ class Predictor:
         return torch.cat(list(blocks), dim=1)
 
     def _engine(self, inputs: Tensor) -> _Independent:
-        weights = _Weights(self._model)
+        weights = Weights(self._model)
         if weights != self._weights:
             self._engines.clear()
             self._weights = weights
@@ -428,33 +428,6 @@ class Predictor:
 
     def _on_halved(self, _why: str, size: int) -> None:
         self._chunk_size = size
-
-
-class _Weights:
-    """The parameters and buffers of a network at one time; equal where they are the same tensors with the same norms.
-
-    Norms cost one read of the weights, less than a single pass does; version counters would miss what is written to
-    `tensor.data`.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if not is_lazy(tensor)]
-        tensors_of_kind: dict[tuple, list[Tensor]] = {}
-        for tensor in self.tensors:
-            if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
-                tensors_of_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        with torch.inference_mode():
-            self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in tensors_of_kind.values()]
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Weights)
-            and [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in self.tensors]
-            == [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in other.tensors]
-            and all(map(torch.equal, self.norms, other.norms))
-        )
-
-    __hash__ = None  # pyrefly: ignore
 
 
 def predict(

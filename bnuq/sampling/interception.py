@@ -353,9 +353,8 @@ class _SavedValues:
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         groups: dict[Any, list[Tensor]] = {}
-        for tensor in tensors:
-            is_single = tensor.is_quantized or tensor.layout is not torch.strided
-            is_single |= not (is_single or devices.is_host(tensor.device) or tensor.is_contiguous())
+        for tensor in chain.from_iterable(map(strided_parts, tensors)):
+            is_single = tensor.is_quantized or not (devices.is_host(tensor.device) or tensor.is_contiguous())
             groups.setdefault(id(tensor) if is_single else (tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
             self._saved = [(group, _joined(group), [tensor.shape for tensor in group]) for group in groups.values()]
@@ -365,12 +364,25 @@ class _SavedValues:
         for group, saved, shapes in self._saved:
             parts = [saved] if len(group) == 1 else saved.split([shape.numel() for shape in shapes])
             before = parts if len(group) == 1 else [part.view(size) for part, size in zip(parts, shapes, strict=True)]
-            if not devices.is_host(saved.device) and group[0].layout is torch.strided and group[0].is_contiguous():
+            if not devices.is_host(saved.device) and group[0].is_contiguous():
                 torch._foreach_copy_([tensor.data for tensor in group], before)
             elif not torch.equal(_joined(group), saved):
                 for tensor, values in zip(group, before, strict=True):
                     if not torch.equal(tensor, values):
                         tensor.copy_(values)
+
+
+def strided_parts(tensor: Tensor) -> list[Tensor]:
+    """The strided tensors that a tensor consists of: itself, or the indices and the values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.to_dense()]
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

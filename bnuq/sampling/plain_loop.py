@@ -12,6 +12,7 @@ from bnuq import devices
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import BatchNormCalls
+from bnuq.sampling.digests import is_of
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -25,7 +26,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
-from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
 
@@ -235,7 +236,7 @@ def _statistics_by_call(
         layer_dtype = dtype if site.running_mean is None else site.running_mean.dtype
         mean, var = (devices.upload(torch.from_numpy(v), device, layer_dtype) for v in (layer.mean, layer.var))
         statistics[site.key] = mean, var
-    if fingerprint(model) != omega.fingerprint:
+    if not is_of(omega.fingerprint, model):
         raise SamplingError(
             "omega was drawn from another network: the layers have the same names and sizes, but the weights differ. "
             "Draw it again from this one."

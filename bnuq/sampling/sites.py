@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bnuq import devices
 from bnuq.errors import RequestError
-from bnuq.forms import original_name
 from bnuq.frozen import frozen
 
 
@@ -161,18 +157,3 @@ def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -
                 f"glob patterns over these names: {', '.join(site.name for site in sites)}."
             )
     return tuple(site for site in sites if any(fnmatchcase(site.name, pattern) for pattern in patterns))
-
-
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
-    tensors = {
-        name: tensor.detach()
-        for name, tensor in model.state_dict().items()
-        if isinstance(tensor, Tensor) and not name.endswith("num_batches_tracked")
-    }
-    digest = hashlib.sha256()
-    some = {name: t.reshape(-1)[:: max(1, t.numel() // 256)].to(torch.float32) for name, t in tensors.items()}
-    for name, values in devices.fetch(some).items():
-        digest.update(f"{original_name(name)}{tuple(tensors[name].shape)}".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from bnuq import devices
-from bnuq.forms import original_name
-from bnuq.sampling.interception import strided_parts
+from bnuq.forms import original_name, strided_parts
 
 _ROW = 2**16  # entries that one number stands for
 _ROWS = 2**8  # that an accelerator takes at once

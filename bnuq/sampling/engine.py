@@ -417,11 +417,14 @@ class Predictor:
             sites = find_sites(self._model, example, compare_with_training=self._dropout is not None)
             if self._dropout is not None:
                 if not sites.live_dropouts:
-                    cause = f" that can be sampled ({named})" if (named := listed(sites.hidden)) else ""
+                    dead = [(site.name, site.reason) for site in sites.dropouts if site.p]
+                    cause = f" that can be sampled ({named})" if (named := listed((*sites.hidden, *dead))) else ""
                     raise SamplingError(f"the network has no live dropout{cause}: all T passes would be the same.")
                 warn_of_unsampled(self._model, sites.hidden)
             if self._learned is not None and not sites.live_noises:
-                raise SamplingError("no layer of the network has noise: all T passes would be the same.")
+                named = listed((site.name, site.reason) for site in sites.noises)
+                cause = f" that can be sampled ({named})" if named else ""
+                raise SamplingError(f"no layer of the network has noise{cause}: all T passes would be the same.")
             engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout, learned=self._learned)
             self._engines[kind] = _Independent(engine)
         return self._engines[kind]

@@ -28,7 +28,7 @@ from bnuq.sampling.interception import (
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
-from bnuq.sampling.plain_loop import SamplePass, Statistics, tensor_output
+from bnuq.sampling.plain_loop import SamplePass, Statistics, output_rows
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.training_forward import (
@@ -72,8 +72,8 @@ def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     """
     with undisturbed(model):
         states = _generators()
-        together = tensor_output(forward(model, inputs.clone()))
-        parts = torch.cat([tensor_output(forward(model, part.clone())) for part in _parts(inputs)])
+        together = output_rows(model, inputs)
+        parts = torch.cat([output_rows(model, part) for part in _parts(inputs)])
         passed = bool(together.isfinite().any()) and not _generator_used(states)
         if passed and deviation(parts, together) <= min(_DOUBTFUL, tolerance(together) / 100):
             return together
@@ -90,9 +90,9 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     """The outputs of the network in evaluation mode; SamplingError with the cause where a second forward of the same
     inputs gives others, or where none is finite. `where` names the inputs."""
     with undisturbed(model):
-        first = tensor_output(forward(model, inputs.clone()))
+        first = output_rows(model, inputs)
         states = _generators()
-        again = tensor_output(forward(model, inputs.clone()))
+        again = output_rows(model, inputs)
         if first.numel() and not bool(first.isfinite().any()):
             raise _not_finite(model, inputs, first, where)
         difference, generator = deviation(again, first), _generator_used(states)
@@ -224,7 +224,7 @@ _Run = Callable[[Tensor, int], Tensor]  # inputs and the number of the first of 
 def _evaluated(model: nn.Module) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:  # noqa: ARG001 - the points' numbers do not matter here
         with undisturbed(model):
-            return tensor_output(forward(model, inputs.clone())).clone()
+            return output_rows(model, inputs).clone()
 
     return outputs
 
@@ -234,7 +234,7 @@ def _sampled(
 ) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:
         with undisturbed(model), SamplePass(sites, statistics, dropout, noise, draw=0, start=start):
-            return tensor_output(forward(model, inputs.clone())).clone()
+            return output_rows(model, inputs).clone()
 
     return outputs
 

@@ -59,10 +59,7 @@ class Evaluation:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         with undisturbed(self._model):
-            output = with_autograd_if_needed(
-                lambda: forward(self._model, inputs.clone())
-            )  # it may write into its input
-            return tensor_output(output)[None]
+            return with_autograd_if_needed(lambda: output_rows(self._model, inputs))[None]
 
 
 class Ensemble:
@@ -122,9 +119,9 @@ class PlainLoop:
     def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
         with self.sample_pass(start, draw) as sample_pass:
-            output = forward(self.model, inputs.clone())  # a network may write into its input
+            output = output_rows(self.model, inputs)
         sample_pass.check_complete()
-        return tensor_output(output).clone()
+        return output.clone()
 
     def sample_pass(self, start: int, draw: int) -> SamplePass:
         """What replaces the network's operations in the pass of one draw."""
@@ -192,6 +189,13 @@ class SamplePass(Mode):
         return site
 
 
+def output_rows(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs of one forward, inside `undisturbed`. It is given a copy of the inputs, into which a network may
+    write, and of a single point two, as it may drop the axis of one."""
+    copied = torch.cat([inputs] * 2) if len(inputs) == 1 else inputs.clone()
+    return tensor_output(forward(model, copied))[: len(inputs)]
+
+
 def tensor_output(output: Any) -> Tensor:
     """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError, or ModelError
     for a dict in which several may be meant."""
@@ -206,6 +210,12 @@ def tensor_output(output: Any) -> Tensor:
         raise SamplingError(
             f"the network's output is {form}; expected one tensor of shape (points, outputs). Wrap the network in an "
             "--arch factory that returns the tensor to be scored."
+        )
+    if not output.is_floating_point():
+        kind = str(output.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"the network's output is {kind}; expected floating-point numbers, such as the logits that classes are "
+            "chosen by. Wrap the network in an --arch factory that returns them."
         )
     return output
 

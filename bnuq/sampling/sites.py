@@ -89,6 +89,7 @@ class NoiseSite(Site):
     shape: tuple[int, ...] = ()
     batch_axis: int | None = None  # the axis along which points lie; None where all points share the numbers
     rows: int = 1  # entries along that axis that one point contributes
+    interleaved: bool = False  # the first entries of all points come before the second entries
 
 
 @frozen

@@ -172,12 +172,6 @@ def _recognised_architecture(
     network = recognised(checkpoint.state)
     if network is None or (architecture := network.one) is None:
         raise RequestError(ask_for_architecture(checkpoint))
-    if architecture.arch in _TRANSFORMING and "transform_input" not in given:
-        raise RequestError(
-            f"{checkpoint.path}: its tensors have the names and shapes of {architecture}, whose transform_input they "
-            "do not tell: it is true in the network that torchvision pretrained, false in one that was trained afresh. "
-            f"Say which: --arch {architecture.arch} --arch-arg transform_input=true (or false)"
-        )
     try:
         imported(architecture.arch, architecture.package)
     except RequestError as error:
@@ -196,7 +190,6 @@ def _recognised_architecture(
     return architecture.arch, {**architecture.arguments, "num_classes": network.classes, **given}, [finding]
 
 
-_TRANSFORMING = ("torchvision:googlenet", "torchvision:inception_v3")  # may scale their inputs, without a weight for it
 _MOST_LARGER = 4  # times as many parameters as the file holds, in which shared ones may be once
 
 

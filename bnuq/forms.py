@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bnuq.errors import ModelError
 from bnuq.user_code import user_code
@@ -33,6 +33,19 @@ def check_form(model: Any, *, file: Path | None = None) -> None:
             f"{where}the network was converted by torch.utils.mkldnn.to_mkldnn, and its weights are in a layout that "
             "few operations support. Use the network from before the conversion."
         )
+
+
+def strided_parts(tensor: Tensor) -> list[Tensor]:
+    """The strided tensors that a tensor consists of: itself, or the indices and the values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return [tensor]
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return [tensor.to_dense()]
 
 
 def into_evaluation_mode(model: nn.Module) -> nn.Module:

@@ -57,9 +57,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
     elif task.is_dense and validation.group is not None:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
     elif validation.group is None and test.group is not None:
-        why = (
-            f"by {validation.reference}, which has no groups, and the test set has some: name both, or neither."
-        )
+        why = f"by {validation.reference}, which has no groups, and the test set has some: name both, or neither."
     elif task.is_dense and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
     elif asked.score and (score not in scores or method not in ("", *subject.method_names)):

@@ -96,8 +96,8 @@ def spread(outputs: Float[Array, "sample chunk output"], *, first: int, made_in:
 
 
 def apart_and_size(outputs: Float[Array, "sample chunk output"]) -> dict[str, Array]:
-    """How much the outputs of the samples differ, and how large they are: NaN where any is. An output of a smaller scale
-    counts as one of the largest."""
+    """How much the outputs of the samples differ, and how large they are: NaN where any is. An output of a smaller
+    scale counts as one of the largest."""
     xp = array_namespace(outputs)
     high, low = xp.max(outputs, axis=0), xp.min(outputs, axis=0)
     with np.errstate(invalid="ignore"):  # of infinite outputs

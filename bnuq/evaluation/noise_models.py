@@ -19,7 +19,7 @@ from bnuq.records.sweep import LayerCounts
 from bnuq.sampling import counter_rng
 from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.sites import fingerprint
+from bnuq.sampling.digests import fingerprint
 
 FINITE = 0.05  # share of the reference above which a mini-batch needs the finite-population correction
 _FACTORISED = {"mcbn-chi2": draw_chi2, "mcbn-gaussian": draw_gaussian}

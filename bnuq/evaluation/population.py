@@ -21,12 +21,21 @@ from bnuq.config import PopulationEstimator
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.forms import strided_parts
 from bnuq.frozen import frozen
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
-from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    Mode,
+    fed,
+    forward,
+    stochastic_call,
+    tensors_in,
+    undisturbed,
+)
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of
@@ -184,7 +193,7 @@ class _PeakMemory(Mode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tensors_in(result):
-            storage = tensor.untyped_storage()
+            storage = strided_parts(tensor)[-1].untyped_storage()  # of a sparse one the values
             key, size = storage._cdata, storage.nbytes()
             if not self._references[key]:
                 self.current += size

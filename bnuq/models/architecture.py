@@ -26,6 +26,7 @@ _WEIGHT_ARGUMENTS = {
     "timm": ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable"),
     "torchvision": ("weights", "weights_backbone", "pretrained", "pretrained_backbone", "progress"),
 }
+_TRANSFORMING = ("torchvision:googlenet", "torchvision:inception_v3")
 TRANSFORMERS = "transformers"  # its architectures come with a config, in the folder of the weights
 # What factories call the number of classes, and what the names of rates of dropout look like, the likeliest first.
 _CLASSES = ("num_classes", "n_classes", "nb_classes", "classes", "num_labels", "n_labels", "num_class", "n_class")
@@ -152,6 +153,12 @@ def _from_library(
         raise RequestError(
             f"{arch}: {keys[1]} has {refused[0]!r}, which is about weights to fetch; the weights come "
             f"from the checkpoint. Leave it out."
+        )
+    if arch in _TRANSFORMING and "transform_input" not in arguments:
+        raise RequestError(
+            f"{arch}: its weights do not tell whether it scales its inputs: transform_input is true in the network "
+            "that torchvision pretrained, false in one that was trained afresh. Say which: "
+            f"--arch {arch} --arch-arg transform_input=true (or false), or in {keys[1]}."
         )
     module = imported(arch, library)
     known = list(module.list_models() if library == "timm" else module.models.list_models())

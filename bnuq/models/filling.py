@@ -56,6 +56,7 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     wanted = _names_of(module)
     _check_shapes(module, checkpoint, arch, expected, wanted)
     _check_dtypes(module, checkpoint, arch, expected)
+    _check_tied(checkpoint, arch, expected)
     findings = []
     floats = {value.dtype for name, value in state.items() if name in expected and value.is_floating_point()}
     becomes = {expected[name].dtype for name in state if name in expected and expected[name].is_floating_point()}
@@ -72,6 +73,20 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     if uncounted:
         findings.append(note("no-batch-counters", layers=uncounted))
     return findings
+
+
+def _check_tied(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor]) -> None:
+    """Raise ModelError for a tensor that the network has under two names, and the file with two values."""
+    state, first = checkpoint.state or {}, dict[tuple, str]()
+    for name in state.keys() & {name for name, value in expected.items() if not is_lazy(value) and value.numel()}:
+        place = expected[name].data_ptr(), expected[name].shape, expected[name].stride()
+        other = first.setdefault(place, name)
+        if not torch.equal(state[name], state[other]):
+            one, two = sorted((name, other))
+            raise ModelError(
+                f"{checkpoint.path}: {one} and {two} differ, and are one tensor in {arch} (tied weights). Check that "
+                "it is the network that was trained, and its arch_args."
+            )
 
 
 def _check_dtypes(module: nn.Module, checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy
 from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.files.hub import CONFIG
 from bnuq.findings import Finding, about, note
-from bnuq.forms import check_form, into_evaluation_mode
+from bnuq.forms import check_form, into_evaluation_mode, strided_parts
 from bnuq.frozen import frozen
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
@@ -196,25 +196,24 @@ _MOST_LARGER = 4  # times as many parameters as the file holds, in which shared 
 def _built_with_its_classes(
     construct: Callable[..., Built], arguments: dict[str, Any], checkpoint: Checkpoint
 ) -> tuple[Built, list[Finding]]:
-    """The network that `construct` makes, and notes. Where its number of classes was left open and only that does not
-    fit the file, it is made with the file's."""
+    """The network that `construct` makes, and notes. Where its number of classes was left open, or guessed by the last
+    weight of the file (safetensors has them by name), and only that does not fit, it is made with the file's."""
     assert checkpoint.state is not None
     weights = [value for value in checkpoint.state.values() if value.ndim >= 2]
     built = construct(arch_args=arguments, classes=len(weights[-1]) if weights else None)
     built = replace(built, module=_unwrapped(built.module))
-    if built.classes is not None:
-        return built, [note("classes-from-file", argument=built.classes, classes=len(weights[-1]))]
-    wrong = wrong_shapes(built.module, checkpoint)
+    wrong, name = wrong_shapes(built.module, checkpoint), built.classes or built.classes_left_open
     rows = {len(value) for _, value, parameter in wrong if value.ndim and value.shape[1:] == parameter.shape[1:]}
-    if (name := built.classes_left_open) is None or len(rows) != 1:
+    if name is not None and len(rows) == 1:
+        (classes,) = rows
+        with suppress(BnuqError):  # the message about the first network says what is wrong
+            other = construct(arch_args=arguments | {name: classes})
+            other = replace(other, module=_unwrapped(other.module))
+            if not wrong_shapes(other.module, checkpoint):
+                return other, [note("classes-from-file", argument=name, classes=classes)]
+    if built.classes is None:
         return built, []
-    (classes,) = rows
-    with suppress(BnuqError):  # the message about the first network says what is wrong
-        other = construct(arch_args=arguments | {name: classes})
-        other = replace(other, module=_unwrapped(other.module))
-        if not wrong_shapes(other.module, checkpoint):
-            return other, [note("classes-from-file", argument=name, classes=classes)]
-    return built, []
+    return built, [note("classes-from-file", argument=built.classes, classes=len(weights[-1]))]
 
 
 def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> LoadedModel:
@@ -228,11 +227,12 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
     for key, tensor in module.state_dict().items():
         if is_lazy(tensor):
             raise ModelError(f"{name}: {key} has no shape yet; run the network once on a batch, then evaluate it.")
-        values = tensor.detach().cpu().contiguous()
-        if only_finite and values.is_floating_point() and not values.isfinite().all():
-            raise ModelError(f"{name}: {key} holds NaN or infinity; did the training diverge?")
-        digest.update(f"{key} {values.dtype} {tuple(values.shape)}".encode())
-        digest.update(values.view(torch.uint8).numpy().data if values.ndim else bytes(values.view(1).view(torch.uint8)))
+        for part in strided_parts(tensor.detach()):
+            values = part.cpu().contiguous()
+            if only_finite and values.is_floating_point() and not values.isfinite().all():
+                raise ModelError(f"{name}: {key} holds NaN or infinity; did the training diverge?")
+            digest.update(f"{key} {values.dtype} {tuple(values.shape)}".encode())
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
     checkpoint = Checkpoint(name, digest.hexdigest(), form="in memory", state=None, module=None)
     return LoadedModel(module, checkpoint, arch=None, parameters=parameters_of(module))
 

@@ -11,6 +11,7 @@ from bnuq.errors import SamplingError
 from bnuq.sampling.interception import (
     BatchNormCall,
     CallObserver,
+    addresses_of,
     copied,
     forward,
     undisturbed,
@@ -84,7 +85,7 @@ def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor)
 def slices_in_training(model: nn.Module, batch: Tensor, largest: int) -> bool | None:
     """Whether training mode, too, makes more BatchNorm calls for `batch` than for `largest` of its points; None where
     that cannot be determined."""
-    addresses = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    addresses = addresses_of(model)
     call_counts: Counter[int] = Counter()  # calls that normalise by their batch, by the number of points
 
     def seen(call: object) -> None:

@@ -11,7 +11,6 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
@@ -19,6 +18,7 @@ from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.deviation import Deviation, Difference, deviation_of_samples, difference
+from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, in_float64
 from bnuq.sampling.executor import PlanCost, PlanExecutor
@@ -157,24 +157,23 @@ class Stochastic:
         many draws as pass together: a network may treat that many points differently than when recorded."""
         assert self._executor is not None and self._exact is not None
         for rows in self._executor.tile_sizes(inputs) - self._verified:
-            tile, stacked = inputs[:rows], range(self._executor.work(rows).stacked)
-            draws = sorted({0, stacked[-1]})
-            pair = tile if rows > 1 else torch.cat([tile] * 2)  # a network may drop the axis of a single point
             try:
-                self._prove(
-                    self._exact,
-                    pair,
-                    lambda loop, inputs, draws=draws: loop.passes(inputs, start, draws)[:, :rows],
-                    lambda executor, inputs, draws=draws, stacked=stacked: executor.some_passes(
-                        inputs[:rows], start, stacked, tile=rows, together=len(stacked)
-                    )[draws],
-                    f"it treats {rows} points unlike fewer",
-                )
+                self._verify_tile(inputs[:rows], start, range(self._executor.work(rows).stacked))
             except NotTraceableError as error:
                 self._executor = None
                 self._refuse_plan(error)
                 return
             self._verified.add(rows)
+
+    def _verify_tile(self, tile: Tensor, start: int, stacked: range) -> None:
+        rows, draws = len(tile), sorted({0, stacked[-1]})
+        assert self._exact is not None
+
+        def outputs(executor: PlanExecutor, tile: Tensor) -> Tensor:
+            return executor.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+
+        different = f"it treats {rows} points unlike fewer"
+        self._prove(self._exact, tile, lambda loop, tile: loop.passes(tile, start, draws), outputs, different)
 
     def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""
@@ -301,7 +300,7 @@ class Stochastic:
                 raise NotTraceableError("the device has no float64")
             twin, wide = in_float64(self._model, inputs)
             with narrow:
-                loop = self.plain.on_copy(twin, wide[:3])
+                loop = self.plain.in_float64(twin, find_sites(twin, wide[:3], compare_with_training=False))
                 schedule = replace(self._planned(loop, wide), stackable=executor.plan.stackable)
                 if not _alike(schedule, executor.plan):
                     raise NotTraceableError("in float64 its operations are others")
@@ -452,7 +451,7 @@ class Predictor:
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
         self._learned = learned
         self._engines: dict[tuple, _Independent] = {}
-        self._weights: _Weights | None = None  # that they were made for
+        self._weights: Weights | None = None  # that they were made for
 
     def __call__(self, inputs: Data) -> Tensor:
         inputs = tensor_of(inputs)
@@ -466,7 +465,7 @@ class Predictor:
         return torch.cat(list(blocks), dim=1)
 
     def _engine(self, inputs: Tensor) -> _Independent:
-        weights = _Weights(self._model)
+        weights = Weights(self._model)
         if weights != self._weights:
             self._engines.clear()
             self._weights = weights
@@ -476,44 +475,20 @@ class Predictor:
             sites = find_sites(self._model, example, compare_with_training=self._dropout is not None)
             if self._dropout is not None:
                 if not sites.live_dropouts:
-                    cause = f" that can be sampled ({named})" if (named := listed(sites.hidden)) else ""
+                    dead = [(site.name, site.reason) for site in sites.dropouts if site.p]
+                    cause = f" that can be sampled ({named})" if (named := listed((*sites.hidden, *dead))) else ""
                     raise SamplingError(f"the network has no live dropout{cause}: all T passes would be the same.")
                 warn_of_unsampled(self._model, sites.hidden)
             if self._learned is not None and not sites.live_noises:
-                raise SamplingError("no layer of the network has noise: all T passes would be the same.")
+                named = listed((site.name, site.reason) for site in sites.noises)
+                cause = f" that can be sampled ({named})" if named else ""
+                raise SamplingError(f"no layer of the network has noise{cause}: all T passes would be the same.")
             engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout, learned=self._learned)
             self._engines[kind] = _Independent(engine)
         return self._engines[kind]
 
     def _on_halved(self, _why: str, size: int) -> None:
         self._chunk_size = size
-
-
-class _Weights:
-    """The parameters and buffers of a network at one time; equal where they are the same tensors with the same norms.
-
-    Norms cost one read of the weights, less than a single pass does; version counters would miss what is written to
-    `tensor.data`.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.tensors = [tensor for tensor in chain(model.parameters(), model.buffers()) if not is_lazy(tensor)]
-        tensors_of_kind: dict[tuple, list[Tensor]] = {}
-        for tensor in self.tensors:
-            if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
-                tensors_of_kind.setdefault((tensor.device, tensor.dtype), []).append(tensor)
-        with torch.inference_mode():
-            self.norms = [torch.stack(torch.ops.aten._foreach_norm(group)) for group in tensors_of_kind.values()]
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Weights)
-            and [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in self.tensors]
-            == [(id(tensor), tensor.data_ptr(), tensor.dtype) for tensor in other.tensors]
-            and all(map(torch.equal, self.norms, other.norms))
-        )
-
-    __hash__ = None  # pyrefly: ignore
 
 
 def predict(

@@ -27,7 +27,7 @@ from bnuq.sampling.interception import (
 )
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
-from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, tensor_output
+from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, output_rows
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.trace import uneven_parts
@@ -49,8 +49,9 @@ class Exactness:
     """How closely MCBN of one mini-batch of `points` reproduces the training-mode forward of that mini-batch.
 
     `deviation` is the largest difference between their outputs, in units of the spread of its output over the points;
-    None where there is no training-mode forward to compare with, for the reason `why_not`. `fixed` names modules, each with the reason, that
-    behave differently in training mode and cannot be sampled: both forwards have them in evaluation mode.
+    None where there is no training-mode forward to compare with, for the reason `why_not`.
+    `fixed` names modules, each with the reason, that behave differently in training mode and cannot be sampled: both
+    forwards have them in evaluation mode.
     """
 
     points: int
@@ -67,8 +68,8 @@ def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     """
     with undisturbed(model):
         states = _generators()
-        together = tensor_output(forward(model, inputs.clone()))
-        parts = _in_parts(lambda part, _: tensor_output(forward(model, part.clone())), inputs, 0)
+        together = output_rows(model, inputs)
+        parts = _in_parts(lambda part, _: output_rows(model, part), inputs, 0)
         passed = bool(together.isfinite().any()) and not _generator_used(states)
         if passed and difference(parts, together).proves(_DOUBTFUL):
             return together
@@ -81,9 +82,9 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     """The outputs of the network in evaluation mode; SamplingError with the cause where a second forward of the same
     inputs gives others, or where none is finite. `where` names the inputs."""
     with undisturbed(model):
-        first = tensor_output(forward(model, inputs.clone()))
+        first = output_rows(model, inputs)
         states = _generators()
-        again = tensor_output(forward(model, inputs.clone()))
+        again = output_rows(model, inputs)
         if first.numel() and not bool(first.isfinite().any()):
             raise _not_finite(model, inputs, first, where)
         change, generator = difference(again, first), _generator_used(states)
@@ -169,8 +170,8 @@ def _why_not_finite(model: nn.Module, inputs: Tensor) -> str:
 
 def check_independent(model: nn.Module, inputs: Tensor, *, where: str = "", outputs: Tensor | None = None) -> float:
     """How far the outputs (n, …) of `model` in evaluation mode lie from those of the same points in smaller chunks,
-    in units of their spread over the points; SamplingError where that is more than rounding. `where` names the inputs, whose `outputs`
-    are computed where they are not known."""
+    in units of their spread over the points; SamplingError where that is more than rounding. `where` names the inputs,
+    whose `outputs` are computed where they are not known."""
 
     def check(network: nn.Module, inputs: Tensor) -> tuple[float, bool]:
         known = outputs if network is model else None
@@ -185,7 +186,9 @@ def check_samples_independent(loop: PlainLoop, inputs: Tensor, *, start: int = 0
     in smaller chunks, by more than rounding. Unlike `check_independent`, it needs no running statistics."""
 
     def check(network: nn.Module, inputs: Tensor) -> tuple[None, bool]:
-        of_network = loop if network is loop.model else loop.on_copy(network, inputs[:3])
+        of_network = loop
+        if network is not loop.model:
+            of_network = loop.in_float64(network, find_sites(network, inputs[:3], compare_with_training=False))
         run = _sampled(network, of_network.sites, of_network.statistics, loop.dropout, loop.noise)
         return None, _independent(network, run, inputs, "", start=start)[0].proves(_DOUBTFUL)
 
@@ -198,7 +201,7 @@ _Run = Callable[[Tensor, int], Tensor]  # inputs and the number of the first of 
 def _evaluated(model: nn.Module) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:  # noqa: ARG001 - the points' numbers do not matter here
         with undisturbed(model):
-            return tensor_output(forward(model, inputs.clone())).clone()
+            return output_rows(model, inputs).clone()
 
     return outputs
 
@@ -208,7 +211,7 @@ def _sampled(
 ) -> _Run:
     def outputs(inputs: Tensor, start: int) -> Tensor:
         with undisturbed(model), SamplePass(sites, statistics, dropout, noise, draw=0, start=start):
-            return tensor_output(forward(model, inputs.clone())).clone()
+            return output_rows(model, inputs).clone()
 
     return outputs
 
@@ -232,13 +235,9 @@ def _independent(
 
 
 def _in_parts(run: _Run, inputs: Tensor, start: int) -> Tensor:
-    """The outputs of these points in uneven parts, none of a single point, of which some networks drop an axis."""
-    outputs, first = [], 0
-    for size in uneven_parts(len(inputs)):
-        begin = max(0, min(first, first + size - 2))
-        outputs.append(run(inputs[begin : first + size], start + begin)[first - begin :])
-        first += size
-    return torch.cat(outputs)
+    """The outputs of these points in uneven parts."""
+    parts = inputs.split(uneven_parts(len(inputs)))
+    return torch.cat([run(part, first) for part, first in zip(parts, (start, start + len(parts[0])), strict=False)])
 
 
 def _percent(change: Difference) -> str:
@@ -341,9 +340,7 @@ class Narrow(Mode):
         return result
 
 
-def _compared(
-    model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]
-) -> tuple[Exactness, bool]:
+def _compared(model: nn.Module, sites: Sites, batch: Tensor, layers: Sequence[BatchNormSite]) -> tuple[Exactness, bool]:
     """What `check_exact` finds, and whether rounding hides nothing from it."""
     with undisturbed(model):
         try:

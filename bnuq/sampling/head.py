@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bnuq.errors import BnuqError
 from bnuq.frozen import frozen
-from bnuq.sampling.interception import Mode, aten, forward, positional, tensors_in, undisturbed, written_by
+from bnuq.sampling.interception import Mode, aten, forward, positional, storages_of, tensors_in, undisturbed, written_by
 
 _AFTER = {aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten.sigmoid}  # from logits to outputs
 _UNCHANGED = {aten.view, aten.reshape, aten._unsafe_view, aten.alias, aten.detach, aten.squeeze, aten.unsqueeze}
@@ -62,19 +62,21 @@ class HeadRecorder(Mode):
         super().__init__()
         self._linear: tuple[Tensor, Tensor, Tensor | None, Tensor] | None = None
         self._since: dict[int, Tensor] = {}  # by identity: the output of the linear layer, and what stands for it
+        self._kept: set[int] = set()  # storages of the layer's input and output
         self._last = "nothing"
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        if not self._kept.isdisjoint(storages_of(tuple(written_by(func, args, kwargs)))):
+            self._since = {}  # what the layer was given or gave is no longer that, or a part of it is not
         if not isinstance(result, Tensor):
             return result
         packet = func.overloadpacket
         if packet is aten.linear:
             inputs, weight, bias = positional(func, args, kwargs)
             self._linear, self._since = (inputs, weight, bias, result), {id(result): result}
-        elif any(id(tensor) in self._since for tensor in written_by(func, args, kwargs)):
-            self._since = {}  # it is no longer what the layer gave
+            self._kept = storages_of((inputs, result))
         elif packet in _AFTER | _UNCHANGED and any(id(tensor) in self._since for tensor in tensors_in(args)):
             self._since[id(result)] = result
         self._last = packet.__name__

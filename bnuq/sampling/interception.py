@@ -39,7 +39,7 @@ import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
 from bnuq import devices
 from bnuq.arithmetic import Rounding
 from bnuq.errors import BnuqError, SamplingError
-from bnuq.forms import check_form, into_evaluation_mode, uncompiled
+from bnuq.forms import check_form, into_evaluation_mode, strided_parts, uncompiled
 from bnuq.frozen import frozen
 from bnuq.randomness import generators_restored, one_thread
 from bnuq.sampling.inputs import form_of
@@ -131,6 +131,7 @@ class NoiseCall:
     second: Tensor | float
     into: Tensor | None
     name: str  # of the operation
+    is_complex: bool = False  # the numbers are real and imaginary parts, on a last axis
 
     def means(self) -> Tensor:
         """The result of the operation where every number is its mean."""
@@ -139,11 +140,18 @@ class NoiseCall:
 
     def result(self, numbers: Tensor) -> Tensor:
         """The result of the operation that gives these numbers."""
-        values = numbers.to(self.dtype) if self.dtype.is_floating_point else numbers.round().to(self.dtype)
-        return values.expand(self.shape) if self.into is None else self.into.copy_(values)
+        values = (numbers if self.dtype.is_floating_point else numbers.round()).to(self.dtype).expand(self.shape)
+        values = torch.view_as_complex(values.contiguous()) if self.is_complex else values
+        return values if self.into is None else self.into.copy_(values)
 
 
 def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
+    """The `noise_request` that this operation of a forward is; None where the forward has seeded torch's generator."""
+    call = noise_request(func, args, kwargs)
+    return None if call is None or is_seeded() else call
+
+
+def noise_request(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
     """The request for random numbers that this dispatched operation is; None for any other operation, and where the
     network draws from a generator of its own, which may be seeded so that the numbers are always the same."""
     packet = func.overloadpacket
@@ -163,16 +171,31 @@ def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
         "uniform": (given.get("from", 0.0), given.get("to", 1.0)),
         "bernoulli": (given.get("p", given.get("self")), 0.0),
     }[family]
+    dtype = given.get("dtype") or default
+    if is_complex := dtype.is_complex:
+        if family != "normal" or isinstance(first, Tensor) or isinstance(second, Tensor):
+            raise SamplingError(f"the network draws complex random numbers ({packet.__name__}). Draw real ones.")
+        # of each part the variance is a half
+        shape, dtype, second = (*shape, 2), dtype.to_real(), second * 0.5**0.5
     return NoiseCall(
         family=family,
         shape=tuple(shape),
-        dtype=given.get("dtype") or default,
+        dtype=dtype,
         device=given.get("device") or device,
         first=first,
         second=second,
         into=given["self"] if packet.__name__.endswith("_") else None,
         name=packet.__name__,
+        is_complex=is_complex,
     )
+
+
+_SEED = 0x6A09E667 << 32  # bits of √2, which nobody else begins a seed with
+
+
+def is_seeded() -> bool:
+    """Whether a forward that may be noisy has seeded torch's generator, in the block of `undisturbed`."""
+    return torch.default_generator.initial_seed() >> 32 != _SEED >> 32
 
 
 class _Means(Mode):
@@ -325,6 +348,8 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
             check_form(model)
         if not (evaluation and model in _NOISELESS):
             restoring.enter_context(generators_restored())
+        if model not in _NOISELESS:  # by its own seed a later one is noticed
+            torch.default_generator.manual_seed(_SEED + int(torch.randint(2**32, (), device="cpu")))
         modes = [(module, module.training) for module in model.modules()]
         buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
         values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
@@ -370,9 +395,8 @@ class _SavedValues:
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         groups: dict[Any, list[Tensor]] = {}
-        for tensor in tensors:
-            is_single = tensor.is_quantized or tensor.layout is not torch.strided
-            is_single |= not (is_single or devices.is_host(tensor.device) or tensor.is_contiguous())
+        for tensor in chain.from_iterable(map(strided_parts, tensors)):
+            is_single = tensor.is_quantized or not (devices.is_host(tensor.device) or tensor.is_contiguous())
             groups.setdefault(id(tensor) if is_single else (tensor.device, tensor.dtype), []).append(tensor)
         with torch.inference_mode():
             self._saved = [(group, _joined(group), [tensor.shape for tensor in group]) for group in groups.values()]
@@ -382,12 +406,23 @@ class _SavedValues:
         for group, saved, shapes in self._saved:
             parts = [saved] if len(group) == 1 else saved.split([shape.numel() for shape in shapes])
             before = parts if len(group) == 1 else [part.view(size) for part, size in zip(parts, shapes, strict=True)]
-            if not devices.is_host(saved.device) and group[0].layout is torch.strided and group[0].is_contiguous():
+            if not devices.is_host(saved.device) and group[0].is_contiguous():
                 torch._foreach_copy_([tensor.data for tensor in group], before)
             elif not torch.equal(_joined(group), saved):
                 for tensor, values in zip(group, before, strict=True):
                     if not torch.equal(tensor, values):
                         tensor.copy_(values)
+
+
+def addresses_of(model: nn.Module) -> set[int]:
+    """The memory addresses of the network's parameters and buffers."""
+    tensors = chain(model.parameters(), model.buffers())
+    return {part.data_ptr() for tensor in tensors for part in strided_parts(tensor)}
+
+
+def storages_of(tensors: Any) -> set[int]:
+    """What identifies the memory of all tensors in the arguments or the result of an operation."""
+    return {part.untyped_storage()._cdata for tensor in tensors_in(tensors) for part in strided_parts(tensor)}
 
 
 def _joined(tensors: Sequence[Tensor]) -> Tensor:

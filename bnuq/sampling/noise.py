@@ -57,7 +57,8 @@ class Noise:
         if axis is not None:
             others = shape[:axis] + shape[axis + 1 :]
             first = start * site.rows * math.prod(others)
-            values = self._values(site, math.prod(shape), draw, first).reshape(shape[axis], *others)
+            values = self._values(site, math.prod(shape), draw, first).reshape(-1, site.rows, *others)
+            values = (values.swapaxes(0, 1) if site.interleaved else values).reshape(shape[axis], *others)
             return devices.upload(_tensor(np.moveaxis(values, 0, axis), dtype), device)
         key = (draw, site.order, dtype, device)
         if key not in self._kept:

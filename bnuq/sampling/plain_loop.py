@@ -13,6 +13,7 @@ from bnuq import devices
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import BatchNormCalls
+from bnuq.sampling.digests import is_of
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -26,8 +27,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
-from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites, fingerprint
+from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)
 
@@ -60,10 +60,7 @@ class Evaluation:
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:  # noqa: ARG002 - the points' numbers do not matter here
         with undisturbed(self._model):
-            output = with_autograd_if_needed(
-                lambda: forward(self._model, inputs.clone())
-            )  # it may write into its input
-            return tensor_output(output)[None]
+            return with_autograd_if_needed(lambda: output_rows(self._model, inputs))[None]
 
 
 class Ensemble:
@@ -115,13 +112,13 @@ class PlainLoop:
                     "not hold it: outputs would depend on which points pass together. Draw omega over all layers."
                 )
 
-    def on_copy(self, model: nn.Module, example: Tensor) -> PlainLoop:
-        """The same draws on a copy of the network in another type, that of the `example`, a few points."""
+    def in_float64(self, model: nn.Module, sites: Sites) -> PlainLoop:
+        """The same draws on a copy of the network in float64, whose sites these are."""
         twin = copy.copy(self)
-        twin.model, twin.sites = model, find_sites(model, example, compare_with_training=False)
+        twin.model, twin.sites = model, sites
         twin.statistics = {
-            other.key: (self.statistics[site.key][0].to(example.dtype), self.statistics[site.key][1].to(example.dtype))
-            for site, other in zip(self.sites.batchnorms, twin.sites.batchnorms, strict=True)
+            other.key: (self.statistics[site.key][0].double(), self.statistics[site.key][1].double())
+            for site, other in zip(self.sites.batchnorms, sites.batchnorms, strict=True)
             if site.key in self.statistics
         }
         return twin
@@ -134,9 +131,9 @@ class PlainLoop:
     def sample(self, inputs: Tensor, start: int, draw: int) -> Tensor:
         """The pass of one draw, inside `undisturbed`."""
         with self.sample_pass(start, draw) as sample_pass:
-            output = forward(self.model, inputs.clone())  # a network may write into its input
+            output = output_rows(self.model, inputs)
         sample_pass.check_complete()
-        return tensor_output(output).clone()
+        return output.clone()
 
     def sample_pass(self, start: int, draw: int) -> SamplePass:
         """What replaces the network's operations in the pass of one draw."""
@@ -204,6 +201,13 @@ class SamplePass(Mode):
         return site
 
 
+def output_rows(model: nn.Module, inputs: Tensor) -> Tensor:
+    """The outputs of one forward, inside `undisturbed`. It is given a copy of the inputs, into which a network may
+    write, and of a single point two, as it may drop the axis of one."""
+    copied = torch.cat([inputs] * 2) if len(inputs) == 1 else inputs.clone()
+    return tensor_output(forward(model, copied))[: len(inputs)]
+
+
 def tensor_output(output: Any) -> Tensor:
     """The output of a network, if it is one tensor of (points, outputs); otherwise SamplingError, or ModelError
     for a dict in which several may be meant."""
@@ -218,6 +222,12 @@ def tensor_output(output: Any) -> Tensor:
         raise SamplingError(
             f"the network's output is {form}; expected one tensor of shape (points, outputs). Wrap the network in an "
             "--arch factory that returns the tensor to be scored."
+        )
+    if not output.is_floating_point():
+        kind = str(output.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"the network's output is {kind}; expected floating-point numbers, such as the logits that classes are "
+            "chosen by. Wrap the network in an --arch factory that returns them."
         )
     return output
 
@@ -248,7 +258,7 @@ def _statistics_by_call(
         layer_dtype = dtype if site.running_mean is None else site.running_mean.dtype
         mean, var = (devices.upload(torch.from_numpy(v), device, layer_dtype) for v in (layer.mean, layer.var))
         statistics[site.key] = mean, var
-    if fingerprint(model) != omega.fingerprint:
+    if not is_of(omega.fingerprint, model):
         raise SamplingError(
             "omega was drawn from another network: the layers have the same names and sizes, but the weights differ. "
             "Draw it again from this one."

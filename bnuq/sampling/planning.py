@@ -13,8 +13,8 @@ from bnuq.sampling.interception import aten
 from bnuq.sampling.layers import LAYERS
 from bnuq.sampling.pooling import pooled_first
 from bnuq.sampling.schedule import Level, Plan
-from bnuq.sampling.sites import DropoutSite
-from bnuq.sampling.trace import Operation, PerRow, Ref, Trace
+from bnuq.sampling.sites import BatchNormSite, DropoutSite
+from bnuq.sampling.trace import NotTraceableError, Operation, PerRow, Ref, Trace, refs_in
 
 
 def plan(
@@ -33,6 +33,12 @@ def plan(
     operations = trace.operations
     live = live_of(operations)
     levels = _levels(trace, live)
+    at_level = tuple(zip(operations, levels, strict=True))
+    once = set(trace.constants).union(*(operation.outputs for operation, level in at_level if level is Level.ONCE))
+    for operation, is_live in zip(operations, live, strict=True):
+        is_batchnorm = is_live and isinstance(operation.site, BatchNormSite)
+        if is_batchnorm and not once.issuperset(refs_in(operation.arguments[1:3])):
+            raise NotTraceableError("the scale or the shift of a BatchNorm is computed in every pass")
     folded = foldable_layers(trace, levels, live, rows)
     swallowed = {id(layer) for layer in folded.values()}
     positions = _needed(trace, swallowed, folded, goals)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from bnuq.errors import SamplingError
 from bnuq.frozen import frozen
 from bnuq.sampling.executor import PlanExecutor
-from bnuq.sampling.interception import aten, noise_call
+from bnuq.sampling.interception import aten, noise_request
 from bnuq.sampling.noise import answered
 from bnuq.sampling.program import StepContext, plain_step
 from bnuq.sampling.program_draws import Augmentation, BankDraws, MaskDraws, Numbers
@@ -286,7 +286,7 @@ def _run(operation: Operation, values: list[Any], rows: Any, noise: Tensor | Non
         function = aten.reshape.default  # values may have another layout than in the recording
 
     def drawn(*args: Any, **named: Any) -> Tensor:
-        call = noise_call(function, args, named)
+        call = noise_request(function, args, named)
         assert call is not None and noise is not None
         return answered(call, noise)
 

@@ -21,11 +21,14 @@ from bnuq.sampling.interception import (
     DropoutCall,
     Mode,
     NoiseCall,
+    addresses_of,
     copied,
     forward,
+    is_seeded,
     noise_call,
     positional,
     stochastic_call,
+    storages_of,
     tensors_in,
     undisturbed,
 )
@@ -111,7 +114,7 @@ class _CallRecorder(Mode):
         self._owners = {
             tensor.data_ptr(): original_name(name.rpartition(".")[0])
             for name, tensor in (*model.named_parameters(), *model.named_buffers())
-            if not is_lazy(tensor) and tensor.numel()
+            if tensor.layout is torch.strided and not is_lazy(tensor) and tensor.numel()
         }
         self._inside: list[str] = [""]
         self._data = {inputs.untyped_storage()._cdata}  # storages that depend on the input
@@ -129,15 +132,14 @@ class _CallRecorder(Mode):
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__.endswith("batch_norm_backward"):
             self._backwards |= {tensor.data_ptr() for tensor in tensors_in((args, kwargs))}
-        depends = any(t.untyped_storage()._cdata in self._data for t in tensors_in((args, kwargs)))
+        depends = not self._data.isdisjoint(storages_of((args, kwargs)))
         if depends:
-            for tensor in tensors_in(result):
-                self._data.add(tensor.untyped_storage()._cdata)
-                self._alive.append(tensor)
+            self._data |= storages_of(result)
+            self._alive += tensors_in(result)
         call = (
             stochastic_call(func, args, kwargs)
             or noise_call(func, args, kwargs)
-            or _hidden_randomness(func, args, kwargs)
+            or (None if is_seeded() else _hidden_randomness(func, args, kwargs))
         )
         if call is not None:
             layer = self._owners.get(call.address) if isinstance(call, BatchNormCall) and call.address else None
@@ -179,7 +181,6 @@ def training_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall] | Non
     batchnorms = [traced.call for traced in calls if isinstance(traced.call, BatchNormCall)]
     if isinstance(model, torch.jit.ScriptModule) and not any(call.training for call in batchnorms):
         return None  # the mode of a traced network is fixed: train() has no effect
-    addresses = {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    if any(call.address in addresses for call in batchnorms):
+    if any(call.address in addresses_of(model) for call in batchnorms):
         return None  # a function with a reference to the original runs the original's layers
     return calls

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from bnuq.errors import SamplingError
 from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -43,8 +44,11 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
     recordings = []
     for rows in (2, 3):
         recorder = _Recorder(sites, three[:rows].clone())
-        with recorder, _ReadGuard(recorder):
-            output = forward(model, recorder.input.clone())  # the network may write into its input
+        try:
+            with recorder, _ReadGuard(recorder):
+                output = forward(model, recorder.input.clone())  # the network may write into its input
+        except SamplingError as error:
+            raise recorder.refusal or error from error  # TorchScript makes an error of its own of it
         recordings.append((recorder, recorder.number_of_output(output)))
         if rows == 2:
             recorder.free()
@@ -91,6 +95,8 @@ class _Recorder(Mode):
         self.tensors: list[Tensor] = []
         self.numbers: dict[int, int] = {}  # id of a tensor object → number of its latest value
         self.constants: dict[int, Tensor] = {}
+        self.refusal: NotTraceableError | None = None
+        """Why the latest operation was not recorded."""
         self._batchnorms = {site.key: site for site in sites.batchnorms}
         self._dropouts = sites.dropouts
         self._batchnorm_calls = BatchNormCalls(sites.batchnorms)
@@ -105,7 +111,9 @@ class _Recorder(Mode):
         if noise is not None and noise.into is None and not self._noises:
             return self._means(noise, args)
         if call is None and noise is None:
-            _check_recordable(func, args, kwargs)
+            self.refusal = _why_not_recordable(func, args, kwargs)
+            if self.refusal is not None:
+                raise self.refusal
         site = self._site(call) if noise is None else self._noise_site(noise)
         arguments = tuple(self._named(value) for value in positional(func, args, kwargs))
         written = [self.numbers[id(tensor)] for tensor in written_by(func, args, kwargs)]
@@ -149,7 +157,7 @@ class _Recorder(Mode):
     def _means(self, call: NoiseCall, args: tuple) -> Tensor:
         """The means of noise that is not drawn: a constant, or numbers of the shape of another tensor."""
         means = call.means()
-        if args and isinstance(args[0], Tensor) and means.numel():
+        if args and isinstance(args[0], Tensor) and means.numel() and not call.is_complex:
             value = means.flatten()[0].item()
             if bool((means == value).all()):
                 options = (call.dtype, None, call.device, None, None)
@@ -158,8 +166,8 @@ class _Recorder(Mode):
         return means
 
     def _noise_site(self, call: NoiseCall) -> NoiseSite:
-        if call.into is not None:
-            raise NotTraceableError(f"{call.name} writes random numbers into a tensor")
+        if call.into is not None or call.is_complex:
+            raise NotTraceableError(f"{call.name} makes complex random numbers or writes them into a tensor")
         site = self._noise_calls.site(call)
         if not site.stochastic or site.batch_axis is not None:
             raise NotTraceableError("it draws random numbers for each point")
@@ -204,7 +212,7 @@ _OF_GRADIENTS = {aten.detach_, aten.requires_grad_}  # they do not change the da
 _OF_SHAPE = {"size", "stride", "dim", "numel", "storage_offset", "result_type", "can_cast"}  # they read no data
 
 
-def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
+def _why_not_recordable(func: Any, args: tuple, kwargs: dict) -> NotTraceableError | None:
     name, arguments = (
         _name(func),
         dict(zip((a.name for a in func._schema.arguments), positional(func, args, kwargs), strict=True)),
@@ -219,7 +227,9 @@ def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
         reads_shape = name.removeprefix("sym_") in _OF_SHAPE or (name.startswith("is_") and name != "is_nonzero")
         is_data_dependent = bool(func._schema.returns) and not reads_shape
     if is_data_dependent:
-        raise NotTraceableError(f"{name} lets its path or its sizes depend on the data")
+        return NotTraceableError(f"{name} lets its path or its sizes depend on the data")
+    if any(tensor.layout is not torch.strided for tensor in tensors_in(tuple(arguments.values()))):
+        return NotTraceableError(f"{name} computes with a sparse tensor")
     rate = arguments.get("dropout_p", arguments.get("dropout"))
     active = (
         arguments.get("train", arguments.get("training", True))
@@ -227,7 +237,8 @@ def _check_recordable(func: Any, args: tuple, kwargs: dict) -> None:
         else rate > 0 and arguments.get("train", True)
     )
     if torch.Tag.nondeterministic_seeded in func.tags and active:
-        raise NotTraceableError(f"{name} draws random numbers")
+        return NotTraceableError(f"{name} draws random numbers")
+    return None
 
 
 def _name(func: Any) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bnuq.sampling.dropout import Dropout, dropped
-from bnuq.sampling.interception import DropoutCall, noise_call
+from bnuq.sampling.interception import DropoutCall, noise_request
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.program import Step, StepContext, plain_step
 from bnuq.sampling.sites import DropoutSite, NoiseSite
@@ -89,7 +89,7 @@ def noise_step(operation: Operation, noise: Noise) -> Step:
     assert isinstance(site, NoiseSite)
 
     def recorded_call(*arguments: Any, **named: Any) -> Any:
-        return noise_call(function, arguments, named)
+        return noise_request(function, arguments, named)
 
     run = plain_step(function, operation.arguments, operation.result, recorded_call)
     (result,) = operation.outputs

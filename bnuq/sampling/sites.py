@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from bnuq import devices
 from bnuq.errors import RequestError
-from bnuq.forms import original_name
 from bnuq.frozen import frozen
-from bnuq.randomness import one_thread
 
 
 @frozen
@@ -94,6 +89,7 @@ class NoiseSite(Site):
     shape: tuple[int, ...] = ()
     batch_axis: int | None = None  # the axis along which points lie; None where all points share the numbers
     rows: int = 1  # entries along that axis that one point contributes
+    interleaved: bool = False  # the first entries of all points come before the second entries
 
 
 @frozen
@@ -162,19 +158,3 @@ def select_layers(sites: Sequence[BatchNormSite], layers: str | Sequence[str]) -
                 f"glob patterns over these names: {', '.join(site.name for site in sites)}."
             )
     return tuple(site for site in sites if any(fnmatchcase(site.name, pattern) for pattern in patterns))
-
-
-@one_thread()  # none whose forward is changing the buffers
-def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes and a sample of the values of the network's parameters and buffers."""
-    tensors = {
-        name: tensor.detach()
-        for name, tensor in model.state_dict().items()
-        if isinstance(tensor, Tensor) and not name.endswith("num_batches_tracked")
-    }
-    digest = hashlib.sha256()
-    some = {name: t.reshape(-1)[:: max(1, t.numel() // 256)].to(torch.float32) for name, t in tensors.items()}
-    for name, values in devices.fetch(some).items():
-        digest.update(f"{original_name(name)}{tuple(tensors[name].shape)}".encode())
-        digest.update(values.tobytes())
-    return digest.hexdigest()

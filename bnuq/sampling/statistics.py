@@ -19,6 +19,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import Difference
+from bnuq.sampling.digests import fingerprint
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
 from bnuq.sampling.inputs import Data, tensor_of
@@ -29,7 +30,7 @@ from bnuq.sampling.plain_loop import SamplePass
 from bnuq.sampling.planning import plan
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.sites import BatchNormSite, Sites, fingerprint, select_layers
+from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs, other_inputs, uneven_parts
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 

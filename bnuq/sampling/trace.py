@@ -114,9 +114,8 @@ def filled(tree: Any, rows: int) -> Any:
 
 def uneven_parts(rows: int) -> tuple[int, ...]:
     """The sizes of two unequal parts of so many rows, such as 5 and 3: points that depend on one another, or on their
-    place, give other outputs then. Of many rows, no place has the same remainder by 2, 3, 4 or 5 in its part. Fewer
-    than three rows stay together."""
-    if rows < 3:
+    place, give other outputs then. Of many rows, no place has the same remainder by 2, 3, 4 or 5 in its part."""
+    if rows < 2:
         return (rows,)
     middle = rows // 2 + 1
     first = next((size for size in range(middle, 6, -1) if math.gcd(size, 60) == 1), min(middle, rows - 1))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.forms import strided_parts
 from bnuq.sampling.deviation import difference, tolerance
 from bnuq.sampling.interception import (
     BatchNormCall,
@@ -109,7 +110,7 @@ def _main(output: Any) -> Any:
 
 
 def _tensors_of(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+    return [part for tensor in (*model.parameters(), *model.buffers()) for part in strided_parts(tensor)]
 
 
 _ModuleCall = tuple[str, str, list[Tensor], list[Tensor]]  # path, path of the caller, digests of inputs and outputs

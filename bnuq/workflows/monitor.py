@@ -30,9 +30,9 @@ from bnuq.monitoring.features import LAST_LAYER, Watch, features_of
 from bnuq.monitoring.testing import Wealth, absorbed, compared
 from bnuq.progress import Progress, silent
 from bnuq.records.monitor import Baseline, Monitored, Stream, WatchedBlock, read_baseline, read_stream, write
+from bnuq.sampling.digests import fingerprint, is_of
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.sites import fingerprint
 from bnuq.tasks import Task, task_named
 from bnuq.workflows.requests import check_monitor
 
@@ -237,7 +237,7 @@ class Session:
     def _check_form(self, points: Points) -> None:
         """Raise ResultError for a baseline of another network, DataError for points of another form."""
         baseline = self.baseline
-        if fingerprint(self.loaded.module) != baseline.model["fingerprint"]:
+        if not is_of(baseline.model["fingerprint"], self.loaded.module):
             where = "the baseline" if baseline.path is None else str(baseline.path)
             raise ResultError(
                 f"{where} was made with other weights than those of {self.run.checkpoint.name}. Make one of this "

@@ -17,6 +17,7 @@ from bnuq.monitoring.features import Watch
 from bnuq.monitoring.program import Drift
 from bnuq.records.monitor import read_baseline
 from bnuq.sampling.bank_tiles import BankEngine
+from bnuq.sampling.digests import is_of
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.laplace import LastLayerPasses
@@ -25,7 +26,6 @@ from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.sampling.predictor import LastLayerDraws, SamplePasses
 from bnuq.sampling.program_draws import Augmentation, BankDraws
 from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.sites import fingerprint
 
 
 def pass_modules(subject: Subject, engine: Engine, inputs: Tensor) -> list[SamplePasses]:
@@ -63,7 +63,7 @@ def drift_module(path: Path, subject: Subject, loaded: LoadedModel, inputs: Tens
     """What says how far points are from the baseline of a file; ResultError where that is of another network,
     RequestError where its inputs are made otherwise."""
     baseline = read_baseline(path)
-    if fingerprint(loaded.module) != baseline.model["fingerprint"]:
+    if not is_of(baseline.model["fingerprint"], loaded.module):
         raise ResultError(f"{path} was made with other weights than those of {subject.run.checkpoint.name}.")
     if list(inputs.shape[1:]) != baseline.inputs["shape"] or subject.pipeline.normalize != baseline.normalize:
         raise RequestError(f"--monitor {path}: its inputs have another shape or normalisation than those of the run.")

@@ -25,7 +25,18 @@ PICKS = {
     "sequence": ("last", "index of rows", "gather", "take along", "mean", "packed", "one step a loop"),
     "image": ("mean", "index of rows", "gather", "flat"),
 }
-CHANGES = ("none", "none", "cache", "buffer cache", "view written", "apply_", "branch", "place", "place of three", "clamp")
+CHANGES = (
+    "none",
+    "none",
+    "cache",
+    "buffer cache",
+    "view written",
+    "apply_",
+    "branch",
+    "place",
+    "place of three",
+    "clamp",
+)
 MASKS = ("none", "-1e4", "-1e9", "added -1e9", "-inf", "by point")
 OFFSETS = (0.0, 0.0, 50.0, 1013.0, 5000.0)
 SCALES = (1.0, 1.0, 1e-6, 1e-3, 1e3, 1e6)
@@ -191,7 +202,7 @@ def reference_passes(network: Network, x: Tensor, draws: dict[str, Any]) -> Tens
                 outputs.append(twin(wide))
         return torch.stack(outputs)
     loop = PlainLoop(network, find_sites(network, x[:3]), **draws)
-    return loop.on_copy(twin, wide[:3]).passes(wide)
+    return loop.in_float64(twin, find_sites(twin, wide[:3])).passes(wide)
 
 
 def deviation(outputs: Tensor, expected: Tensor) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import safetensors.torch
 import torch
 from findings_of import noted, values_of
 from torch import nn
@@ -35,6 +36,18 @@ class Net(nn.Module):
 
 def passing_on(**arguments):
     return Net(**arguments)
+
+class Required(nn.Module):
+    def __init__(self, n_classes):
+        super().__init__()
+        self.block, self.project = nn.Linear(6, 4), nn.Linear(4, 5)
+        self.fc = nn.Linear(5, n_classes)
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.b.weight = self.a.weight
 
 def other_name(outputs=1000):
     return plain(outputs)
@@ -118,3 +131,20 @@ def test_a_rate_of_dropout_left_at_0_is_known_by_its_parameter(folder: Path, nam
 def test_the_likeliest_rates_of_dropout_come_first() -> None:
     built = Built(nn.Identity(), {"attn_drop": 0.0, "drop_path_rate": 0.0, "bias": False, "p": 0, "dropout": 0.0})
     assert built.dropout_left_at_0 == ("dropout", "p", "attn_drop")
+
+
+def test_the_last_weight_by_name_need_not_be_that_of_the_classes(folder: Path) -> None:
+    state = network("Required", n_classes=7).state_dict()
+    safetensors.torch.save_file(state, folder / "required.safetensors")
+    found = loaded(folder, "net.py:Required", "required.safetensors")
+    assert found.module.fc.out_features == 7
+    assert values_of(found, "classes-from-file")["classes"] == 7
+
+
+def test_two_values_of_one_tensor_are_refused(folder: Path) -> None:
+    state = network("Tied").state_dict()
+    torch.save({name: value.clone() for name, value in state.items()}, folder / "tied.pt")
+    assert torch.equal(loaded(folder, "net.py:Tied", "tied.pt").module.b.weight, state["a.weight"])
+    torch.save(state | {"b.weight": state["a.weight"] + 1}, folder / "untied.pt")
+    with pytest.raises(ModelError, match=r"a\.weight and b\.weight differ, and are one tensor in net\.py:Tied"):
+        loaded(folder, "net.py:Tied", "untied.pt")

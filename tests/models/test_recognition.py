@@ -205,3 +205,12 @@ def test_weights_of_no_known_network_are_asked_about_as_before(weights, known_as
     with pytest.raises(RequestError, match=r"--arch file\.py:factory"):
         load_model(weights)
     assert suggested_architectures(loading.read_checkpoint(weights)) == ("file.py:factory",)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_whether_a_network_scales_its_inputs_is_asked(weights, known_as, name):
+    known_as([f"torchvision:{name}"])
+    for asked in ({}, {"arch": f"torchvision:{name}"}):
+        with pytest.raises(RequestError, match=f"--arch torchvision:{name} --arch-arg transform_input=true"):
+            load_model(weights, **asked)

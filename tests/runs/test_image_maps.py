@@ -81,8 +81,8 @@ def test_uncertainty_near_boundaries_is_the_mean_of_those_pixels(result, network
         assert found.value == pytest.approx(entropy[band].mean(), rel=1e-4)
         ratio = entropy[band].mean()
         influence = [(entropy[i][band[i]] - ratio).sum() / (band.sum() / IMAGES) for i in range(IMAGES)]
-        # An entropy of float32 is rounded by eps/2 of itself or a few times that; the mean of an image's pixels, were all
-        # rounded alike, by at most as much, and the standard error of their mean over the images by that over √n.
+        # An entropy of float32 is rounded by eps/2 of itself or a few times that; the mean of an image's pixels, were
+        # all rounded alike, by at most as much, and the standard error of their mean over the images by that over √n.
         rounding = np.finfo(np.float32).eps * ratio / IMAGES**0.5
         assert found.se == pytest.approx(np.std(influence, ddof=1) / IMAGES**0.5, abs=rounding)
     whole = np.minimum(away, 16).astype(int)

@@ -11,8 +11,8 @@ from scipy import stats
 import bnuq
 from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
+from bnuq.sampling.digests import fingerprint
 from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.sites import fingerprint
 
 MANY = range(4000)
 KEPT = {"fingerprint": "f", "batch_size": 8}

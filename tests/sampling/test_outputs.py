@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.errors import DataError, ModelError, SamplingError
+from bnuq.sampling.digests import fingerprint
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import forward
 from bnuq.sampling.outputs import AsLogits, as_logits, scored_output, unconverted
 from bnuq.sampling.plain_loop import Evaluation, PlainLoop
 from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.sites import fingerprint
 from bnuq.store.table import rows_of
 
 Z = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))

@@ -38,15 +38,13 @@ def command(
     elif words[0] != "get" or not words[1:]:
         raise RequestError(f"bnuq data {' '.join(words)}: expected bnuq data, or bnuq data get NAME.")
     else:
-        _get([_requested(name, data_root) for name in words[1:]], data_root, quiet=quiet)
+        _get([_requested(name) for name in words[1:]], data_root, quiet=quiet)
 
 
 def _list(data_root: Path | None) -> None:
     from bnuq.data.known import data_roots, known_sets, location, places
     from bnuq.data.remote import default_splits, remotes_of, size_of_splits
-    from bnuq.data.suites import missing_sets
     from bnuq.files.folders import expanded
-    from bnuq.files.suites import DISTANCES, SCRIPT, benchmark_of, suites
 
     roots = data_roots(data_root)
     print_entry("", "Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
@@ -65,14 +63,6 @@ def _list(data_root: Path | None) -> None:
         sizes += [f"{split} {size_of_splits(known.name, [split])}" for split in others]
         print_entry("  get    ", ", ".join(sizes))
         print_entry("  source ", known.source)
-    for suite, members in suites().items():
-        print_line("")
-        print_entry("", f"{suite}  (OOD sets of OpenOOD v1.5, for --ood)")
-        for distance in DISTANCES:
-            print_entry(f"  {distance:6} ", ", ".join(member.name for member in members if member.distance == distance))
-        missing = ", ".join(member.name for member in missing_sets(suite, data_root))
-        print_entry("  found  ", f"not {missing}" if missing else "all")
-        print_entry("  get    ", f"by OpenOOD's script: {SCRIPT} {benchmark_of(suite)}")
     print_line("")
     print_entry("", "These folders are searched, in this order:")
     named = [f"{data_root}  (--data-root)" if data_root else "--data-root FOLDER was not given"]
@@ -83,19 +73,15 @@ def _list(data_root: Path | None) -> None:
         print_entry("  ", folder_text)
 
 
-def _requested(name: str, data_root: Path | None) -> tuple[KnownSet, tuple[str, ...]]:
+def _requested(name: str) -> tuple[KnownSet, tuple[str, ...]]:
     """The set, and the splits to fetch."""
     from bnuq.data.known import known_set, known_sets
     from bnuq.data.remote import default_splits, remotes_of
-    from bnuq.data.suites import missing_message
-    from bnuq.files.suites import members_of
 
-    if members := members_of(name):
-        raise RequestError(missing_message(members[0].suite, data_root))
     known = known_set(name)
     if known is None:
         names = [known.name for known in known_sets()]
-        close = difflib.get_close_matches(name.lower(), names, n=1)
+        close = difflib.get_close_matches(name.lower().partition(":")[0], names, n=1)
         hint = f"Did you mean {close[0]}?" if close else f"Can be fetched: {', '.join(names)}."
         raise RequestError(f"{name}: no data set is known by that name. {hint}")
     _, colon, split = name.partition(":")

@@ -19,7 +19,6 @@ from bnuq.config.schema import (
     settings_of,
 )
 from bnuq.errors import MistakenError, Mistakes, RequestError
-from bnuq.files.suites import references_in
 from bnuq.trust import BY_USER
 
 
@@ -106,8 +105,8 @@ def _named_ood(ood: Any, folder: Path) -> Iterator[Named]:
             else:
                 yield Named(str(name), folder, data=source)
     elif isinstance(ood, list | tuple) and all(isinstance(source, str | Path) for source in ood):
-        yield from (Named(text, folder) for source in ood for text in references_in(os.fspath(source)))
+        yield from (Named(os.fspath(source), folder) for source in ood)
     elif isinstance(ood, str | Path):
-        yield from (Named(text, folder) for text in references_in(os.fspath(ood)))
+        yield Named(os.fspath(ood), folder)
     else:
         yield Named("ood", folder, data=ood)

@@ -32,7 +32,6 @@ from bnuq.errors import MistakenError, Mistakes, ModelError, RequestError
 from bnuq.files.fetching import stem_of, timm_architecture
 from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
-from bnuq.files.suites import references_in
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, METHODS
 from bnuq.perturbations import Perturbation
@@ -119,7 +118,7 @@ def merged(
         "members": tuple(map(Member, others, archs[1:])),
         "train": None if data.train is None else named("train", data.train),
         "test": None if data.test is None else named("test", data.test),
-        "ood": tuple(named("ood", text) for reference in data.ood for text in references_in(reference)),
+        "ood": tuple(named("ood", text) for text in data.ood),
         "perturb": _with_sources(read("perturb", read_perturbations) or (), origin),
         "validation": named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
         "palette": origin.path("palette", data.palette),

@@ -28,12 +28,10 @@ from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of
-from bnuq.data.suites import read_member
 from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, is_folder, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
 from bnuq.files.references import arguments_of, folders_of, selection_of, without_arguments, without_name
-from bnuq.files.suites import members_of
 from bnuq.frozen import frozen
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
@@ -65,10 +63,10 @@ def load_points(
     """The points that `reference` names, paths being relative to `base` (default: the working folder).
 
     Tried in this order: an existing path, two existing folders of pictures and of masks (`IMAGES:MASKS`), a known name
-    with or without split (`split_default`), a set of a suite (`openood:cifar10:near:tin`), a part of a file
-    (`FILE:INPUTS,LABELS`), `file.py:factory` and `package.module:factory`, with arguments or without. Without a `name`
-    the set is called by its registered name, its factory or the stem of its file. An `ood` set goes by that name in
-    reports and files, so `set_name` checks it, and keeps reserved names away.
+    with or without split (`split_default`), a part of a file (`FILE:INPUTS,LABELS`), `file.py:factory` and
+    `package.module:factory`, with arguments or without. Without a `name` the set is called by its registered name, its
+    factory or the stem of its file. An `ood` set goes by that name in reports and files, so `set_name` checks it, and
+    keeps reserved names away.
     `group` names the array or the column of its groups, where a file has such a one (default: "group"), and `target`
     the column of a table that holds the targets, which an `ood` set need not have. `palette` is the class file of
     masks. `beside` are the references of the run's other sets, none of which is suggested for what is not found. A
@@ -93,7 +91,7 @@ def load_points(
         contents, resolved, location = read_known(reference, split_default=split_default, data_root=data_root)
         return points_of(contents, name=asked.called(known.name), reference=resolved, where=str(location))
     if points is None:
-        points = _of_suite(asked, data_root) or _of_part(asked)
+        points = _of_part(asked)
     if points is not None:
         return fitted(points) if look else points
     _check_code(reference, asked.base, beside)
@@ -117,7 +115,7 @@ def check_found(
         return
     elif known_set(reference):
         found_known(reference, split_default=split_default, data_root=data_root)
-    elif not members_of(reference) and not selection_of(reference, base):
+    elif not selection_of(reference, base):
         _check_code(reference, base, beside)
 
 
@@ -169,19 +167,6 @@ def _of_files(asked: _Asked) -> Points | None:
     return None
 
 
-def _of_suite(asked: _Asked, data_root: Path | None) -> Points | None:
-    members = members_of(asked.reference)
-    if not members:
-        return None
-    if len(members) > 1:
-        names = ", ".join(member.reference for member in members)
-        raise RequestError(f"{asked.reference}: names several sets, which only --ood takes; expected one of {names}.")
-    member = next(iter(members))
-    label = asked.called(member.name)
-    contents, file = read_member(member, data_root)
-    return points_of(contents, name=label, reference=member.reference, where=str(file))
-
-
 def _of_part(asked: _Asked) -> Points | None:
     part = selection_of(asked.reference, asked.base)
     if not part:
@@ -211,7 +196,7 @@ def factory_of(reference: str, *, base: Path) -> str | None:
     """The factory, without its arguments, that `load_points` would call for `reference`; None where it would read a
     file or a known set."""
     path = base / expanded(reference)
-    is_data = exists(path) or known_set(reference) or members_of(reference)
+    is_data = exists(path) or known_set(reference)
     if is_data or folders_of(reference, base) or selection_of(reference, base) or not _looks_like_code(reference):
         return None
     return without_arguments(reference)[0]
@@ -404,6 +389,8 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
         hint = f"A set in several files is read by no reader. {with_a_factory(suffix)}"
     if _is_published(requested):
         hint = f"Name its path ({_FORMATS}) or a factory that reads it (file.py:function)."
+    if requested == _SUITE:
+        hint = "Name OOD sets one by one, svhn or NAME=LIST.txt; names in a list are relative to the list's folder."
     return (
         f"{reference}: there is no such file or folder ({path.absolute()}), "
         f"and no data set is known by that name. {hint}"
@@ -416,7 +403,7 @@ def _is_published(name: str) -> bool:
 
 def _names_a_published_split(reference: str) -> bool:
     name, _, split = reference.partition(":")
-    return _is_published(name) and split in ("train", "test", "val", "validation")
+    return name == _SUITE or (_is_published(name) and split in ("train", "test", "val", "validation"))
 
 
 def _typo(requested: str, name: str) -> bool:
@@ -424,6 +411,7 @@ def _typo(requested: str, name: str) -> bool:
     return re.findall(r"\d+", requested) in ([], re.findall(r"\d+", name))
 
 
+_SUITE = "openood"  # version 0.2 had suites of OOD sets, openood:cifar10
 _PUBLISHED = frozenset((
     "cifar10c", "cifar100c", "cinic10", "imagenet", "imagenet1k", "imagenet21k", "imagenetc", "imagenetr",
     "imagenetv2", "imageneto", "tinyimagenet", "stl10", "lsun", "isun", "places", "places365", "inaturalist",

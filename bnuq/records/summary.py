@@ -19,7 +19,6 @@ from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.records.suites import parts_of_suites
 from bnuq.records.verdict import Verdict, judged
 from bnuq.records.verdict_sentences import VERDICT
 
@@ -38,7 +37,6 @@ def summary(result: Result) -> dict[str, Any]:
         "sets": {name: {"n": evaluated.n, "sha256": evaluated.sha256} for name, evaluated in result.sets.items()},
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
-        **({"suites": suites} if (suites := _suites(result)) else {}),
         "decisions": [
             {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
             for each in decided(result)
@@ -69,20 +67,6 @@ def _reference_check(check: ReferenceCheck | None) -> dict[str, Any] | None:
     ratios = zip(check.layers, check.ratios.tolist(), strict=True)
     layers = [{"name": name, "mean": mean, "log_variance": variance} for name, (mean, variance) in ratios]
     return {"passed": check.passed, "layers": layers} | ({"unfit": list(check.unfit)} if check.unfit else {})
-
-
-def _suites(result: Result) -> dict[str, Any]:
-    """The near and the far sets of each published suite, and their mean AUROC."""
-    return {
-        suite: {
-            part.distance: {
-                "sets": list(part.sets),
-                "auroc": {method: json_value(part.mean_aurocs(result, method)) for method in result.methods},
-            }
-            for part in parts
-        }
-        for suite, parts in parts_of_suites(result).items()
-    }
 
 
 def _approximation(approximation: Approximation) -> dict[str, Any]:

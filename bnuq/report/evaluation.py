@@ -129,10 +129,6 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
         yield ReportSection(f"{name}, {_counted(result, name)}, against the test set", parts)
         ood_legend = ()  # shown once
-    for suite, table in ood.suite_tables(result, roomy=roomy):
-        points = tasks.points_of(result)
-        legend = f"Mean AUROC over the sets ± its standard error, over {points} and samples together."
-        yield ReportSection(f"{suite}, near and far", (table, explanation(legend)))
     yield from section("Shift of the inputs", shift.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     curves = (part for metric in estimates_of_task(task.name, shown="bars") for part in _curves(result, metric))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 from bnuq.estimates import Estimate
 from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
 from bnuq.records.best_scores import BestScore, aurocs_of, best_score
 from bnuq.records.evaluation import Estimates, MethodResult, Result
-from bnuq.records.suites import parts_of_suites
 from bnuq.report.document import Cell, Heading, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label, network_in_words, plain_methods
-from bnuq.report.numbers import count, named, number, with_error
+from bnuq.report.numbers import named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
 _OF_SEGMENTS = ("auroc_per_image", "segment_f1", "segment_siou", "segment_ppv")
@@ -86,20 +84,6 @@ def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
         yield Heading("By image, of which the score is the mean over its pixels")
 
 
-def suite_tables(result: Result, *, roomy: bool) -> Iterator[tuple[str, Table]]:
-    """For each published suite with sets among those of the result, the mean AUROC of its near and of its far sets by
-    every score of every method."""
-    for suite, parts in parts_of_suites(result).items():
-        rows: list[Row] = []
-        for method in result.methods:
-            means = [part.mean_aurocs(result, method) for part in parts]
-            scores = [score for score in SCORES if all(score in aurocs for aurocs in means)]
-            rows += [(method_label(method), ())] if scores else []
-            rows += [(f"  {named(s, roomy=roomy)}", tuple(with_error(mean[s]) for mean in means)) for s in scores]
-        header = tuple(f"{part.distance}, {count(len(part.sets), 'set')}" for part in parts)
-        yield suite, Table(header, tuple(rows), stacks=True)
-
-
 def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estimates]]]:
     """The methods that have scores of an OOD set, and these."""
     return ((method, scores) for method, each in result.methods.items() if (scores := each.ood.get(name, {})))
@@ -114,9 +98,6 @@ def short_table(result: Result) -> Table:
         estimates = (result.methods[method].ood[name].get(score, {}) for method, score in scores.items())
         cells = tuple(_auroc(each.get("auroc")) for each in estimates)
         rows += [(name, cells)] if len(name) <= _LONG else [(name, ()), ("  AUROC", cells)]
-    for part in (part for part in chain(*parts_of_suites(result).values()) if len(part.sets) > 1):
-        means = (part.mean_aurocs(result, method, [score]).get(score) for method, score in scores.items())
-        rows.append((f"{part.distance}, mean of {len(part.sets)}", tuple(with_error(mean, 3) for mean in means)))
     rows.append(("  by", tuple(Cell(named(score, roomy=False), style="dim") for score in scores.values())))
     return Table(tuple(map(method_label, scores)), tuple(rows), stacks=True)
 

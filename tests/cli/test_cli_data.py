@@ -89,6 +89,8 @@ def test_a_wrong_checksum_is_exit_code_2_and_leaves_no_file(cli, tmp_path):
         (("fetch", "svhn"), "bnuq data fetch svhn: expected bnuq data, or bnuq data get NAME."),
         (("get",), "expected bnuq data, or bnuq data get NAME"),
         (("get", "cifra10"), "cifra10: no data set is known by that name. Did you mean cifar10?"),
+        (("get", "svnh:test"), "svnh:test: no data set is known by that name. Did you mean svhn?"),
+        (("get", "openood:cifar10"), "openood:cifar10: no data set is known by that name. Can be fetched: cifar10"),
         (("get", "faces"), "faces: no data set is known by that name. Can be fetched: cifar10, svhn, mnist"),
         (("get", "svhn:validation"), "there is no such split; expected svhn, svhn:train, svhn:test, svhn:extra"),
     ],

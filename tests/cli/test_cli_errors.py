@@ -143,6 +143,7 @@ BAD: dict[str, tuple[Break, tuple[str, ...], str]] = {
     "OOD set of a reserved name": (nothing, ("--ood", "test=other.npz"), "another name, which has no meaning yet"),
     "OOD file of a reserved name": (nothing, ("--ood", "train.npz"), "train_set=train.npz"),
     "OOD set that is not there": (nothing, ("--ood", "nope.npz"), "nope.npz"),
+    "a suite of OOD sets": (nothing, ("--ood", "openood:cifar10"), "Name OOD sets one by one, svhn or NAME=LIST.txt"),
     "known set that is not there": (
         nothing,
         ("--ood", "svhn"),

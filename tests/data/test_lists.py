@@ -111,6 +111,8 @@ def test_a_list_of_names_alone_has_no_labels(forms):
     assert load_points("names.txt", base=forms).targets is None
     for part in ("words.csv:path", "hf.parquet:image", "binary.parquet:png"):
         assert load_points(part, base=forms).targets is None
+    (forms / "outside.txt").write_text("pics/ant 0.png -1\npics/cat 1.png -1\n")  # an OOD set of OpenOOD
+    assert len(load_points("outside.txt", base=forms, ood=True)) == 2
     (forms / "names.csv").write_text("file,group\npics/ant 0.png,a\npics/cat 1.png,b\n")
     points = load_points("names.csv", base=forms)
     assert points.targets is None

@@ -439,6 +439,8 @@ def test_splits_and_names_that_do_not_exist_are_told():
         message = refusal(name)
         assert "Did you mean" not in message
         assert "Name its path (a folder or .zip of class folders" in message
+    for suite in ("openood:cifar10", "openood:cifar10:near:tin"):  # of version 0.2
+        assert "Name OOD sets one by one, svhn or NAME=LIST.txt" in refusal(suite)
     assert "Did you mean svhn?" in refusal("svnh", beside=["cifar10:train", "cifar10"])
     assert "Did you mean" not in refusal("cifra10", beside=["cifar10:train"])  # the run's own set
     with pytest.raises(RequestError, match="there is no module 'cifar11'"):

@@ -43,10 +43,9 @@ def read_list(
     target: str | None = None,
     needs_target: bool = True,
     selected: Selected = None,
-    folder: Path | None = None,
 ) -> Contents:
-    """The pictures that a text lists, relative to `folder` (default: its own): a table with a column of their names,
-    and columns of labels and groups; or lines of a name, or of a name and a label."""
+    """The pictures that a text lists, relative to its folder: a table with a column of their names, and columns of
+    labels and groups; or lines of a name, or of a name and a label."""
     with readable(path, "a list of images"), path.open(encoding="utf-8-sig", newline="") as file:
         check_memory(path, _TEXT_IN_MEMORY * path.stat().st_size, error=DataError)
         first = file.readline()
@@ -62,7 +61,7 @@ def read_list(
         raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
     files = tuple(row[inputs] for row in rows)
-    folder = folder or path.parent
+    folder = path.parent
     sizes = {file: _size_of(path, folder, row, file) for row, file in enumerate(files)}
     y = None if labels is None else np.array([row[labels] for row in rows], dtype=object)
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import stat
+import zipfile
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +49,22 @@ def is_file(path: Path) -> bool:
 def is_folder(path: Path) -> bool:
     """Whether `path` is a folder; False if it cannot be examined."""
     return exists(path) and path.is_dir()
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether the file at `path` is what `torch.save` or safetensors writes."""
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_LEGACY)) == _LEGACY:
+                return True
+        with zipfile.ZipFile(path) as archive:
+            names = {name.partition("/")[2] for name in archive.namelist()}
+        return "data.pkl" in names and "constants.pkl" not in names
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return kind_of(path) == "safetensors"
+
+
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that files of torch before 1.6 begin with
 
 
 def kind_of_bytes(head: bytes) -> Kind:

@@ -86,7 +86,7 @@ def load_model(
     """
     checkpoint = read_checkpoint(path, entry=entry, trust_pickle=trust_pickle, only_finite=only_finite)
     if checkpoint.module is not None:
-        module, findings = _unwrapped(checkpoint.module), list[Finding]()
+        module, findings = unwrapped(checkpoint.module), list[Finding]()
         check_form(module, file=checkpoint.path)
         _check_numbers(module, checkpoint.path)
         halves = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
@@ -201,14 +201,14 @@ def _built_with_its_classes(
     assert checkpoint.state is not None
     weights = [value for value in checkpoint.state.values() if value.ndim >= 2]
     built = construct(arch_args=arguments, classes=len(weights[-1]) if weights else None)
-    built = replace(built, module=_unwrapped(built.module))
+    built = replace(built, module=unwrapped(built.module))
     wrong, name = wrong_shapes(built.module, checkpoint), built.classes or built.classes_left_open
     rows = {len(value) for _, value, parameter in wrong if value.ndim and value.shape[1:] == parameter.shape[1:]}
     if name is not None and len(rows) == 1:
         (classes,) = rows
         with suppress(BnuqError):  # the message about the first network says what is wrong
             other = construct(arch_args=arguments | {name: classes})
-            other = replace(other, module=_unwrapped(other.module))
+            other = replace(other, module=unwrapped(other.module))
             if not wrong_shapes(other.module, checkpoint):
                 return other, [note("classes-from-file", argument=name, classes=classes)]
     if built.classes is None:
@@ -223,7 +223,7 @@ def live_model(network: nn.Module, name: Path, *, only_finite: bool = True) -> L
     """
     check_form(network)
     _check_numbers(network, name)
-    module, digest = _unwrapped(network, nested=False), hashlib.sha256()
+    module, digest = unwrapped(network, nested=False), hashlib.sha256()
     for key, tensor in module.state_dict().items():
         if is_lazy(tensor):
             raise ModelError(f"{name}: {key} has no shape yet; run the network once on a batch, then evaluate it.")
@@ -258,7 +258,7 @@ def parameters_of(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if not is_lazy(p))
 
 
-def _unwrapped(module: nn.Module, *, nested: bool = True) -> nn.Module:
+def unwrapped(module: nn.Module, *, nested: bool = True) -> nn.Module:
     """The network inside `DataParallel` and `torch.compile`, which add a prefix to every name; with `nested`, its parts
     likewise, which modifies it."""
     while True:

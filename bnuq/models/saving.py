@@ -1,12 +1,10 @@
-"""Writes a copy of a checkpoint with other running statistics; everything else in it stays as it was."""
+"""A checkpoint with other running statistics; everything else in it stays as it was."""
 
 from __future__ import annotations
 
 import copy
 import io
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,194 +13,107 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.errors import ModelError
-from bnuq.files.content import kind_of
-from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
+from bnuq.frozen import frozen
 from bnuq.models.checkpoint import Checkpoint, content_of
+from bnuq.models.entries import entries_of
+from bnuq.models.loading import unwrapped
 from bnuq.models.prefixes import COMPILED
 from bnuq.shapes import Float
 
-_LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # the number that torch's older files begin with
 _FORMS = ("state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module")
-_WRAPPED = ("module", "_orig_mod")  # where DataParallel and torch.compile keep the network
 
 Statistics = Mapping[str, Float[np.ndarray, " channel"]]
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Whether the file at `path` is of a kind that `write_statistics` writes, recognised by its content."""
-    kind = kind_of(path)
-    if kind == "zip":
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = {name.partition("/")[2] for name in archive.namelist()}
-        except (OSError, ValueError, zipfile.BadZipFile):
-            return False
-        return "data.pkl" in names and "constants.pkl" not in names
-    return kind == "safetensors" or (kind == "pickle" and _is_legacy(path))
+@frozen
+class ChangedCheckpoint:
+    """The bytes of a changed file, its new statistics in float64 as its types round them, and a note on the others."""
+
+    data: bytes | memoryview
+    statistics: Statistics
+    findings: tuple[Finding, ...]
 
 
-def as_stored(checkpoint: Checkpoint, values: Statistics) -> dict[str, Float[np.ndarray, " channel"]]:
-    """The numbers that `write_statistics` would write for `values`, in float64: rounded to the types of the file.
+def with_statistics(checkpoint: Checkpoint, values: Statistics) -> ChangedCheckpoint:
+    """What the checkpoint's file holds, with these values under their names in the network's state dict.
 
-    Raises ModelError as that does.
+    `checkpoint` is as `load_model` gives it; every tensor keeps its type. Raises ModelError where the file has changed
+    since it was read or is of a form that is only read, and where a tensor is not in it or cannot hold its numbers.
     """
-    content, _ = _content(checkpoint)
-    rounded = _rounded(_entry(content, checkpoint.key), values, checkpoint)
-    return {name: value.double().numpy() for name, value in rounded.items()}
-
-
-def write_statistics(checkpoint: Checkpoint, values: Statistics, out: Path) -> tuple[Finding, ...]:
-    """Write to `out` what the checkpoint's file holds, with these numbers in the tensors named in `values`.
-
-    `checkpoint` is as `load_model` gives it and the names are those of its network's state dict; every tensor keeps its
-    type, and a file of torch.save the format (zip or older) that it has. `out` is whole or untouched. Gives a note on
-    other statistics in the file, which stay as they are.
-
-    Raises ModelError where the file has changed since it was read, is of a form that is only read, or a tensor is not
-    found in it, has another shape, or is of a type that cannot hold the numbers; ResultError where `out` cannot be
-    written.
-    """
-    content, metadata = _content(checkpoint)
-    entry = _entry(content, checkpoint.key)
-    statistics = _rounded(entry, values, checkpoint)
-    if isinstance(entry, nn.Module):  # unpickled for this
-        for name, value in statistics.items():
-            for tensors, key in _places_in(entry)[name]:
-                tensors[key] = value.clone()
-        changed = content
-    else:
-        # Tensors are replaced, not written to: others may share their memory. A copy keeps the versions of layers.
-        state = copy.copy(entry)
-        for stored, name in _names(entry, checkpoint.stripped).items():
-            if name in statistics:
-                state[stored] = statistics[name].clone()
-        changed = _with_entry(content, checkpoint.key, state)
-    if checkpoint.form == "safetensors":
-        data = safetensors.torch.save(changed, metadata)
-    else:  # in memory first: torch would hide that a disk is full
-        buffer = io.BytesIO()
-        torch.save(changed, buffer, _use_new_zipfile_serialization=not _is_legacy(checkpoint.path))
-        data = buffer.getbuffer()
-    write_bytes(out, data)
-    return tuple(_note_on_other_entries(content, checkpoint.key))
-
-
-def _is_legacy(path: Path) -> bool:
-    """Whether torch.save wrote this file before version 1.6, or in that format."""
-    with path.open("rb") as file:
-        return file.read(len(_LEGACY_START)) == _LEGACY_START
-
-
-def _content(checkpoint: Checkpoint) -> tuple[Any, dict[str, str]]:
+    path, key = checkpoint.path, checkpoint.key
     if checkpoint.form not in _FORMS:
+        readable = "a state dict, safetensors in one file, or a pickled module"
+        raise ModelError(f"{path}: its form ({checkpoint.form}) is read-only here; expected {readable}.")
+    content, metadata = content_of(checkpoint)
+    findings = tuple(_on_other_entries(content, key))
+    content, entry = _copied(content, key)
+    prefix = "".join(stripped for stripped in checkpoint.stripped if stripped != COMPILED)
+    new: dict[str, Tensor] = {}
+    for tensors, stored, name in _tensors_in(entry):
+        old = tensors[stored]
+        if isinstance(old, Tensor) and name.startswith(prefix) and (name := name.removeprefix(prefix)) in values:
+            # Replaced, not written to: other tensors may share its memory.
+            tensors[stored] = new[name] = _rounded(values[name], old, f"{path}: {name}")
+    for name in values.keys() - new.keys():
         raise ModelError(
-            f"{checkpoint.path}: its form ({checkpoint.form}) is read-only here; expected a state dict, "
-            "safetensors in one file, or a pickled module."
+            f"{path}: {name} of the network is not a tensor of this file that could be replaced. "
+            "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
         )
-    return content_of(checkpoint)
+    if checkpoint.form == "safetensors":
+        data = safetensors.torch.save(content, metadata)
+    else:  # in memory first: torch would hide that a disk is full
+        torch.save(content, buffer := io.BytesIO())
+        data = buffer.getbuffer()
+    return ChangedCheckpoint(data, {name: value.double().numpy() for name, value in new.items()}, findings)
 
 
-def _rounded(entry: Any, values: Statistics, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The values in the types that the state dict or network has."""
-    path = checkpoint.path
+def _copied(content: Any, key: str | None) -> tuple[Any, Any]:
+    """The content and its entry under a dotted path, whose parts may contain dots. The dicts on the way are copies, as
+    other entries may be the same dict; a network is itself."""
+    if isinstance(content, nn.Module):
+        return content, content
+    copied = copy.copy(content)  # with the versions of layers
+    if key is None:
+        return copied, copied
+    ends = [len(key), *(position for position, letter in enumerate(key) if letter == ".")]
+    head = next(key[:end] for end in ends if key[:end] in content)
+    copied[head], entry = _copied(content[head], key[len(head) + 1 :] or None)
+    return copied, entry
+
+
+def _tensors_in(entry: Any) -> Iterator[tuple[dict[str, Any], str, str]]:
+    """Each tensor of a state dict, or buffer of a network: a dict, its key there, and its name without wrappers."""
     if isinstance(entry, nn.Module):
-        state = {name: tensors[key] for name, places in _places_in(entry).items() for tensors, key in places}
+        layers = unwrapped(entry, nested=False).named_modules(remove_duplicate=False)
+        found = ((layer._buffers, key, f"{path}.{key}".lstrip(".")) for path, layer in layers for key in layer._buffers)
     else:
-        state = {name: entry[stored] for stored, name in _names(entry, checkpoint.stripped).items()}
-    rounded: dict[str, Tensor] = {}
-    for name, value in values.items():
-        if (stored := state.get(name)) is None:
-            raise ModelError(
-                f"{path}: {name} of the network is not a tensor of this file that could be replaced. "
-                "Save the network's own state dict (torch.save(model.state_dict(), …)) and name that."
-            )
-        if not stored.is_floating_point() or stored.shape != value.shape:
-            kind = f"shape {tuple(stored.shape)}" if stored.is_floating_point() else "another type"
-            raise ModelError(f"{path}: {name} is of {kind}; expected floating-point numbers of shape {value.shape}.")
-        rounded[name] = torch.from_numpy(np.array(value, dtype=np.float64)).to(stored.dtype)
-        if not bool(torch.isfinite(rounded[name]).all()):
-            raise ModelError(
-                f"{path}: {name} is stored as {str(stored.dtype).removeprefix('torch.')}, which cannot hold its new "
-                f"values (up to {np.abs(value).max():.3g}). Save the checkpoint in float32 first."
-            )
+        found = ((entry, key, key) for key in entry if isinstance(key, str))
+    return ((tensors, key, name.replace(COMPILED, "")) for tensors, key, name in found)
+
+
+def _rounded(value: np.ndarray, stored: Tensor, name: str) -> Tensor:
+    """The value in the type of the tensor that is stored now."""
+    if not stored.is_floating_point() or stored.shape != value.shape:
+        kind = f"{stored.dtype} of shape {tuple(stored.shape)}"
+        raise ModelError(f"{name} is {kind}; expected floating-point numbers of shape {value.shape}.")
+    rounded = torch.from_numpy(np.array(value, dtype=np.float64)).to(stored.dtype)
+    if not bool(torch.isfinite(rounded).all()):
+        raise ModelError(
+            f"{name} is stored as {str(stored.dtype).removeprefix('torch.')}, which cannot hold its new values (up to "
+            f"{np.abs(value).max():.3g}). Save the checkpoint in float32 first."
+        )
     return rounded
 
 
-def _names(entry: Mapping[Any, Any], stripped: Sequence[str]) -> dict[str, str]:
-    """The name in the network of each tensor of a state dict, by its name there."""
-    stored_names = (name for name, value in entry.items() if isinstance(name, str) and isinstance(value, Tensor))
-    return {stored: name for stored in stored_names if (name := _bare(stored, stripped)) is not None}
-
-
-def _bare(name: str, stripped: Sequence[str]) -> str | None:
-    """The name without the prefixes that reading took off; None where it does not carry them, and was left out."""
-    for prefix in stripped:
-        if prefix == COMPILED:
-            name = name.replace(prefix, "")
-        elif name.startswith(prefix):
-            name = name.removeprefix(prefix)
-        else:
-            return None
-    return name
-
-
-def _places_in(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """The dicts of buffers that hold each tensor, by its name without those of wrappers; several where a layer is
-    there more than once."""
-    places: dict[str, list[tuple[dict[str, Any], str]]] = {}
-    for prefix, layer in module.named_modules(remove_duplicate=False):
-        parts = [part for part in prefix.split(".") if part != COMPILED.rstrip(".")]
-        names = {".".join([*parts, ""]).lstrip(".")}
-        while parts and parts[0] in _WRAPPED:
-            parts = parts[1:]
-            names.add(".".join([*parts, ""]).lstrip("."))
-        for key, value in layer._buffers.items():
-            if isinstance(value, Tensor):
-                for name in names:
-                    places.setdefault(f"{name}{key}", []).append((layer._buffers, key))
-    return places
-
-
-def _entry(content: Any, key: str | None) -> Any:
-    """The entry under a dotted path, whose parts may contain dots themselves."""
-    if key is None:
-        return content
-    head, rest = _divided(content, key)
-    return _entry(content[head], rest)
-
-
-def _with_entry(content: Any, key: str | None, entry: Any) -> Any:
-    """The content with another entry under this path; the dicts on the way are copies."""
-    if key is None:
-        return entry
-    head, rest = _divided(content, key)
-    changed = copy.copy(content)
-    changed[head] = _with_entry(content[head], rest, entry)
-    return changed
-
-
-def _divided(content: Mapping[str, Any], key: str) -> tuple[str, str | None]:
-    """The first part of the path, which is a key of `content`, and the rest."""
-    ends = [len(key), *(position for position, letter in enumerate(key) if letter == ".")]
-    end = next(end for end in ends if key[:end] in content)
-    return key[:end], key[end + 1 :] or None
-
-
-def _note_on_other_entries(content: Any, key: str | None) -> Iterator[Finding]:
+def _on_other_entries(content: Any, key: str | None) -> Iterator[Finding]:
     """A note on running statistics in entries beside the one that was read."""
-    if key is None:
-        return
-    head, _ = _divided(content, key)
-    others = [name for name, value in content.items() if name != head and _has_statistics(value)]
-    if others:
+    others = [name for name, value in entries_of(content) if _has_statistics(value)]
+    if key and (others := [name for name in others if not f"{key}.".startswith(f"{name}.")]):
         yield note("entries-unchanged", entry=key, others=others)
 
 
 def _has_statistics(value: Any, depth: int = 0) -> bool:
-    if not isinstance(value, Mapping) or depth > 3:
-        return False
-    return any(
-        (str(name).endswith("running_mean") and isinstance(item, Tensor)) or _has_statistics(item, depth + 1)
-        for name, item in value.items()
+    return depth < 5 and any(
+        str(name).endswith("running_mean") or _has_statistics(item, depth + 1) for name, item in entries_of(value)
     )

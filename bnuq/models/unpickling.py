@@ -52,13 +52,18 @@ _PATHS = {"PosixPath": PurePosixPath, "PurePosixPath": PurePosixPath, "WindowsPa
 class _NumpyDtype:
     """Stands for the dtype of a pickled NumPy scalar."""
 
+    _state: object = None
+
     def __init__(self, code: str, *_: object) -> None:
         self._code, self._order = code, "="
 
     def __setstate__(self, state: Sequence[Any]) -> None:
         if state[1] not in ("<", ">", "|", "="):
             raise ValueError("it holds a NumPy scalar without a byte order")
-        self._order = state[1]
+        self._order, self._state = state[1], state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.dtype, (self._code, False, True), self._state
 
     def value(self, data: bytes) -> complex | str | bytes | None:
         """The number or text whose bytes these are; None for anything else, such as a date."""
@@ -71,11 +76,17 @@ class _NumpyDtype:
 
 
 class _NumpyArray:
-    """Stands for a pickled NumPy array, such as the state of a random generator, whose values nobody needs."""
+    """Stands for a pickled NumPy array, such as the state of a random generator, and is pickled as that again."""
+
+    _state: object = None
 
     def __init__(self, *_: object) -> None: ...
 
-    def __setstate__(self, state: object) -> None: ...
+    def __setstate__(self, state: object) -> None:
+        self._state = state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.empty(0).__reduce__()[0], (np.ndarray, (0,), b"b"), self._state
 
     @staticmethod
     def reconstructed(*_: object) -> _NumpyArray:

@@ -40,10 +40,11 @@ from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
 from bnuq.files.fetching import named_or_path
+from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, about, note
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
-from bnuq.models.saving import as_stored, write_statistics
+from bnuq.models.saving import with_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.precise_bn import LayerChange, PreciseBN
 from bnuq.sampling.site_search import find_sites
@@ -93,13 +94,14 @@ def precise_bn(
     populations = population_statistics(model, batches, estimator=estimator, sites=sites.live_batchnorms, **shared)
     watch.lap("draw")
     exact = _values(layers, populations)
-    values = as_stored(loaded.checkpoint, exact)  # reported are the values as the file stores them
+    changed = with_statistics(loaded.checkpoint, exact)
+    values = changed.statistics  # reported are the values as the file stores them
     rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
     changes = tuple(_change(layer, values) for layer in layers)
     _put_into(model, values)
     test = None if scored is None or before is None else change_on_test_set(prepared.data.test, before, scored())
     watch.lap("evaluate")
-    write_notes = write_statistics(loaded.checkpoint, values, run.out)
+    write_bytes(run.out, changed.data)
     return PreciseBN(
         model=_model(run, prepared, sites),
         estimator=estimator,
@@ -119,7 +121,7 @@ def precise_bn(
             *_on_number_of_points(points, train, batches),
             *why_no_test,
             *loaded.findings,
-            *write_notes,
+            *changed.findings,
             *rounded_to_zero,
             *_without_use(run),
             *prepared.data.findings,

@@ -24,7 +24,7 @@ from bnuq.data import check_found, missing_set, parse_reference
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.request_checks import check_out, check_readable, check_request, check_sets
-from bnuq.files.content import exists, kind_of
+from bnuq.files.content import exists, is_checkpoint, kind_of
 from bnuq.files.folders import expanded
 from bnuq.files.journal import requests_at
 from bnuq.files.places import place_of
@@ -227,11 +227,8 @@ def _check_copy(run: Run) -> None:
             raise RequestError(
                 f"--out {out} is a file that this run reads ({source.name}); name another file to write."
             )
-    if kind not in ("missing", "empty"):
-        from bnuq.models.saving import is_checkpoint  # here, since it imports torch
-
-        if not is_checkpoint(out):
-            raise RequestError(f"--out {out} exists and is not a checkpoint; name another file to write.")
+    if kind not in ("missing", "empty") and not is_checkpoint(out):
+        raise RequestError(f"--out {out} exists and is not a checkpoint; name another file to write.")
     suffix = run.checkpoint.suffix
     if ".safetensors" in (out.suffix, suffix) and out.suffix != suffix:
         raise RequestError(

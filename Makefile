@@ -169,7 +169,7 @@ bench: .venv-bench/installed
 	.venv-bench/bin/python benchmarks/run.py $(BENCH)
 	.venv-bench/bin/python docs/make_figures.py speed
 
-# One process, two, two shards and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
+# One process, two and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
 bench-scale: .venv/installed
 	$(BIN)/python benchmarks/scale.py $(SCALE)
 

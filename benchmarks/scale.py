@@ -1,4 +1,4 @@
-"""One evaluation by one process, by several, by shards and on Ray: wall-clock and CPU time of all processes of each.
+"""One evaluation by one process, by several and on Ray: wall-clock and CPU time of all processes of each.
 
 ResNet-20, CIFAR-10's test part and the circuit boards, from start to finish. Results stand in results/, where a later
 call with the same work and machine adds to them.
@@ -27,7 +27,7 @@ from measuring import file_name, machine
 from bnuq.records.evaluation_file import read
 
 ROOT = Path(__file__).resolve().parent.parent
-WAYS = ("one", "local", "shards", "ray")
+WAYS = ("one", "local", "ray")
 _MARK, _PAUSE = "BNUQ_BENCHMARK_OF", 0.05
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -78,22 +78,16 @@ class Watch:
         self._seconds[name] = sum(map(int, fields[11:13])) / _TICK
 
 
-def took(way: str, commands: list[list[str]], folder: Path, last: list[str] | None, count: int) -> Took:
-    """The seconds of commands at once, and of a last one; RuntimeError where one fails."""
+def took(way: str, command: list[str], folder: Path) -> Took:
+    """The seconds of a command; RuntimeError where it fails."""
     mark = f"{os.getpid()}-{way}"
     environment = os.environ | {"OMP_NUM_THREADS": "1", _MARK: mark, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def started(command: list[str]) -> subprocess.Popen[str]:
-        whole = [sys.executable, "-m", "bnuq", *command]
-        return subprocess.Popen(whole, env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-
+    whole = [sys.executable, "-m", "bnuq", *command]
     with Watch(mark) as watch:
         start = time.perf_counter()
-        for together in (commands, [last] if last else []):
-            for child in [started(command) for command in together]:
-                _, said = child.communicate()
-                if child.returncode:
-                    raise RuntimeError(f"{way} ({count}) failed:\n{said}")
+        done = subprocess.run(whole, env=environment, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{way} failed:\n{done.stderr}")
         wall = time.perf_counter() - start
     return Took(wall, watch.seconds, read(folder / f"{way}.h5").provenance["units"])
 
@@ -107,17 +101,9 @@ def measured(way: str, options: Any, pack: Path) -> Took:
         (place / "data").symlink_to(pack)
         evaluate = ["evaluate", str(place / "cifar_resnet20.toml"), "--samples", str(options.samples), "--quiet"]
         evaluate += ["--out", str(folder / f"{way}.h5"), *(["--limit", str(options.limit)] if options.limit else [])]
-        count, work, last = options.workers, str(folder / "units"), None
-        commands = [[*evaluate, "--threads", "1"]]
-        if way == "local":
-            commands = [[*evaluate, "--threads", str(count), "--on", f"local:{count}"]]
-        elif way == "ray":
-            commands = [[*evaluate, "--threads", "1", "--on", "ray"]]
-        elif way == "shards":
-            shard = [*commands[0], "--work", work, "--shard"]
-            commands = [[*shard, f"{number}/{count}"] for number in range(count)]
-            last = ["merge", work, "--trust-code", "--quiet"]
-        return took(way, commands, folder, last, count)
+        count = options.workers
+        threads, on = {"one": (1, "local"), "local": (count, f"local:{count}"), "ray": (1, "ray")}[way]
+        return took(way, [*evaluate, "--threads", str(threads), "--on", on], folder)
 
 
 def main() -> None:
@@ -125,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=32, help="T (default: 32)")
     parser.add_argument("--limit", type=int, default=0, help="points of each set (default: all)")
-    parser.add_argument("--workers", type=int, default=2, help="processes and shards (default: 2); Ray uses all cores")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2); Ray uses all cores")
     parser.add_argument("--only", action="append", choices=WAYS, help="measure this way alone; may be repeated")
     parser.add_argument("--again", action="store_true", help="measure again what is in the file already")
     parser.add_argument("--out", type=Path, help="the file of results (default: results/scale/MACHINE.json)")
@@ -152,7 +138,7 @@ def main() -> None:
 
 def print_table(ways: dict[str, Any], count: int) -> None:
     """Seconds, and ratios to one process and to --on local:N."""
-    titles = {"one": "one process", "local": f"--on local:{count}", "shards": f"{count} shards", "ray": "--on ray"}
+    titles = {"one": "one process", "local": f"--on local:{count}", "ray": "--on ray"}
     print(
         f"\n{'':16}{'wall s':>8}{'CPU s':>8}{'wall ÷ one':>12}{'CPU ÷ one':>12}{'wall ÷ local':>14}{'CPU ÷ local':>14}"
     )

@@ -14,7 +14,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
-from bnuq.cli.streams import importing, print_line
+from bnuq.cli.streams import importing
 from bnuq.config import (
     Options,
     Run,
@@ -84,17 +84,10 @@ def command(
     progress = progress_of(printing)
     if again is None and sum(map(is_run_file, model or ())) > 1:
         several = resolve_each(model or (), options, folder=Path.cwd())
-        if options.get("shard"):
-            compute_shard(several, baseline, work, printing)
-        else:
-            _evaluate_each(several, baseline, work, progress, printing)
+        _evaluate_each(several, baseline, work, progress, printing)
         return
     with reported_at_once():
         runs = _runs(model or (), again, options)
-    if options.get("shard"):
-        shared = [_run(model or (), again, options)] if runs is None else [each.run for each in runs.all]
-        compute_shard(shared, baseline, work, printing)
-        return
     if runs is not None:
         if baseline is not None:
             raise RequestError(
@@ -183,30 +176,6 @@ def _evaluate_each(
     if failed:
         typer.echo(f"bnuq: {len(failed)} of {len(runs)} runs failed: {', '.join(failed)}.", err=True)
         raise typer.Exit(max(failed.values()))
-
-
-def compute_shard(runs: Sequence[Run], baseline: Path | None, work: str | None, printing: Printing) -> None:
-    """Compute a part of the units, without a result."""
-    if baseline is not None:
-        raise RequestError(f"--baseline {baseline} is compared with a result, and --shard makes none. Leave it out.")
-    from bnuq.workflows.requests import check_evaluation, check_shard
-
-    check_shard(runs, work)
-    for run in runs:
-        check_evaluation(run, work, reading=False)
-    from bnuq.cli.progress import progress_of
-    from bnuq.evaluation.setup import threads
-    from bnuq.workflows.shards import compute_shard as compute_part
-
-    progress = progress_of(printing)
-    with threads(runs[0].threads):
-        compute_part(runs, work, progress=progress, say=partial(typer.echo, err=True))
-    if not printing.quiet:
-        run_file = None if runs[0].run_file_is_implicit else runs[0].run_file
-        named = f" {run_file}" * (run_file is not None and run_file.suffix == ".toml")  # no result of --from
-        merging = f"bnuq merge {work}{named}"
-        merging = merging if len(runs) == 1 else "the same command without --shard"
-        print_line(f"Shard {runs[0].shard} is done. When all are, {merging} writes the result.")
 
 
 def _runs(models: Sequence[str], again: Path | None, options: Options) -> Runs | None:

@@ -171,10 +171,6 @@ app = program(
         ),
         "monitor": Later("monitor", "Test whether unlabelled points are still drawn like the reference."),
         "check": Later("check", "Compare the uncertainty of a result with that of a baseline."),
-        "merge": Later(
-            "merge",
-            "Write the result of `bnuq evaluate --shard` once all shards are finished, just as one process would.",
-        ),
         "report": Later(
             "report", "Show the report of a result file, as originally printed; several are shown side by side."
         ),

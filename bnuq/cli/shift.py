@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.evaluate import compute_shard, evaluate_one
+from bnuq.cli.evaluate import evaluate_one
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, check_tracker
 from bnuq.config import Options, resolve_ensemble
@@ -64,8 +64,5 @@ def command(
         run = resolve_ensemble(model or (), options, folder=Path.cwd())
     if options.get("out") is None:
         run = replace(run, out=run.out.with_name(f"{run.out.name.removesuffix('.bnuq.h5')}.shift.h5"))
-    if options.get("shard"):
-        compute_shard([run], None, work, printing)
-        return
     check_evaluation(run, work, reading=False)  # before torch is imported
     evaluate_one(run, work, printing, announces=True)

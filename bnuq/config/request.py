@@ -140,7 +140,6 @@ class Run:
     data_root: Path | None = None
     download: bool = False
     on: str = "local"  # what computes: local, local:N or ray
-    shard: str | None = None  # the part of the units that is computed: I/N, or env
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None

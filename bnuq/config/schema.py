@@ -1026,16 +1026,6 @@ class GivenOptions(RecordedOptions, frozen=True):
             expected="local, local:N of N processes, or ray",
         ),
     ] = "local"
-    shard: Annotated[
-        Annotated[str, Meta(pattern=r"^([0-9]{1,6}/[1-9][0-9]{0,5}|env)\Z")] | None,
-        setting(
-            "Compute part I of N (from 0) of the units, into --work, without a result; env: as set by torchrun, Slurm "
-            "or Kubernetes. `bnuq merge` writes the result.",
-            "Computation",
-            metavar="I/N|env",
-            expected="I/N with I from 0 to N − 1, or env",
-        ),
-    ] = None
     download: Annotated[
         bool, setting("Download known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
     ] = False

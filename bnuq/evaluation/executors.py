@@ -32,17 +32,14 @@ class UnitsLostError(Exception):
     """Units that something depends on, and that are not there: what follows from them is left out."""
 
 
+@dataclass
 class UnitExecutor:
     """Computes in this process what is missing, in order; the result is made of it. One unit per method that an earlier
-    run left in a folder that the user named is computed again, if this executor `checks` them."""
+    run left in a folder that the user named is computed again."""
 
+    journal: Journal
+    _checked: set[str] = field(default_factory=set, init=False)
     makes_result = True
-    _checks = False
-
-    def __init__(self, journal: Journal, *, checks: bool = False) -> None:
-        self.journal = journal
-        self._checks = checks
-        self._checked: set[str] = set()
 
     def wants(self, method: str) -> bool:  # noqa: ARG002 - for others
         """Whether the units of a method are of interest."""
@@ -55,8 +52,7 @@ class UnitExecutor:
         group. ResultError where they cannot be saved, and are `needed` again."""
         for group in groups:
             arrays = {unit: self.journal.load(unit.name, unit.sha256) for unit in group}
-            if self._checks:
-                self._check(arrays, compute)
+            self._check(arrays, compute)
             missing = tuple(unit for unit in group if arrays[unit] is None)
             if missing:
                 arrays |= self._computed(missing, compute, needed=needed)
@@ -125,28 +121,6 @@ class Chosen(UnitExecutor):
         super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)
 
 
-class Missing(UnitExecutor):
-    """Computes nothing, and notes what is missing."""
-
-    makes_result = False
-
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(journal)
-        self.missing: list[str] = []
-
-    def run(
-        self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
-    ) -> Iterator[tuple[Arrays, ...]]:
-        groups, before = list(groups), len(self.missing)
-        self.finish(groups, compute)
-        if len(self.missing) > before:
-            raise UnitsLostError
-        yield from super().run(groups, compute, needed=needed)
-
-    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:  # noqa: ARG002 - nothing is computed
-        self.missing += [unit.name for group in groups for unit in group if not self.journal.has(unit.name)]
-
-
 def has_ended(attempt: Mapping[str, Any]) -> bool:
     """Whether an attempt is known to have failed: by an error, or by the end of its process on this machine."""
     gone = attempt.get("machine") == platform.node() and not is_alive(int(attempt.get("process", 0)))
@@ -155,29 +129,19 @@ def has_ended(attempt: Mapping[str, Any]) -> bool:
 
 @frozen
 class Share:
-    """Which units process `number` of `count` computes: its own, that is every `count`-th (`fixed`, the first phase of
-    a cluster's array), or any that nobody has begun, from its own place in the list on. `name` says who it is, also
-    after it was started again; `patience` are the seconds without news after which it takes what others have begun, and
-    `arrival` those without any sign of life of another."""
+    """Which units process `number` of `count` computes: any that nobody has begun, from its own place in the list on.
+    `name` says who it is, also after it was started again; `patience` are the seconds without news after which it takes
+    what others have begun."""
 
     number: int
     count: int
     name: str
-    fixed: bool = False
     patience: float = 600.0
-    arrival: float = 15.0
 
-    def order(self, groups: Sequence[UnitGroup]) -> list[tuple[int, UnitGroup]]:
-        """All groups with their numbers, in the order in which this process looks at them."""
-        numbered = list(enumerate(groups))
-        if self.fixed:
-            return sorted(numbered, key=lambda each: not self.owns(each[0]))
-        start = len(numbered) * self.number // self.count
-        return numbered[start:] + numbered[:start]
-
-    def owns(self, number: int) -> bool:
-        """Whether the group of this number is its own."""
-        return not self.fixed or number % self.count == self.number
+    def order(self, groups: Sequence[UnitGroup]) -> list[UnitGroup]:
+        """All groups, in the order in which this process looks at them."""
+        start = len(groups) * self.number // self.count
+        return [*groups[start:], *groups[:start]]
 
 
 @dataclass
@@ -188,13 +152,9 @@ class Worker(UnitExecutor):
     error, is begun again, three times in all; then it is `lost`: its name, and why.
     """
 
-    journal: Journal
     share: Share
     on_unit: Callable[[WorkUnit], object] = lambda _: None
-    on_wait: Callable[[str], object] = lambda _: None
     lost: dict[str, str] = field(default_factory=dict)
-    has_company: bool = False  # whether another process has given a sign of life
-    is_alone: bool = False  # whether one was waited for in vain
     makes_result = False
 
     def run(
@@ -212,53 +172,37 @@ class Worker(UnitExecutor):
         self._walk(list(groups), compute, until_all=False)
 
     def _walk(self, groups: Sequence[UnitGroup], compute: Compute, *, until_all: bool) -> None:
-        """Compute what is missing of the share and, `until_all` is there, what others have left for too long."""
+        """Compute what is missing and, `until_all` is there, what others have left for too long."""
         pending = self.share.order(groups)
         news, pause, impatient, lost = time.monotonic(), _POLL, False, False
-        awaited: set[int] = set()
         while pending:
             left, acted = [], False
-            for number, group in pending:
+            for group in pending:
                 stopping.check()
                 missing = tuple(unit for unit in group if not self.journal.has(unit.name))
                 if not missing:
                     acted = True
-                    self.has_company |= number in awaited  # another has finished it meanwhile
-                    continue
-                if not (self.share.owns(number) or impatient):
-                    left.append((number, group))
                     continue
                 attempts = self.journal.attempts(missing[0].name)
-                self.has_company |= bool(attempts) and not self._ended(attempts[-1])
                 if attempts and not (impatient or self._ended(attempts[-1])):
-                    left.append((number, group))
+                    left.append(group)
                     continue
                 acted = True
                 if len(attempts) >= MOST_ATTEMPTS:
                     self.lost[missing[0].name] = self._why(missing[0], attempts)
                     lost = True
                 elif not self._attempt(missing, compute, len(attempts)):
-                    left.append((number, group))
+                    left.append(group)
             if acted:
                 news, pause, impatient = time.monotonic(), _POLL, False
             elif not until_all:
                 break
-            elif impatient := time.monotonic() - news > self._patience():
-                self.is_alone = not self.has_company
-                self.on_wait("taking over the units that others left.")
-            else:
-                self.on_wait(f"waiting for {len(left)} units that others compute.")
+            elif not (impatient := time.monotonic() - news > self.share.patience):
                 time.sleep(pause)
                 pause = min(1.5 * pause, _LONGEST_POLL)
-            pending, awaited = left, {number for number, _ in left}
+            pending = left
         if lost and until_all:
             raise UnitsLostError
-
-    def _patience(self) -> float:
-        """Seconds to wait for news."""
-        if self.has_company:
-            return self.share.patience
-        return 0.0 if self.is_alone else min(self.share.patience, self.share.arrival)
 
     def _attempt(self, units: UnitGroup, compute: Compute, number: int) -> bool:
         """Whether the units were computed: not, where that raised an error of the unit alone, which is noted."""

@@ -227,7 +227,7 @@ def _files_of(model: Mapping[str, Any]) -> list[str]:
 
 
 def journal_header(run: Run) -> dict[str, Any]:
-    """What the journal of an evaluation is about, for people and for `bnuq merge`."""
+    """What the journal of an evaluation is about, for people."""
     return {"command": "evaluate", "out": str(run.out.absolute()), "run": run.record()}
 
 

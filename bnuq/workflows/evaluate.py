@@ -43,16 +43,15 @@ def evaluate(
     progress: Progress = silent,
     look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     announce: Callable[[str], None] | None = None,
-    merged: bool = False,
     turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
     the sets before anything is drawn, and may raise where they cannot be used; `announce` receives how many points of
-    changed sets there are, and how many passes. `merged` units in `work` were computed
-    by others; those of a `turn` are being computed by running processes, see `job_of`. Raises BnuqError with one
-    message where the request cannot be carried out; the result file is then not touched.
+    changed sets there are, and how many passes. The units of a `turn` are being computed by running processes, see
+    `job_of`. Raises BnuqError with one message where the request cannot be carried out; the result file is then not
+    touched.
     """
     watch = Stopwatch()
     check_evaluation(run, work)
@@ -69,14 +68,14 @@ def evaluate(
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
-            executor = UnitExecutor(journal, checks=not merged)
+            executor = UnitExecutor(journal)
             measured = Measurements(subject, executor, watch, progress)
             outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
             outcome, promised = certification.certify(subject, outcome)
             check_network_unchanged(checked, subject)
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
-        continued = journal.reused and run.on == "local" and not merged
+        continued = journal.reused and run.on == "local"
         findings = (
             *notes_on_request([run], replaces=run.out if replaces else None),
             *planned.findings(),
@@ -123,11 +122,10 @@ def compute(
     progress: Progress = silent,
     *,
     expected: Result | None = None,
-    checks: bool = False,
 ) -> list[AnyExecutor]:
     """Compute the units of `run` that fall to the executor made of its journal at this place, sealed with `secret`,
     without a result. ResultError if `run` is no longer, bit by bit, the request of the `expected` result. The process
-    that makes the result checks that MCBN is exact; with `checks`, so does this."""
+    that makes the result checks that MCBN is exact."""
     watch = Stopwatch()
     planned, _ = checked_run(run, watch)
     subject = planned.subject
@@ -135,8 +133,6 @@ def compute(
         planned.check_same(expected)
     executor = make(WorkFolder(place, secret).journal(planned.facts, journal_header(subject.run)))
     try:
-        if checks:
-            check_network(subject)
         with suppress(UnitsLostError):
             compute_units(subject, Measurements(subject, executor, watch, progress), progress, executor)
     except BaseException:

@@ -67,14 +67,6 @@ class Job:
         return {"job": number, "lost": {unit: why for worker in made for unit, why in worker.lost.items()}}
 
 
-def raise_lost(lost: Mapping[str, str]) -> None:
-    """Raise ResultError where units are lost."""
-    if lost:
-        named = "\n".join(f"  - {why}" for why in lost.values())
-        units = "1 unit" if len(lost) == 1 else f"{len(lost)} units"
-        raise ResultError(f"{units} of work could not be computed, after {MOST_ATTEMPTS} attempts each:\n{named}\n")
-
-
 class Workers:
     """`count` workers, each of which does all `jobs`, one after the other, while this process attends to them in turn.
 
@@ -116,7 +108,10 @@ class Workers:
                 counted = self._passes[job]
         if job in self._errors:
             raise self._errors[job]
-        raise_lost(self._lost[job])
+        if lost := self._lost[job]:
+            named = "\n".join(f"  - {why}" for why in lost.values())
+            units = "1 unit" if len(lost) == 1 else f"{len(lost)} units"
+            raise ResultError(f"{units} of work could not be computed, after {MOST_ATTEMPTS} attempts each:\n{named}\n")
 
     def share(self, worker: int) -> Share:
         """The share of a worker."""

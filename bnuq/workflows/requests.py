@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bnuq.config import (
     DEFAULT_SAMPLER,
@@ -26,8 +25,6 @@ from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.evaluation.request_checks import check_out, check_readable, check_request, check_sets
 from bnuq.files.content import exists, is_checkpoint, kind_of
 from bnuq.files.folders import expanded
-from bnuq.files.journal import requests_at
-from bnuq.files.places import place_of
 from bnuq.files.writing import check_writable
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, METHOD_NAMES, METHODS, Method, method_named
@@ -42,12 +39,6 @@ _NOT_FILES = {
     "special": "it is a device, a pipe or a socket",
     "unreadable": "it cannot be opened",
 }
-_ENVIRONMENT = (  # number and count, as launchers say them
-    ("RANK", "WORLD_SIZE"),
-    ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-    ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS"),
-)
 _DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
 _EXPORTED = (*_DRAWING, method_named(DETERMINISTIC))
 _DEFAULTS = InspectSection()
@@ -83,57 +74,6 @@ def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -
             raise RequestError(f"{option} is for networks and data in files, which other processes can read.")
     if str(work).startswith("memory:"):
         raise RequestError(f"--work {work} is memory of this process, which {option} cannot share. Name a folder.")
-
-
-def check_shard(runs: Sequence[Run], work: str | None) -> None:
-    """Raise RequestError where `--shard` cannot be computed."""
-    shard = runs[0].shard
-    assert shard is not None
-    part_of(shard)
-    if work is None:
-        raise RequestError(f"--shard {shard} needs --work, the folder or URL that all shards share.")
-    if runs[0].on != "local":
-        raise RequestError(
-            f"--shard {shard} is a part for one process, and --on {runs[0].on} has several. Leave it out."
-        )
-    check_shareable(runs, work, f"--shard {shard}")
-
-
-def unmerged(work: str) -> tuple[str, dict[str, Any]]:
-    """The key of the only request of an evaluation whose units are at `work`, and what it is about; RequestError where
-    there is none, or several."""
-    expected = {"command": str, "out": str, "run": dict, "facts": dict}
-    known = {
-        key: about
-        for key, about in requests_at(place_of(work)).items()
-        if about.get("command") == "evaluate" and all(isinstance(about.get(k), kind) for k, kind in expected.items())
-    }
-    if not known:
-        raise RequestError(f"{work}: there are no units of an evaluation; expected the --work of its shards.")
-    if len(known) > 1:
-        outs = ", ".join(str(about.get("out")) for about in known.values())
-        raise RequestError(
-            f"{work}: there are units of {len(known)} requests ({outs}). `bnuq evaluate` with the same options, "
-            "without --shard, makes the results of each."
-        )
-    return next(iter(known.items()))
-
-
-def part_of(shard: str, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(number, count) that `--shard` names: I/N, or env; RequestError where these are none."""
-    text = shard
-    if shard == "env":
-        variables = [pair for pair in _ENVIRONMENT if all(environment.get(name, "").isdigit() for name in pair)]
-        if not variables:
-            pairs = ", ".join(" and ".join(pair) for pair in _ENVIRONMENT)
-            raise RequestError(f"--shard env: none of these is set: {pairs}. Name the shard, as in --shard 0/4.")
-        index, of = next((pair for pair in variables if int(environment[pair[1]]) > 1), variables[0])
-        first = int(environment.get("SLURM_ARRAY_TASK_MIN", 0)) if index == "SLURM_ARRAY_TASK_ID" else 0
-        text = f"{int(environment[index]) - first}/{environment[of]}"
-    number, count = map(int, text.split("/"))
-    if not 0 <= number < count:
-        raise RequestError(f"--shard {shard} is part {number} of {count}; parts are numbered from 0 to {count - 1}.")
-    return number, count
 
 
 def check_sweep(

@@ -72,7 +72,7 @@ def sweep(
         with helpers(runs[0].on, job) as others:
             networks = _networks(runs, settings)
             watch.lap("load")
-            executors = [UnitExecutor(network.journal(folder), checks=True) for network in networks]
+            executors = [UnitExecutor(network.journal(folder)) for network in networks]
             checks = [network.checked() for network in networks]
             others.wait(progress, sum(_passes(network, settings) for network in networks))
             swept = [

@@ -50,8 +50,7 @@ REFUSED = {  # the words of a command, and what its message holds
     "evaluate run.toml --out net.py": "net.py is not a result of bnuq",
     "evaluate run.toml --bank 1": "--bank is 1",
     "evaluate run.toml --baseline none.h5": f"none.h5: {NO_FILE}",
-    "evaluate run.toml --shard 0/2": "--shard 0/2 needs --work",
-    "evaluate run.toml --shard 2/2 --work w": "--shard 2/2 is part 2 of 2",
+    "evaluate run.toml --shard 0/2": "No such option: --shard",
     "evaluate --from net.py": NOT_A_RESULT,
     "evaluate model.pt --from none.h5": "leave out the model",
     "sweep-batch-size run.toml --samples 1": "--samples is 1; expected at least 2",
@@ -78,7 +77,7 @@ REFUSED = {  # the words of a command, and what its message holds
     "report net.py --html none/p.html": "none/p.html: its folder does not exist",
     "init net.py": "net.py: is a text file",
     "verify net.py": NOT_A_RESULT,
-    "merge none": "there are no units of an evaluation",
+    "merge none": "No such command 'merge'",
 }
 IN_TURN = """
 import contextlib, io, json, sys

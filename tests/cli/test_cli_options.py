@@ -267,4 +267,4 @@ def test_a_section_that_no_run_file_holds_is_settled_alone() -> None:
 def test_leave_to_run_code_is_an_option_and_not_kept() -> None:
     recorded = {field.name for field in msgspec.structs.fields(RecordedOptions)}
     given = {field.name for field in msgspec.structs.fields(GivenOptions)}
-    assert given - recorded == {"out", "on", "shard", "download", "trust_pickle", "trust_code"}
+    assert given - recorded == {"out", "on", "download", "trust_pickle", "trust_code"}

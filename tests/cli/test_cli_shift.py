@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import bnuq
@@ -61,18 +60,6 @@ def test_a_wrong_request_is_one_message(cli: Cli, small: Path, given: tuple[str,
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
     assert not (small / "model.shift.h5").exists()
-
-
-@pytest.mark.nightly  # runs/test_many_processes.py merges others
-def test_shards_compute_it_and_merge_writes_it(cli: Cli, small: Path, tmp_path: Path) -> None:
-    given = ("--family", "gaussian", "--severities", "2", "--out", small / "merged.h5", *FEW)
-    for part in ("0/2", "1/2"):
-        assert cli("shift", small / "run.toml", *given, "--shard", part, "--work", tmp_path / "work").code == 0
-    assert cli("merge", tmp_path / "work", small / "run.toml", "--out", small / "merged.h5").code == 0
-    assert cli("shift", small / "run.toml", *given[:4], "--out", small / "alone.h5", *FEW, "--quiet").code == 0
-    shifts = [bnuq.open(small / f"{name}.h5").shift for name in ("merged", "alone")]
-    assert shifts[0].sets == ("test+gaussian@2",)
-    np.testing.assert_array_equal(*(shift.methods["mcbn"].change for shift in shifts))
 
 
 @pytest.mark.nightly  # runs/test_api.py holds it of others

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cache, partial, partialmethod
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +33,8 @@ from bnuq.config import Options, resolve, resolve_each, resolve_sweep
 from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
-from bnuq.files.journal import Journal, WorkFolder, keeping, requests_at, root_of, work_folder
+from bnuq.evaluation.units import WorkUnit
+from bnuq.files.journal import Journal, WorkFolder, beside, keeping, requests_at, root_of, secret_for, work_folder
 from bnuq.files.places import place_of
 from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
@@ -44,13 +45,12 @@ from bnuq.workflows import on_ray
 from bnuq.workflows.evaluate import compute, evaluate
 from bnuq.workflows.processes import Job, Processes, forgive
 from bnuq.workflows.queue import evaluate_all
-from bnuq.workflows.shards import compute_shard, merge, share_of
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
 
 pytestmark = [pytest.mark.held(False), pytest.mark.less(False)]  # other processes do all the work
 # A unit holds something else in each task, whoever computes it.
-KINDS = [pytest.param(kind, marks=[] if kind == "classification" else [pytest.mark.nightly]) for kind in SMALL]
+KINDS = [pytest.param(kind, marks=pytest.mark.nightly) for kind in SMALL if kind != "classification"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])  # the first in one process, as one of several runs, below
+@pytest.mark.parametrize("kind", KINDS)  # classification as one of several runs, below
 def test_two_processes_give_the_figures_of_one(made: Callable[[str], Path], kind: str) -> None:
     folder = made(kind)
     one = read(folder / "one.h5")
@@ -96,108 +96,10 @@ def test_a_sweep_in_another_process_is_that_of_this_one(tmp_path: Path, monkeypa
     assert_same(dict(enumerate(two)), dict(enumerate(one)))
 
 
-# ── shards ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def shard(folder: Path, text: str, work: Path, **options: Any) -> None:
-    run = resolve("run.toml", Options(shard=text, out=folder / "merged.h5", **options), folder=folder)
-    compute_shard([run], str(work), say=str)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shards_merge_to_the_result_of_one_process(
-    made: Callable[[str], Path], tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Share, "__init__", partialmethod(Share.__init__, patience=0.0))  # take over at once
-    folder, work = made(kind), tmp_path / "units"
-    _, options = SMALL[kind]
-    shard(folder, "1/3", work, **options)
-    before = len([*work.glob("*.part")])
-    with pytest.raises(ResultError, match=r"units are missing, and what depends on them:\n  - mc"):
-        merge(str(work), Options(trust_code=True), folder=folder)
-    assert not (folder / "merged.h5").exists() and len([*work.glob("*.part")]) == before
-    for text in ("2/3", "0/3"):
-        shard(folder, text, work, **options)
-    assert not [*work.glob("*.try*")]
-    with computing_nothing():
-        merge(str(work), Options(trust_code=True), folder=folder)
-    assert_same(figures(read(folder / "merged.h5")), figures(read(folder / "one.h5")))
-    assert not [*work.iterdir()]
-
-
-@pytest.mark.nightly  # shards are merged above
-def test_shards_that_a_launcher_starts_wait_for_each_other_and_are_merged(
-    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One of them is a process, the other is this one."""
-    folder, work = made("classification"), str(tmp_path / "units")
-    monkeypatch.chdir(folder)
-    for name, value in {"OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "RANK": "1", "XDG_CONFIG_HOME": work}.items():
-        monkeypatch.setenv(name, value)
-    given = ["--method", "mcbn,mcdo", "--chunk-size", "20", "--validation", "test.npz", "--shard", "env"]
-    arguments = ["evaluate", "run.toml", *given, "--work", work]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "RANK": "0"}
-    command = [sys.executable, "-m", "bnuq", *arguments]
-    other = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-    with threads(1):
-        bnuq(*arguments)
-    said = capsys.readouterr().out, other.communicate(timeout=100)[0]
-    assert other.returncode == 0
-    assert said == (f"Shard env is done. When all are, bnuq merge {work} {folder}/run.toml writes the result.\n",) * 2
-    assert not (folder / "model.bnuq.h5").exists()
-    bnuq("merge", work, "--quiet", code=2)
-    assert "names code that you did not name: net in" in capsys.readouterr().err
-    bnuq("merge", work, "run.toml", "--quiet")
-    assert_same(figures(read(folder / "model.bnuq.h5")), figures(read(folder / "one.h5")))
-
-
 def bnuq(*arguments: str, code: int = 0) -> None:
     with pytest.raises(SystemExit) as left:
         main([*arguments])
     assert left.value.code == code
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}, (1, 3)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "6"}, (5, 6)),
-        ({"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_COUNT": "6", "SLURM_ARRAY_TASK_MIN": "1"}, (5, 6)),
-        ({"JOB_COMPLETION_INDEX": "0", "JOB_COMPLETIONS": "2"}, (0, 2)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (0, 1)),
-    ],
-)
-def test_a_launcher_says_which_shard_this_is(environment: dict[str, str], expected: tuple[int, int]) -> None:
-    share = share_of("env", environment)
-    assert (share.number, share.count) == expected
-    assert {share.order([()] * 7)[0][0]} == {share.number} and share.fixed
-
-
-@pytest.mark.parametrize(
-    ("shard", "work", "complaint"),
-    [
-        ("3/3", "w", "parts are numbered from 0 to 2"),
-        ("env", "w", "none of these is set: RANK and WORLD_SIZE"),
-        ("0/2", None, "--shard 0/2 needs --work"),
-        ("0/2", "memory://w", "is memory of this process"),
-    ],
-)
-def test_shards_that_cannot_be_are_refused(tmp_path: Path, shard: str, work: str | None, complaint: str) -> None:
-    small_run.write(tmp_path)
-    run = resolve("run.toml", Options(shard=shard), folder=tmp_path)
-    with pytest.raises(RequestError, match=complaint):
-        compute_shard([run], work)
-
-
-def test_a_folder_of_nothing_or_of_several_requests_is_not_merged(tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="there are no units of an evaluation"):
-        merge(str(tmp_path / "none"), Options(), folder=tmp_path)
-    for seed in range(2):
-        about = {"command": "evaluate", "out": f"{seed}.h5", "run": {}}
-        Journal(tmp_path, {"seed": seed}, about).save("unit", {})
-    with pytest.raises(RequestError, match=r"units of 2 requests \((0.h5, 1.h5|1.h5, 0.h5)\)"):
-        merge(str(tmp_path), Options(), folder=tmp_path)
 
 
 # ── what is lost ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -322,10 +224,11 @@ def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
 
     with monkeypatch.context() as patch:
         patch.setattr(Stochastic, "passes", passes)
-        [worker] = compute(run, b"", place_of(tmp_path / "units"), partial(Worker, share=Share(0, 1, "alone")))
+        make = partial(Worker, share=Share(0, 1, "alone"))
+        [worker] = compute(run, secret_for(None), place_of(beside(run.out)), make)
     assert not worker.lost and sizes and max(sizes) <= 16
     with computing_nothing():
-        found = evaluate(run, work=tmp_path / "units", merged=True)
+        found = evaluate(run)
     expected = evaluated(tmp_path, "two.h5", **options).methods["mcbn"].sets["test"].estimates
     for name, value in found.methods["mcbn"].sets["test"].estimates.items():
         assert value.value == pytest.approx(expected[name].value, rel=1e-4, nan_ok=True)
@@ -355,39 +258,18 @@ def test_a_worker_takes_what_the_dead_have_left_and_in_the_end_what_nobody_finis
     assert done == [0, 2, 3, 1] and len(found) == 4
 
 
-def test_a_fixed_share_waits_for_others_and_computes_only_its_own(tmp_path: Path) -> None:
-    done: dict[int, list[int]] = {0: [], 1: []}
+def test_a_worker_waits_for_what_another_finishes(tmp_path: Path) -> None:
+    journal, done = Journal(tmp_path, FACTS), list[int]()
+    journal.begin(unit(1).name, 0, {"by": "b", "machine": "another", "process": 1})
 
-    def worker(number: int) -> Callable[[Journal], Worker]:
-        share = Share(number, 2, f"shard {number} of 2", fixed=True)
-        return lambda journal: Worker(journal, share, on_unit=lambda unit: done[number].append(unit.points.start // 10))
+    def on_unit(of: WorkUnit) -> None:
+        done.append(of.points.start // 10)
+        if len(done) == 2:  # all others
+            threading.Timer(0.2, lambda: journal.save(unit(1).name, arrays_of(unit(1)), unit(1).sha256)).start()
 
-    groups = [(unit(number),) for number in range(5)]
-    place = place_of(tmp_path)
-
-    def run_all() -> None:
-        assert len(list(worker(0)(Journal(place, FACTS)).run(groups, lambda group: map(arrays_of, group)))) == 5
-
-    waiting = threading.Thread(target=run_all)
-    waiting.start()
-    computed(("good",) * 5, place, worker(1))
-    waiting.join(20)
-    assert done == {0: [0, 2, 4], 1: [1, 3]} and not waiting.is_alive()
-
-
-def test_a_shard_whose_companions_give_no_sign_of_life_goes_on_alone(tmp_path: Path) -> None:
-    groups, place = [(unit(number),) for number in range(5)], place_of(tmp_path)
-
-    def seconds(share: Share) -> float:
-        worker, start = Worker(Journal(place, FACTS), share), time.monotonic()
-        for _ in range(2):  # the second phase does not wait again
-            assert len(list(worker.run(groups, lambda group: map(arrays_of, group)))) == 5
-            worker.journal.remove(*(of.name for (of,) in groups))
-        return time.monotonic() - start
-
-    assert 0.4 < seconds(Share(0, 2, "shard 0 of 2", fixed=True, arrival=0.4)) < 0.8
-    Journal(place, FACTS).begin(unit(1).name, 0, {"by": "shard 1 of 2", "machine": "another", "process": 1})
-    assert seconds(Share(0, 2, "shard 0 of 2", fixed=True, arrival=0.0, patience=1.0)) > 1.0
+    groups = [(unit(number),) for number in range(3)]
+    worker = Worker(Journal(tmp_path, FACTS), Share(0, 2, "me"), on_unit)
+    assert len(list(worker.run(groups, lambda group: map(arrays_of, group)))) == 3 and done == [0, 2]
 
 
 def test_of_two_requests_for_one_result_that_start_at_once_one_is_refused(tmp_path: Path) -> None:
@@ -403,22 +285,6 @@ def test_of_two_requests_for_one_result_that_start_at_once_one_is_refused(tmp_pa
         work.journal(FACTS, about)
         raise ResultError("no such network")
     assert not [*(tmp_path / "work").iterdir()]
-
-
-def test_a_merge_writes_nothing_elsewhere_that_only_the_work_folder_names(
-    made: Callable[[str], Path], tmp_path: Path
-) -> None:
-    work, run = (
-        tmp_path / "units",
-        resolve("run.toml", Options(out=tmp_path / "there.h5"), folder=made("classification")),
-    )
-    Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).place.path.mkdir()
-    Journal(work, FACTS, {"command": "evaluate", "out": str(run.out), "run": run.record()}).save("unit", {})
-    with pytest.raises(
-        RequestError, match=r"the result of these units is .*there.h5, which is not in this folder\. Add"
-    ):
-        merge(str(work), Options(trust_code=True), folder=made("classification"))
-    assert not run.out.exists()
 
 
 def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(

@@ -21,7 +21,7 @@ _RANKED = 2048  # values of an output from which the spread over points is taken
 
 
 @frozen
-class Difference:
+class Discrepancy:
     """How far outputs lie from the expected ones, for each output (class, target) over all points, draws and positions.
 
     `largest` is the largest difference, infinite where shapes, or what is not finite, differ; `spread` by how much the
@@ -62,7 +62,7 @@ class Difference:
 
 def difference(
     outputs: Tensor, expected: Tensor, *, draws: bool = False, made_in: torch.dtype | None = None
-) -> Difference:
+) -> Discrepancy:
     """How far outputs (n, K, …) lie from the expected ones, or with `draws` (T, n, K, …), which were `made_in` a type
     that is by default their own.
 
@@ -72,7 +72,7 @@ def difference(
     """
     if outputs.shape != expected.shape:
         one = torch.ones(1, dtype=torch.float64)
-        return Difference(torch.inf * one, one, one, 0.0)
+        return Discrepancy(torch.inf * one, one, one, 0.0)
     if not draws:
         outputs, expected = outputs[None], expected[None]
     outputs, expected = (t.reshape(*t.shape[:2], t.shape[2] if t.ndim > 2 else 1, -1) for t in (outputs, expected))
@@ -81,7 +81,7 @@ def difference(
     if expected.dtype not in (torch.float32, torch.float64):
         outputs, expected = outputs.float(), expected.float()
     if not expected.numel():
-        return Difference(*torch.zeros(3, expected.shape[2], dtype=torch.float64), eps)
+        return Discrepancy(*torch.zeros(3, expected.shape[2], dtype=torch.float64), eps)
     rows = max(1, _AT_ONCE // expected[:, :1].numel())
     blocks = [*zip(*(tensor.split(rows, 1) for tensor in (outputs, expected)), strict=True)]
     found = _measured([_part(*block) for block in blocks])
@@ -92,7 +92,7 @@ def difference(
     spread = (squares / (counts * freedom).clamp_min(1)).sqrt()
     if not bool(spread.all()):
         spread = torch.where(spread > 0, spread, _over_points(expected))
-    return Difference(largest, spread, size, eps)
+    return Discrepancy(largest, spread, size, eps)
 
 
 def _measured(parts: list[Tensor]) -> Float64[Tensor, "measure output"]:

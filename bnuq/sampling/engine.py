@@ -17,7 +17,7 @@ from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
-from bnuq.sampling.deviation import Deviation, Difference, deviation_of_samples, difference
+from bnuq.sampling.deviation import Deviation, Discrepancy, deviation_of_samples, difference
 from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, in_float64
@@ -279,7 +279,7 @@ class Stochastic:
         """Raise NotTraceableError where the samples of a plan are not those of the plain loop: `outputs` and `expected`
         compute some of them. Where float32 is too coarse to tell, the same plan of a copy in float64 decides."""
 
-        def compared(loop: PlainLoop, executor: PlanExecutor, inputs: Tensor, made_in: torch.dtype) -> Difference:
+        def compared(loop: PlainLoop, executor: PlanExecutor, inputs: Tensor, made_in: torch.dtype) -> Discrepancy:
             with on_other_inputs():
                 wanted = expected(loop, inputs)
                 with _exactly():

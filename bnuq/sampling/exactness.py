@@ -15,7 +15,7 @@ from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
-from bnuq.sampling.deviation import Difference, difference, tolerance
+from bnuq.sampling.deviation import Discrepancy, difference, tolerance
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.interception import (
     Mode,
@@ -218,7 +218,7 @@ def _sampled(
 
 def _independent(
     model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0, together: Tensor | None = None
-) -> tuple[Difference, Tensor]:
+) -> tuple[Discrepancy, Tensor]:
     """How far the outputs of these points lie from those in smaller chunks, and the outputs `together`."""
     together = run(inputs, start) if together is None else together
     change = difference(_in_parts(run, inputs, start), together)
@@ -240,7 +240,7 @@ def _in_parts(run: _Run, inputs: Tensor, start: int) -> Tensor:
     return torch.cat([run(part, first) for part, first in zip(parts, (start, start + len(parts[0])), strict=False)])
 
 
-def _percent(change: Difference) -> str:
+def _percent(change: Discrepancy) -> str:
     return f"{100 * change.relative:.3g} % of their spread"
 
 

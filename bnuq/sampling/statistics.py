@@ -18,7 +18,7 @@ from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
-from bnuq.sampling.deviation import Difference
+from bnuq.sampling.deviation import Discrepancy
 from bnuq.sampling.digests import fingerprint
 from bnuq.sampling.dropout import check_seed
 from bnuq.sampling.exactness import check_exact, check_finite
@@ -329,8 +329,8 @@ def _agree(measurement: Measurement, expected: Measurement) -> bool:
         # A mean is compared by the deviation of its channel, and a variance by itself; what rounding of the inputs may
         # move them by follows from the size of the mean.
         deviation, size = var.sqrt(), mean.abs()
-        of_mean = Difference((measurement[key][0] - mean).abs(), deviation, size, eps)
-        of_var = Difference((measurement[key][1] - var).abs(), var, size * (deviation + eps * size), eps)
+        of_mean = Discrepancy((measurement[key][0] - mean).abs(), deviation, size, eps)
+        of_var = Discrepancy((measurement[key][1] - var).abs(), var, size * (deviation + eps * size), eps)
         if not (of_mean.is_within(tolerance) and of_var.is_within(tolerance)) or measurement[key][2] != count:
             return False
     return True

@@ -23,7 +23,7 @@ from torch.testing import assert_close
 import bnuq
 from bnuq.errors import SamplingError
 from bnuq.sampling import deviation
-from bnuq.sampling.deviation import Difference, difference
+from bnuq.sampling.deviation import Discrepancy, difference
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.exactness import check_exact, check_independent, check_repeatable
 from bnuq.sampling.site_search import find_sites
@@ -492,7 +492,7 @@ def test_a_network_of_nothing_but_nan_has_no_draws():
     assert bnuq.predict(stale, points(4), bnuq.draw(stale, points(40), samples=2, batch_size=8)).isfinite().all()
 
 
-def compared(change: Callable[[Tensor], Tensor], *, draws: bool = False, masked: float | None = None) -> Difference:
+def compared(change: Callable[[Tensor], Tensor], *, draws: bool = False, masked: float | None = None) -> Discrepancy:
     """What becomes of 40 points, of which half may be masked in the first output; the second has an offset of 5,000."""
     with torch.random.fork_rng():
         torch.manual_seed(0)

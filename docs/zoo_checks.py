@@ -163,8 +163,7 @@ def random_calls(network: nn.Module, batch: Tensor) -> Counter[str]:
 
 
 def _random_calls(twin: nn.Module, batch: Tensor) -> Counter[str]:
-    paths, counts = {id(module): name for name, module in twin.named_modules()}, Counter[str]()
-    inside = [""]
+    counts, inside = Counter[str](), [""]
 
     class Watch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -176,13 +175,13 @@ def _random_calls(twin: nn.Module, batch: Tensor) -> Counter[str]:
             counts[inside[-1]] += own or not torch.equal(before, torch.get_rng_state())
             return result
 
-    def enter(module: nn.Module, _: Any) -> None:
-        inside.append(paths.get(id(module), inside[-1]))
+    def enter(path: str, _: Any) -> None:
+        inside.append(path)
 
     def leave(*_: Any) -> None:
         inside.pop()
 
-    with _aside(), hooked(enter, leave), Watch():
+    with _aside(), hooked(twin, enter, leave), Watch():
         before = _generators()
         twin(batch.clone())
         counts.update(name for name, state in _generators().items() if state != before[name])
@@ -337,18 +336,17 @@ def _check_masks(
 @contextmanager
 def _changed(network: nn.Module) -> Iterator[set[str]]:
     """The modules whose output is another tensor of the shape of their input."""
-    names, changing = {id(module): name for name, module in network.named_modules()}, set[str]()
-    given: list[Any] = []
+    changing, given = set[str](), list[Any]()
 
-    def leave(module: nn.Module, _: Any, output: Any) -> None:
+    def leave(path: str, output: Any) -> None:
         values = given.pop()
         if isinstance(values, Tensor) and isinstance(output, Tensor) and values.shape == output.shape:
-            changing.update([names[id(module)]] * (not torch.equal(values, output)))
+            changing.update([path] * (not torch.equal(values, output)))
 
-    def enter(_: nn.Module, args: Any) -> None:
+    def enter(_: str, args: Any) -> None:
         given.append(args[0].clone() if args and isinstance(args[0], Tensor) else None)
 
-    with hooked(enter, leave):
+    with hooked(network, enter, leave):
         yield changing
 
 

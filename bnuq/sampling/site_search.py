@@ -43,16 +43,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     _check_initialised(model)
     three = _three_points(example)
     two = three[:2]
-    remember_noise(model, is_noisy=True)  # until that is known
-    with undisturbed(model):
-        calls = with_autograd_if_needed(lambda: recorded_calls(model, two.clone()))
-        again = recorded_calls(model, three)
-    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall | str) for call in calls))
-    if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
-        raise SamplingError(
-            "the network calls different BatchNorm or dropout layers when the number of points changes; "
-            "bnuq needs a network whose path does not depend on the batch size."
-        )
+    calls, again = _calls_of_both(model, two, three)
     training = training_calls(model, two) if compare_with_training else None
     # The call itself shows a momentum of 0 where the layer keeps a cumulative average.
     cumulative = {name for name, module in model.named_modules() if getattr(module, "momentum", 0.0) is None}
@@ -83,12 +74,29 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
         _unreachable_batchnorms(model, calls),
         _hidden(calls, training),
     )
-    return _in_order(model, found, three) if any(site.stochastic and site.rows > 1 for site in found.noises) else found
+    return _in_order(model, found, three)
+
+
+def _calls_of_both(model: nn.Module, two: Tensor, three: Tensor) -> tuple[list[RecordedCall], list[RecordedCall]]:
+    """The calls of a forward of two points and of one of three; SamplingError where they are of other layers."""
+    remember_noise(model, is_noisy=True)  # until that is known
+    with undisturbed(model):
+        calls = with_autograd_if_needed(lambda: recorded_calls(model, two.clone()))
+        again = recorded_calls(model, three)
+    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall | str) for call in calls))
+    if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
+        raise SamplingError(
+            "the network calls different BatchNorm or dropout layers when the number of points changes; "
+            "bnuq needs a network whose path does not depend on the batch size."
+        )
+    return calls, again
 
 
 def _in_order(model: nn.Module, sites: Sites, three: Tensor) -> Sites:
     """`sites`, the noise of several rows a point interleaved where two points get the same outputs as of three with
     that order alone. The order is seen by nothing else: random numbers are asked for by their shape."""
+    if not any(site.stochastic and site.rows > 1 for site in sites.noises):
+        return sites
     for order in (sites, replace(sites, noises=tuple(replace(s, interleaved=s.rows > 1) for s in sites.noises))):
         with suppress(BnuqError):  # which another pass will raise
             loop = PlainLoop(model, order, learned=Learned(1))

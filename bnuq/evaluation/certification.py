@@ -13,7 +13,6 @@ from typing import TypeVar
 import numpy as np
 
 from bnuq import metrics
-from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
@@ -55,8 +54,8 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
             f"by {validation.reference}: it shares points with the test set or the training set, and a promise is only "
             "kept by points that are independent of both. Name others with --validation."
         )
-    elif by_groups := _why_not_by_groups(validation, test, is_dense=task.is_dense):
-        why = by_groups
+    elif task.is_dense and validation.group is not None:
+        why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
     elif task.is_dense and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
     elif asked.score and (score not in scores or method not in ("", *subject.method_names)):
@@ -67,14 +66,6 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         why = "for each group, as the test set and the validation points have no groups; see --group."
     if why:
         raise RequestError(f"--risk {asked.risk:g}: there is no certificate {why}")
-
-
-def _why_not_by_groups(validation: Points, test: Points, *, is_dense: bool) -> str:
-    if is_dense and validation.group is not None:
-        return "of images in groups: the bound on the loss of an image needs images that are independent of each other."
-    if validation.group is None and test.group is not None:
-        return f"by {validation.reference}, which has no groups, and the test set has some: name both, or neither."
-    return ""
 
 
 def _is_unfit(finding: Finding) -> bool:

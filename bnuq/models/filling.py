@@ -81,7 +81,7 @@ def _check_tied(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor
     for name in state.keys() & {name for name, value in expected.items() if not is_lazy(value) and value.numel()}:
         place = expected[name].data_ptr(), expected[name].shape, expected[name].stride()
         other = first.setdefault(place, name)
-        if not torch.equal(state[name], state[other]):
+        if other != name and not torch.equal(state[name], state[other]):
             one, two = sorted((name, other))
             raise ModelError(
                 f"{checkpoint.path}: {one} and {two} differ, and are one tensor in {arch} (tied weights). Check that "

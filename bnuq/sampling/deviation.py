@@ -13,6 +13,7 @@ from bnuq.frozen import frozen
 from bnuq.shapes import Float, Float64
 
 _ULPS = 16  # units in the last place by which rounding may move an output of this size
+_FINEST = 1e-11  # the unit of float64: less is far below what the float32 of the results resolves
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}  # of the spread of an output: what rounding alone explains
 _COARSE = 0.05  # the same for networks that compute in half precision
 _AT_ONCE = 2**20  # values that are compared at a time
@@ -77,7 +78,7 @@ def difference(
         outputs, expected = outputs[None], expected[None]
     outputs, expected = (t.reshape(*t.shape[:2], t.shape[2] if t.ndim > 2 else 1, -1) for t in (outputs, expected))
     made_in = expected.dtype if made_in is None else made_in
-    eps = torch.finfo(made_in).eps if made_in.is_floating_point else 0.0
+    eps = max(torch.finfo(made_in).eps, _FINEST) if made_in.is_floating_point else 0.0
     if expected.dtype not in (torch.float32, torch.float64):
         outputs, expected = outputs.float(), expected.float()
     if not expected.numel():

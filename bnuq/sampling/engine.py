@@ -289,10 +289,10 @@ class Stochastic:
             return difference(given, wanted, draws=True, made_in=made_in)
 
         made_in = torch.float32 if executor.computes_in_float32 else torch.float64
-        change = compared(self.plain, executor, inputs, made_in)
-        if change.proves(_OF_PLANS[made_in]):
+        change, tolerance = compared(self.plain, executor, inputs, made_in), _OF_PLANS[made_in]
+        if change.proves(tolerance) or (made_in is torch.float64 and change.is_within(tolerance)):
             return
-        if made_in is torch.float64 or (change.is_resolved(_OF_PLANS[made_in]) and change.relative > _LARGE):
+        if made_in is torch.float64 or (change.is_resolved(tolerance) and change.relative > _LARGE):
             raise OtherPathError(otherwise)
         narrow = Narrow()
         try:
@@ -311,7 +311,7 @@ class Stochastic:
             raise NotTraceableError(f"float32 is too coarse to verify its plan ({first_line(error)})") from error
         if narrow.seen:
             raise NotTraceableError("it computes in float32 what is too coarse to verify its plan")
-        if not change.proves(_OF_PLANS[torch.float64]):
+        if not change.is_within(_OF_PLANS[torch.float64]):
             raise OtherPathError(otherwise)
 
     def _in_other_arithmetic(self, exact: PlanExecutor, inputs: Tensor) -> PlanExecutor:

@@ -13,7 +13,7 @@ from bnuq.frozen import frozen
 from bnuq.shapes import Float, Float64
 
 _ULPS = 16  # units in the last place by which rounding may move an output of this size
-_FINEST = 1e-11  # the unit of float64: less is far below what the float32 of the results resolves
+_FINEST = 1e-10  # the unit of float64: less is far below what the float32 of the results resolves
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-3}  # of the spread of an output: what rounding alone explains
 _COARSE = 0.05  # the same for networks that compute in half precision
 _AT_ONCE = 2**20  # values that are compared at a time

@@ -83,13 +83,17 @@ def _calls_of_both(model: nn.Module, two: Tensor, three: Tensor) -> tuple[list[R
     with undisturbed(model):
         calls = with_autograd_if_needed(lambda: recorded_calls(model, two.clone()))
         again = recorded_calls(model, three)
-    remember_noise(model, is_noisy=any(isinstance(call.call, NoiseCall | str) for call in calls))
+    remember_noise(model, is_noisy=any(map(_is_random, calls)))
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
             "the network calls different BatchNorm or dropout layers when the number of points changes; "
             "bnuq needs a network whose path does not depend on the batch size."
         )
     return calls, again
+
+
+def _is_random(call: RecordedCall) -> bool:
+    return isinstance(call.call, NoiseCall | str) or (isinstance(call.call, DropoutCall) and call.call.training)
 
 
 def _in_order(model: nn.Module, sites: Sites, three: Tensor) -> Sites:

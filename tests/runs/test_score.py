@@ -456,9 +456,8 @@ def test_groups_beside_validation_points_are_those_of_both(tmp_path: Path) -> No
         certificate = scored.certification.chosen
         assert scored.sets["validation"].group_names == tuple(map(str, range(half // 6, N // 6)))
         np.testing.assert_array_equal(certificate.group, GROUP[half:] - half // 6)
-    alone = {"groups": "ward", "validation": tmp_path / "none.npz"}
-    assert bnuq.score(tmp_path / "test.npz", **alone).sets["validation"].group is None
-    assert "which has no groups" in refusal(tmp_path / "test.npz", **alone, risk=0.3)
+    alone = bnuq.score(tmp_path / "test.npz", groups="ward", validation=tmp_path / "none.npz", risk=0.3)
+    assert alone.sets["validation"].group is None and alone.certification.chosen.group is None
 
 
 # ── rows and labels ──────────────────────────────────────────────────────────────────────────────────────────────────

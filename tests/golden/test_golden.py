@@ -93,9 +93,11 @@ def near(key: str, value: Any, before: Any) -> bool:
     """
     if not isinstance(value, float) or not isinstance(before, int | float):
         return value == before
-    by_rank = RANKS.intersection(key.split("."))
-    rel_tol, abs_tol = (0.05 if key.endswith(".mc_se") else 1e-3, 1e-3) if by_rank else (1e-3, 1e-5)
-    return math.isclose(value, before, rel_tol=rel_tol, abs_tol=abs_tol)
+    by_rank = bool(RANKS.intersection(key.split(".")))
+    of_draws = by_rank and key.endswith(".mc_se")
+    if key.startswith("comparisons."):  # of two results, by number: its errors may be those of ranks
+        of_draws = key.endswith((".se", ".se_draws", ".detectable"))
+    return math.isclose(value, before, rel_tol=0.05 if of_draws else 1e-3, abs_tol=1e-3 if by_rank else 1e-5)
 
 
 def leaves(value: Any, address: str = "") -> Iterator[tuple[str, Any]]:

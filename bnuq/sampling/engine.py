@@ -20,7 +20,7 @@ from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.deviation import Deviation, Discrepancy, deviation_of_samples, difference
 from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, in_float64
+from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, float64_copy
 from bnuq.sampling.executor import PlanCost, PlanExecutor
 from bnuq.sampling.inputs import Data, tensor_of
 from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undisturbed
@@ -215,12 +215,28 @@ class Stochastic:
 
     def _checked(self, inputs: Tensor) -> PlanExecutor:
         schedule = self._planned(self.plain, inputs)
-        executor = self._agreeing(schedule, inputs, together=1)
+        other, draws = other_inputs(inputs), sorted({0, self.samples - 1})
+        with on_other_inputs():
+            known = self.plain.passes(other, 0, draws)
+
+        def agreeing(schedule: Plan, *, together: int) -> PlanExecutor:
+            """The plan at work; NotTraceableError where it differs from the plain loop on other inputs."""
+            executor = self._executor_of(schedule, self.plain, inputs.device)
+            self._prove(
+                executor,
+                other,
+                lambda loop, inputs: known if loop is self.plain else loop.passes(inputs, 0, draws),
+                lambda executor, inputs: executor.trial(inputs, draws, together=together),
+                "its recorded operations give different outputs",
+            )
+            return executor
+
+        executor = agreeing(schedule, together=1)
         if executor.stacks:
             try:
-                return self._agreeing(schedule, inputs, together=2)
+                return agreeing(schedule, together=2)
             except NotTraceableError:  # points that are on an axis in another order
-                return self._agreeing(replace(schedule, stackable=False), inputs, together=1)
+                return agreeing(replace(schedule, stackable=False), together=1)
         return executor
 
     def _planned(self, loop: PlainLoop, inputs: Tensor) -> Plan:
@@ -256,18 +272,6 @@ class Stochastic:
                 device=device,
             )
 
-    def _agreeing(self, schedule: Plan, inputs: Tensor, *, together: int) -> PlanExecutor:
-        """The plan at work; NotTraceableError where it differs from the plain loop on other inputs."""
-        executor, draws = self._executor_of(schedule, self.plain, inputs.device), sorted({0, self.samples - 1})
-        self._prove(
-            executor,
-            other_inputs(inputs),
-            lambda loop, inputs: loop.passes(inputs, 0, draws),
-            lambda executor, inputs: executor.trial(inputs, draws, together=together),
-            "its recorded operations give different outputs",
-        )
-        return executor
-
     def _prove(
         self,
         executor: PlanExecutor,
@@ -298,7 +302,7 @@ class Stochastic:
         try:
             if not devices.traits(inputs.device).float64:
                 raise NotTraceableError("the device has no float64")
-            twin, wide = in_float64(self._model, inputs)
+            twin, wide = float64_copy(self._model, inputs)
             with narrow:
                 loop = self.plain.in_float64(twin, find_sites(twin, wide[:3], compare_with_training=False))
                 schedule = replace(self._planned(loop, wide), stackable=executor.plan.stackable)

@@ -305,7 +305,7 @@ def _or_in_float64(
     narrow = Narrow()
     try:
         if devices.traits(inputs.device).float64:
-            twin, wide = in_float64(model, inputs if result is None else inputs[:_FEW])
+            twin, wide = float64_copy(model, inputs if result is None else inputs[:_FEW])
             with narrow:
                 wide_result = check(twin, wide)[0]
             return wide_result if result is None else preferred(result, wide_result)
@@ -318,7 +318,7 @@ def _or_in_float64(
     return cast(T, result)
 
 
-def in_float64(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
+def float64_copy(model: nn.Module, inputs: Tensor) -> tuple[nn.Module, Tensor]:
     """A copy of the network, and these inputs, in float64."""
     return copied(model).double(), inputs.double() if inputs.is_floating_point() else inputs
 

@@ -107,7 +107,7 @@ class Network(nn.Module):
             h = h.flatten(2).transpose(1, 2)  # (n, positions, channels)
         if self.of.kind == "table":
             if pick == "gather":
-                return h.gather(1, x[:, :1].argsort(0).expand(-1, 1) % WIDTH).expand(-1, WIDTH) + h if len(x) < 0 else h
+                return h.gather(1, x.argsort(1).repeat(1, 2))
             if pick == "index of rows":
                 return h[rows]
             return h.round(decimals=1) + h.sort(1).values if pick == "ties" else h

@@ -486,11 +486,11 @@ EVALUATION: Catalogue = {
     ),
     "outputs-of-other-sizes": Entry(
         lambda of, sizes, covered: (
-            f"{of}: the outputs have errors of very different sizes, and share one τ and one constant σ, which cannot "
-            f"be right for all, as CRPS and MAE share one mean. {_by_output(sizes, covered)}"
+            f"{of}: the outputs have errors of very different sizes: each has its own τ and constant σ; the reported "
+            f"ones are in units of its RMSE. The largest decide CRPS, RMSE and MAE. {_by_output(sizes, covered)}"
         ),
-        "Bring targets and predictions of all outputs to one scale (divide each by the standard deviation of its "
-        "targets), or score each output by itself.",
+        "For scores that weigh outputs alike, divide targets and predictions of each by the standard deviation of its "
+        "targets.",
     ),
     "tau-at-range-end": Entry(
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",

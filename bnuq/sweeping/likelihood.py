@@ -15,8 +15,10 @@ from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.setup import Prepared
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.target_scale import TargetScale, target_scale
+from bnuq.evaluation.tasks.observation_noise import are_uneven, sizes_of
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
+from bnuq.shapes import Float
 
 LogLikelihood = Callable[[Tensor, np.ndarray], Tensor]  # of outputs (draw, n, …) and targets (n, …): (draw, n)
 
@@ -36,12 +38,22 @@ def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
 
 
-def regression_likelihood(tau: float, *, mean: np.ndarray | float, std: np.ndarray | float) -> LogLikelihood:
-    """The Gaussian log-likelihood of targets under outputs · std + mean with precision `tau`, (draw, n), in nats."""
+@frozen
+class Noise:
+    """The noise of the targets: that of each output has the variance unit²/τ."""
+
+    tau: float
+    unit: Float[np.ndarray, " output"]
+
+
+def regression_likelihood(noise: Noise, scale: TargetScale | None) -> LogLikelihood:
+    """The Gaussian log-likelihood of targets under the outputs in target units, (draw, n), in nats."""
+    unit = torch.tensor(noise.unit)
+    std, mean = (1.0, 0.0) if scale is None else (torch.tensor(scale.std), torch.tensor(scale.mean))
 
     def log_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
-        f = outputs.cpu().double() * torch.tensor(std) + torch.tensor(mean)
-        return torch.as_tensor(metrics.gaussian_log_likelihood(f, torch.from_numpy(np.asarray(targets)), tau=tau))
+        f, y = (outputs.cpu().double() * std + mean) / unit, torch.from_numpy(np.asarray(targets)).double() / unit
+        return torch.as_tensor(metrics.gaussian_log_likelihood(f, y, tau=noise.tau)) - unit.log().sum()
 
     return log_likelihood
 
@@ -63,19 +75,22 @@ def training_likelihood(
     if plan.task.classifies_points:
         return Training(check_labels(subset, plan.outputs), classification_likelihood), None, ""
     scale = target_scale(run, train, plan.outputs)
-    tau = run.scoring.tau or (None if validation is None else _most_likely_tau(prepared, validation, scale))
-    if tau is None:
+    given = run.scoring.tau
+    noise = None if given is None else Noise(given, np.ones(1))
+    if noise is None and validation is not None:
+        noise = _most_likely_noise(prepared, validation, scale)
+    if noise is None:
         return None, None, "a regression's likelihood needs τ: name validation points, or --tau"
-    mean, std = (0.0, 1.0) if scale is None else (scale.mean, scale.std)
-    likelihood = regression_likelihood(tau, mean=mean, std=std)
-    return Training(check_targets(subset, plan.outputs), likelihood), tau, ""
+    return Training(check_targets(subset, plan.outputs), regression_likelihood(noise, scale)), noise.tau, ""
 
 
-def _most_likely_tau(prepared: Prepared, validation: Points, scale: TargetScale | None) -> float | None:
-    """The most likely precision of the deterministic network on the validation points: the same for all sizes, because
-    ELBOs with different τ cannot be compared."""
+def _most_likely_noise(prepared: Prepared, validation: Points, scale: TargetScale | None) -> Noise | None:
+    """The most likely noise of the deterministic network on the validation points: the same for all sizes, because
+    ELBOs with different τ cannot be compared. None where there is no error."""
     blocks = deterministic_outputs(prepared.model, prepared.pipeline, validation)
     f = np.concatenate([block[0].cpu().double().numpy() for block in blocks])
-    f = f if scale is None else f * scale.std + scale.mean
-    error = float(metrics.constant_sigma(np.asarray(validation.targets, dtype=np.float64) - f, metric="pll"))
-    return 1 / error**2 if error > 0 else None
+    errors = np.asarray(validation.targets, dtype=np.float64) - (f if scale is None else f * scale.std + scale.mean)
+    sizes = sizes_of(errors)
+    unit = sizes if are_uneven(sizes) else np.ones(1)
+    error = float(metrics.constant_sigma(errors / unit, metric="pll"))
+    return Noise(1 / error**2, unit) if error > 0 else None

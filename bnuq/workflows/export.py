@@ -186,7 +186,10 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
     tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
     scale = target_scale(run, train, plan.outputs)
     std, mean = ((1.0,), (0.0,)) if scale is None else (tuple(scale.std.tolist()), tuple(scale.mean.tolist()))
-    return Scoring("values", noise=(0.0 if tau is None else 1 / tau,), std=std, mean=mean)
+    found = () if result is None else result.findings
+    units = [f.values["sizes"] for f in found if f.code == "outputs-of-other-sizes" and f.values["of"] == method.name]
+    noise = tuple(0.0 if tau is None else unit**2 / tau for unit in (units[0] if units else (1.0,)))
+    return Scoring("values", noise=noise, std=std, mean=mean)
 
 
 def _acceptance(result: Result | None, method: Method) -> Acceptance | None:
@@ -228,7 +231,11 @@ def _metadata(
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
         "cross_fitted": method.recalibration is not None and run.calibrate == "cross",
-        "observation_variance": scoring.noise[0] if scoring.kind == "values" else None,
+        "observation_variance": None
+        if scoring.kind != "values"
+        else [*scoring.noise]
+        if len(scoring.noise) > 1
+        else scoring.noise[0],
         **({} if accepts is None else {"certificate": _promise(result, accepts)}),
     }
 

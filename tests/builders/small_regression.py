@@ -53,16 +53,18 @@ _states: dict[int, dict[str, torch.Tensor]] = {}
 """Of networks that were trained in this process, by their number of outputs."""
 
 
-def write(folder: Path, *, text: str = RUN, outputs: int = 1) -> Path:
+def write(folder: Path, *, text: str = RUN, outputs: int = 1, last_unit: float = 1.0) -> Path:
     """Everything that `bnuq evaluate run.toml` needs, in `folder`; the path of the run file.
 
-    Targets are 50 ± 20 or so, and their noise grows with the first input, so that there is something to rank.
+    Targets are 50 ± 20 or so, the last divided by its unit, and their noise grows with the first input, so that there
+    is something to rank.
     """
     folder.mkdir(exist_ok=True)
     (folder / "net.py").write_text(NET)
     random = np.random.default_rng(0)
     for name, count in {"train": TRAIN, "test": TEST, "validation": VALIDATION}.items():
         x, y = _points(random, count, outputs)
+        y[:, -1] /= last_unit
         np.savez(folder / f"{name}.npz", x=x, y=y)
     np.savez(folder / "far.npz", x=random.normal(3.0, 3.0, (FAR, 3)).astype(np.float32))
     torch.save(_trained(outputs).state_dict(), folder / "model.pt")

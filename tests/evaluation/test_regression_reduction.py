@@ -270,20 +270,61 @@ def test_tau_by_likelihood_is_the_best_by_likelihood() -> None:
     assert fitted.sigma[0] == pytest.approx(math.sqrt(((y - f.mean(0)) ** 2).mean()), rel=1e-9)
 
 
-@pytest.mark.parametrize("fit", ["crps", "pll"])
-def test_outputs_with_errors_of_other_sizes_are_a_warning_that_says_what_each_covers(fit: str) -> None:
-    draws, random, sizes = replicate_weights(T), np.random.default_rng(0), np.array([1e-3, 1e3])
-    y, f = random.normal(size=(300, 2)) * sizes, 0.1 * random.normal(size=(T, 300, 2)) * sizes
-    by = ScoringSection(fit=fit)
-    found = regression.fitted(reduced(f, y, draws, by=by), draws)
-    [finding] = found.findings("mcbn", by)
-    assert finding.code == "outputs-of-other-sizes"
-    assert finding.values["sizes"] == pytest.approx(np.sqrt(((y - f.mean(0)) ** 2).mean(0)))
-    inside = abs(y - f.mean(0)) <= 1.959963984540054 * np.sqrt(f.var(0) + 1 / found.tau[0])
-    assert finding.values["covered"] == pytest.approx(inside.mean(0)) and inside[:, 0].all()
-    assert "output 0 has an RMSE of 0.00" in text_of(finding) and "100.0% in its 95 % interval" in text_of(finding)
-    alike = regression.fitted(reduced(f / sizes, y / sizes, draws, by=by), draws)
-    assert not [*alike.findings("mcbn", by)]
+_SIZES = np.array([1e-3, 1e3])
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        ScoringSection(),
+        ScoringSection(crps="mixture"),
+        ScoringSection(fit="pll"),
+        ScoringSection(fit="pll", pll="moment"),
+        ScoringSection(pll="moment_full"),
+    ],
+    ids=str,
+)
+def test_outputs_with_errors_of_other_sizes_have_each_their_own_noise(by: ScoringSection) -> None:
+    draws, random = replicate_weights(T), np.random.default_rng(0)
+    y, f = random.normal(size=(120, 2)), 0.1 * random.normal(size=(T, 120, 2))
+    fitted = regression.fitted(reduced(f * _SIZES, y * _SIZES, draws, by=by), draws)
+    rmse = np.sqrt(((y - f.mean(0)) ** 2).mean(0))
+    np.testing.assert_allclose(fitted.unit, rmse * _SIZES, rtol=1e-9)
+    scores = reduced(f * _SIZES, y * _SIZES, draws, by=by, fitted=fitted)
+    # The same in units of the errors, where one τ is that of both.
+    alike = reduced(f / rmse, y / rmse, draws, by=by)
+    fitted_alike = regression.fitted(alike, draws)
+    assert fitted_alike.units is None
+    np.testing.assert_allclose(fitted.tau, fitted_alike.tau, rtol=1e-6)
+    np.testing.assert_allclose(fitted.sigma, fitted_alike.sigma, rtol=1e-6)
+    expected = reduced(f / rmse, y / rmse, draws, by=by, fitted=fitted_alike)
+    np.testing.assert_allclose(scores.sigma, expected.sigma * rmse * _SIZES, rtol=1e-6)
+    volume = np.log(rmse * _SIZES).sum()
+    for name in ("pll", "pll_constant"):
+        np.testing.assert_allclose(scores.points[name], expected.points[name] - volume, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(scores.replicates[name], expected.replicates[name] - volume, rtol=1e-6, atol=1e-6)
+    if scores.log_likelihood is not None:
+        np.testing.assert_allclose(scores.log_likelihood, expected.log_likelihood - volume, rtol=1e-6, atol=1e-6)
+    large = reduced(f[..., 1:] / rmse[1], y[:, 1:] / rmse[1], draws, by=by, fitted=fitted_alike)
+    for name in ("crps", "crps_constant"):  # means over outputs in target units
+        np.testing.assert_allclose(scores.points[name], large.points[name] * rmse[1] * 500, rtol=1e-4)
+    [finding] = fitted.findings("mcbn", by)
+    assert (finding.code, finding.severity) == ("outputs-of-other-sizes", "note")
+    assert finding.values["covered"] == pytest.approx([0.95, 0.95], abs=0.05)
+    assert "output 0 has an RMSE of 0.00" in text_of(finding)
+    assert not [*fitted_alike.findings("mcbn", by)]
+
+
+def test_each_half_of_a_cross_fit_has_the_sizes_of_its_own_errors() -> None:
+    draws, random = replicate_weights(T), np.random.default_rng(0)
+    y, f = random.normal(size=(120, 2)), 0.1 * random.normal(size=(T, 120, 2))
+    second = np.arange(120) % 2 == 1
+    found = regression.fitted(reduced(f * _SIZES, y * _SIZES, draws), draws, second)
+    [first_half, _] = found.halves
+    np.testing.assert_allclose(first_half.unit, np.sqrt((((y - f.mean(0)) * _SIZES)[~second] ** 2).mean(0)), rtol=1e-9)
+    np.testing.assert_allclose(found.noise(np.array([1]))[0, 0], first_half.unit**2 / first_half.tau[0], rtol=1e-9)
+    assert found.mean_tau[0] == pytest.approx(found.tau[0], rel=0.1)
+    assert found.mean_sigma[0] == pytest.approx(found.sigma[0], rel=0.1)
 
 
 def test_draws_that_spread_more_than_the_errors_make_tau_infinite_and_say_so() -> None:

@@ -234,11 +234,14 @@ def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     np.testing.assert_allclose(given["mutual_information"], points["mutual_information"], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("outputs", at_night.but({2}, [1, 2]))
-def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path: Path, outputs: int) -> None:
+@pytest.mark.parametrize(("outputs", "last_unit"), at_night.but({(2, 1e4)}, [(1, 1.0), (2, 1.0), (2, 1e4)]))
+def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(
+    tmp_path: Path, outputs: int, last_unit: float
+) -> None:
     text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
-    folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs).parent
+    folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs, last_unit=last_unit).parent
     result = small_regression.evaluated(folder, out="run.h5")
+    assert any(f.code == "outputs-of-other-sizes" for f in result.findings) == (last_unit > 10)
     train, x = (np.load(folder / f"{name}.npz")["x"] for name in ("train", "test"))
     inputs = torch.from_numpy(((x - train.mean(0)) / train.std(0)).astype(np.float32))
     given = exporting.assembled(again(folder, result), method="mcbn", result=result).predictor(inputs)

@@ -673,6 +673,15 @@ def test_what_the_run_file_says_of_sweeps_is_checked(folder: Path, line: str, me
     assert message in str(error.value)
 
 
+def test_the_elbo_of_outputs_of_other_sizes_does_not_depend_on_their_units(tmp_path: Path) -> None:
+    elbos = []
+    text = small_regression.RUN.replace('"regression"\n', '"regression"\narch_args = { outputs = 2 }\n')
+    for last_unit in (100.0, 1000.0):
+        folder = small_regression.write(tmp_path / f"{last_unit}", text=text, outputs=2, last_unit=last_unit).parent
+        elbos.append(np.array([point.elbo.elbo.value for point in swept(folder, sizes=(8, 32), samples=8).points]))
+    assert elbos[1] - elbos[0] == pytest.approx(small_regression.TRAIN * np.log(10.0), rel=1e-4)
+
+
 def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     record = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)

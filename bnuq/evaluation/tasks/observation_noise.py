@@ -16,12 +16,16 @@ from bnuq.metrics import DrawWeights
 from bnuq.shapes import Bool, Float, Int64
 
 _UNEVEN = 10.0  # times the smallest error of an output: no noise of all is that of each
+_POORLY_COVERED = 0.9  # of the targets of an output: its 95 % intervals are too narrow
 
 
 @frozen
 class NoiseFit:
     """What was fitted under every replicate: the precision τ of the observations, and the σ of the constant baseline,
     which is absent where τ was given and there are no points to fit it to.
+
+    Where outputs have errors of very different sizes, `units` are these sizes, and τ and σ are in units of them: the
+    noise of an output is unit²/τ, its constant unit · σ. Else all outputs share τ and σ, in target units.
 
     Cross-fitted, it is what all test points give, which OOD sets have, and `halves` are what the first and the second
     half of them give: a test point, whose half `second` says, has that of the half without it.
@@ -30,7 +34,8 @@ class NoiseFit:
     tau: Float[np.ndarray, " replicate"]
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
-    uneven: tuple[tuple[float, float], ...] = ()  # of each output the size of its errors, and what 95 % intervals cover
+    units: Float[np.ndarray, " output"] | None = None
+    covered: tuple[float, ...] = ()  # of each output, of which errors differ in size, what 95 % intervals cover
     halves: tuple[NoiseFit, NoiseFit] | None = None
     second: Bool[np.ndarray, " point"] | None = None
 
@@ -42,12 +47,17 @@ class NoiseFit:
         for is_second, fitted in enumerate(reversed(self.halves)):
             yield np.flatnonzero(self.second[rows] == bool(is_second)), fitted
 
-    def noise(self, rows: Int64[np.ndarray, " row"]) -> Float[np.ndarray, "replicate row"]:
-        """The variance of the observations of these points, 1/τ."""
-        noise = np.empty((len(self.tau), len(rows)))
+    def noise(self, rows: Int64[np.ndarray, " row"]) -> Float[np.ndarray, "replicate row output"]:
+        """The variance of the observations of these points, in squared target units: one of all outputs, or of each."""
+        noise = np.empty((len(self.tau), len(rows), len(self.unit)))
         for part, fitted in self.of_rows(rows):
-            noise[:, part] = 1 / fitted.tau[:, None]
+            noise[:, part] = fitted.unit**2 / fitted.tau[:, None, None]
         return noise
+
+    @property
+    def unit(self) -> Float[np.ndarray, " output"]:
+        """The units of the outputs, or a single 1 for all."""
+        return np.ones(1) if self.units is None else self.units
 
     @property
     def mean_tau(self) -> Float[np.ndarray, " replicate"]:
@@ -55,15 +65,17 @@ class NoiseFit:
         if self.second is None:
             return self.tau
         with np.errstate(divide="ignore", over="ignore"):  # of no noise in either half
-            return 1 / self.noise(np.arange(len(self.second))).mean(1)
+            return 1 / (self.noise(np.arange(len(self.second))) / self.unit**2).mean(2).mean(1)
 
     @property
     def mean_sigma(self) -> Float[np.ndarray, " replicate"] | None:
         """The constant σ; cross-fitted, the root of its mean square over the test points."""
         if self.second is None or self.sigma is None:
             return self.sigma
-        parts = self.of_rows(np.arange(len(self.second)))
-        squares = sum(len(part) * fitted.sigma**2 for part, fitted in parts if fitted.sigma is not None)
+        squares = np.zeros(len(self.sigma))
+        for part, fitted in self.of_rows(np.arange(len(self.second))):
+            assert fitted.sigma is not None
+            squares += len(part) * ((fitted.sigma[:, None] * fitted.unit / self.unit) ** 2).mean(1)
         return np.sqrt(squares / len(self.second))
 
     def findings(self, method: str, scoring: ScoringSection) -> Iterator[Finding]:
@@ -73,55 +85,61 @@ class NoiseFit:
             yield note("tau-cross-fitted", of=method, tau=taus, points=len(self.second), given=scoring.tau is not None)
         if self.sigma is not None and self.sigma[0] == 0:
             yield warning("constant-is-zero", of=method)
-        if self.uneven:
-            sizes, covered = zip(*self.uneven, strict=True)
-            yield warning("outputs-of-other-sizes", of=method, sizes=list(sizes), covered=list(covered))
+        if self.units is not None:
+            made = warning if min(self.covered) < _POORLY_COVERED else note
+            yield made("outputs-of-other-sizes", of=method, sizes=self.units.tolist(), covered=list(self.covered))
         if self.at_end == "infinite":
             yield warning("tau-infinite", of=method, mixture=scoring.pll == "mixture")
         elif self.at_end:
             yield warning("tau-at-range-end", of=method, end=self.at_end, tau=float(self.tau[0]))
 
 
-def _uneven(
-    errors: Float[np.ndarray, "point output"], variance: Float[np.ndarray, "point output"], tau: float
-) -> tuple[tuple[float, float], ...]:
-    """Of each output the root mean square error and the share of targets inside the 95 % interval, where the largest of
-    these errors is so many times the smallest that no τ of all is right for each."""
+def sizes_of(errors: Float[np.ndarray, "point output"]) -> Float[np.ndarray, " output"]:
+    """The root mean square error of each output; 1 where all are 0."""
     sizes = np.sqrt((errors**2).mean(0))
-    if not sizes.max() > _UNEVEN * sizes.min():
-        return ()
-    inside = np.abs(errors) <= 1.959963984540054 * np.sqrt(variance + 1 / tau)
-    return tuple(zip(sizes.tolist(), inside.mean(0).tolist(), strict=True))
+    return np.where(sizes > 0, sizes, 1.0)
+
+
+def are_uneven(sizes: Float[np.ndarray, " output"]) -> bool:
+    """Whether the errors of outputs differ so much that no τ of all is right for each."""
+    return bool(sizes.max() > _UNEVEN * sizes.min())
 
 
 def fit(
     errors: Float[np.ndarray, "point output"],
     variance: Float[np.ndarray, "point output"],
-    squared_distance: Float[np.ndarray, "sample point"] | None,
+    squared_distance: Float[np.ndarray, "sample point output"] | None,
     *,
     subset: tuple[Float[np.ndarray, "replicate kept output"], Float[np.ndarray, "replicate kept output"]],
     scoring: ScoringSection,
     draws: DrawWeights,
+    units: Float[np.ndarray, " output"] | None,
 ) -> NoiseFit:
-    """The best τ and constant σ on validation points, for all draws and every replicate.
+    """The best τ and constant σ on validation points, in `units` if any, for all draws and every replicate.
 
     `errors` are y − f̄ and `variance` is that of the draws, in target units; `subset` holds both under every replicate,
-    for some of the points. ‖y − f_t‖² is needed where τ maximises the PLL of the mixture (the PLL of a Gaussian of the
+    for some of the points. (y − f_t)² is needed where τ maximises the PLL of the mixture (the PLL of a Gaussian of the
     moments ignores covariances). The fit to all draws uses all points. A replicate uses the subset, by its ratio to the
     fit to all draws there.
     """
-    subset_error, subset_variance = subset
+    unit = 1.0 if units is None else units
+    errors, variance = errors / unit, variance / unit**2
+    subset_error, subset_variance = subset[0] / unit, subset[1] / unit**2
     full = draws.full.start
     sigma = metrics.constant_sigma(errors, metric=scoring.fit)
     sigmas = _scaled_like_subset(sigma, metrics.constant_sigmas(subset_error, metric=scoring.fit), full)
     if scoring.tau is not None:
         return NoiseFit(np.full(len(draws.weights), scoring.tau), sigmas)
+
+    def fitted(taus: Float[np.ndarray, " replicate"], best: metrics.TauFit) -> NoiseFit:
+        inside = np.abs(errors) <= 1.959963984540054 * np.sqrt(variance + 1 / best.tau)
+        return NoiseFit(taus, sigmas, best.at_end, units, () if units is None else tuple(inside.mean(0).tolist()))
+
     if scoring.fit == "pll" and scoring.pll == "mixture":
         assert squared_distance is not None
-        outputs = errors.shape[1]
-        best = metrics.tau_of_distances(squared_distance, outputs=outputs, tau_range=scoring.tau_range)
-        taus = _pll_taus(squared_distance, outputs, best.tau, draws, scoring.tau_range)
-        return NoiseFit(taus, sigmas, best.at_end, _uneven(errors, variance, best.tau))
+        distance, outputs = (squared_distance / unit**2).sum(-1), errors.shape[1]
+        best = metrics.tau_of_distances(distance, outputs=outputs, tau_range=scoring.tau_range)
+        return fitted(_pll_taus(distance, outputs, best.tau, draws, scoring.tau_range), best)
 
     def best_of(row: int) -> float:
         return metrics.optimal_tau(
@@ -141,8 +159,7 @@ def fit(
         metric=scoring.fit,
         tau_range=scoring.tau_range,
     )
-    uneven = _uneven(errors, variance, best.tau)
-    return NoiseFit(_scaled_like_subset(best.tau, taus, full), sigmas, best.at_end, uneven)
+    return fitted(_scaled_like_subset(best.tau, taus, full), best)
 
 
 def _scaled_like_subset(

@@ -17,7 +17,7 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.target_scale import TargetScale, target_scale
-from bnuq.evaluation.tasks.observation_noise import NoiseFit, fit
+from bnuq.evaluation.tasks.observation_noise import NoiseFit, are_uneven, fit, sizes_of
 from bnuq.evaluation.tasks.regression_reduction import KINDS_WITHOUT_NOISE, RegressionReduction, RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.findings import Finding
@@ -40,13 +40,17 @@ def fitted(scores: RegressionScores, draws: DrawWeights, second: Bool[np.ndarray
     halves."""
     targets, error, variance = scores.targets, scores.ranked_error, scores.ranked_variance
     assert targets is not None and error is not None and variance is not None
+    errors, by = targets - scores.mean, scores.scoring
+    # A given τ, or its range, is that of all outputs.
+    uneven = by.tau is None and by.tau_range is None and are_uneven(sizes_of(errors))
 
     def fit_to(rows: Any) -> NoiseFit:
         distance = None if scores.squared_distance is None else scores.squared_distance[:, rows]
         ranked = rows[scores.ranked_rows]
         subset = error[:, ranked], variance[:, ranked]
-        moments = (targets - scores.mean)[rows], scores.variance[rows]
-        return fit(*moments, distance, subset=subset, scoring=scores.scoring, draws=draws)
+        units = sizes_of(errors[rows]) if uneven else None
+        moments = errors[rows], scores.variance[rows]
+        return fit(*moments, distance, subset=subset, scoring=by, draws=draws, units=units)
 
     whole = fit_to(np.full(scores.n, fill_value=True))
     if second is None:
@@ -89,7 +93,7 @@ def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
     formula = _ESTIMATES["spearman"].computed
     value = formula.value({"predictive_sd": sigma, "distance": error})
     assert scores.ranked_variance is not None and scores.ranked_error is not None
-    noise = 0.0 if scores.fitted is None else scores.fitted.noise(scores.ranked_rows)
+    noise = 0.0 if scores.fitted is None else scores.fitted.noise(scores.ranked_rows).mean(-1)
     sigma_replicates = np.sqrt((scores.ranked_variance.mean(-1) + noise).astype(np.float32))
     error_replicates = np.sqrt((scores.ranked_error**2).mean(-1))
     replicates = formula.values({"predictive_sd": sigma_replicates, "distance": error_replicates})

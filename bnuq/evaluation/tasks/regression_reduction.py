@@ -44,7 +44,7 @@ class RegressionScores(estimates.SetScores):
     scoring: ScoringSection
     ranked_error: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
     ranked_variance: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
-    squared_distance: Float[np.ndarray, "sample point"] | None = field(default=None, kw_only=True)
+    squared_distance: Float[np.ndarray, "sample point output"] | None = field(default=None, kw_only=True)
 
 
 class RegressionReduction:
@@ -116,8 +116,7 @@ class RegressionReduction:
     ) -> dict[str, Float[Array, "replicate chunk"]]:
         """The scores of the points under every replicate."""
         error = y - mean
-        distance = ((y - f) ** 2).sum(-1)
-        self._blocks.add("draw", {"squared_distance": as_numpy(distance)})
+        self._blocks.add("draw", {"squared_distance": as_numpy((y - f) ** 2)})
         values = {
             "squared_error": (error**2).sum(-1),
             "mae": abs(error).mean(-1),
@@ -152,8 +151,8 @@ class RegressionReduction:
         self, fits: NoiseFit, f: Array, mean: Array, variance: Array, y: Array, weights: estimates.ReplicateWeights
     ) -> tuple[dict[str, Float[Array, "replicate chunk"]], Arrays]:
         """The scores that depend on what was fitted, and the log-likelihoods of the draws where these make the PLL."""
-        xp = array_namespace(f)
-        sigma = xp.sqrt(variance + as_block(1 / fits.tau, f)[:, None, None])
+        xp, unit = array_namespace(f), as_block(fits.unit, f)
+        sigma = xp.sqrt(variance + as_block(1 / fits.tau, f)[:, None, None] * unit**2)
         distance_to_mean = abs(y - mean)
         values = {
             name: xp.astype(distance_to_mean <= quantile * sigma, xp.float64).mean(-1)
@@ -162,15 +161,22 @@ class RegressionReduction:
         if self._by.crps == "gaussian":
             values["crps"] = metrics.crps_gaussian(mean, sigma, y)
         elif self._by.crps == "mixture":
-            values["crps"] = self._crps_of_draws(f, y, weights, fits.tau)
-        pll, draws = self._pll(f, mean, sigma, fits.tau, y, weights)
+            # Each output by its own τ; together where they share it.
+            parts = [slice(None)] if fits.units is None else [slice(k, k + 1) for k in range(len(fits.units))]
+            taus = fits.tau / fits.unit[:, None] ** 2
+            crps = [self._crps_of_draws(f[..., k], y[:, k], weights, tau) for k, tau in zip(parts, taus, strict=True)]
+            values["crps"] = xp.stack(crps).mean(0)
+        # The density of an output in target units is that in its unit over this unit.
+        volume = float(np.log(fits.unit).sum())
+        in_units = (f, mean, sigma, y) if fits.units is None else (f / unit, mean / unit, sigma / unit, y / unit)
+        pll, draws = self._pll(*in_units, fits.tau, weights)
         if pll is not None:
-            values["pll"] = pll
+            values["pll"] = pll - volume
         if fits.sigma is not None:
-            constant = xp.broadcast_to(as_block(fits.sigma, f)[:, None, None], mean.shape)
+            constant = xp.broadcast_to(as_block(fits.sigma, f)[:, None, None] * unit, mean.shape)
             values["crps_constant"] = metrics.crps_gaussian(mean, constant, y)
             values["pll_constant"] = metrics.pll_gaussian(mean, constant, y)
-        return values, draws
+        return values, {name: likelihood - volume for name, likelihood in draws.items()}
 
     def _crps_of_draws(
         self, f: Array, y: Array, weights: estimates.ReplicateWeights, tau: Float[np.ndarray, " replicate"]
@@ -180,7 +186,7 @@ class RegressionReduction:
         return result if weights.rows is None else result[as_block(weights.rows, f)]
 
     def _pll(
-        self, f: Array, mean: Array, sigma: Array, tau: np.ndarray, y: Array, weights: estimates.ReplicateWeights
+        self, f: Array, mean: Array, sigma: Array, y: Array, tau: np.ndarray, weights: estimates.ReplicateWeights
     ) -> tuple[Float[Array, "replicate chunk"] | None, Arrays]:
         if self._by.pll == "moment":
             return metrics.pll_gaussian(mean, sigma, y), {}
@@ -214,7 +220,7 @@ class RegressionReduction:
         mean, variance = (points.pop(f"moments.{name}") for name in ("mean", "variance"))
         noise: Any = 0.0
         if self._fitted is not None:
-            noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start][:, None]
+            noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         ranked = draws["ranked.variance"][replicates].mean(-1).astype(np.float32)
         return RegressionScores(

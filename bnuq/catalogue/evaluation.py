@@ -489,8 +489,11 @@ EVALUATION: Catalogue = {
             f"{of}: the outputs have errors of very different sizes: each has its own τ and constant σ; the reported "
             f"ones are in units of its RMSE. The largest decide CRPS, RMSE and MAE. {_by_output(sizes, covered)}"
         ),
-        "For scores that weigh outputs alike, divide targets and predictions of each by the standard deviation of its "
-        "targets.",
+    ),
+    "output-poorly-covered": Entry(
+        "{of}: the 95 % intervals of output {output} (counted from 0) hold {covered:.1%} of the targets fitted to. They "
+        "share τ with other outputs, whose errors are smaller beside the spread of the samples.",
+        "Divide targets and predictions of each output by the standard deviation of its targets.",
     ),
     "tau-at-range-end": Entry(
         "{of}: the best τ lies at the {end} end of its range, {tau:.3g}.",

@@ -315,6 +315,16 @@ def test_outputs_with_errors_of_other_sizes_have_each_their_own_noise(by: Scorin
     assert not [*fitted_alike.findings("mcbn", by)]
 
 
+def test_an_output_whose_intervals_are_too_narrow_is_a_warning() -> None:
+    draws, random = replicate_weights(T), np.random.default_rng(0)
+    y, f = random.normal(size=(120, 3)) * [1, 1, 8], 0.1 * random.normal(size=(T, 120, 3))
+    fitted = regression.fitted(reduced(f, y, draws), draws)
+    [finding] = fitted.findings("mcbn", ScoringSection())
+    assert (finding.code, finding.values["output"]) == ("output-poorly-covered", 2)
+    inside = abs(y - f.mean(0)) <= 1.959963984540054 * np.sqrt(f.var(0) + 1 / fitted.tau[0])
+    assert finding.values["covered"] == pytest.approx(inside[:, 2].mean()) and finding.values["covered"] < 0.9
+
+
 def test_each_half_of_a_cross_fit_has_the_sizes_of_its_own_errors() -> None:
     draws, random = replicate_weights(T), np.random.default_rng(0)
     y, f = random.normal(size=(120, 2)), 0.1 * random.normal(size=(T, 120, 2))

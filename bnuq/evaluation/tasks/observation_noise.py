@@ -35,7 +35,8 @@ class NoiseFit:
     sigma: Float[np.ndarray, " replicate"] | None
     at_end: str = ""
     units: Float[np.ndarray, " output"] | None = None
-    covered: tuple[float, ...] = ()  # of each output, of which errors differ in size, what 95 % intervals cover
+    covered: tuple[float, ...] = ()  # of each of several outputs, the share of targets inside its 95 % intervals
+    coverage_error: float = 0.0  # the standard error of such a share, were it 90 %
     halves: tuple[NoiseFit, NoiseFit] | None = None
     second: Bool[np.ndarray, " point"] | None = None
 
@@ -86,8 +87,10 @@ class NoiseFit:
         if self.sigma is not None and self.sigma[0] == 0:
             yield warning("constant-is-zero", of=method)
         if self.units is not None:
-            made = warning if min(self.covered) < _POORLY_COVERED else note
-            yield made("outputs-of-other-sizes", of=method, sizes=self.units.tolist(), covered=list(self.covered))
+            yield note("outputs-of-other-sizes", of=method, sizes=self.units.tolist(), covered=list(self.covered))
+        for output, covered in enumerate(self.covered):
+            if covered + 3 * self.coverage_error < _POORLY_COVERED:
+                yield warning("output-poorly-covered", of=method, output=output, covered=covered)
         if self.at_end == "infinite":
             yield warning("tau-infinite", of=method, mixture=scoring.pll == "mixture")
         elif self.at_end:
@@ -125,7 +128,7 @@ def fit(
     unit = 1.0 if units is None else units
     errors, variance = errors / unit, variance / unit**2
     subset_error, subset_variance = subset[0] / unit, subset[1] / unit**2
-    full = draws.full.start
+    full, several = draws.full.start, errors.shape[1] > 1
     sigma = metrics.constant_sigma(errors, metric=scoring.fit)
     sigmas = _scaled_like_subset(sigma, metrics.constant_sigmas(subset_error, metric=scoring.fit), full)
     if scoring.tau is not None:
@@ -133,7 +136,9 @@ def fit(
 
     def fitted(taus: Float[np.ndarray, " replicate"], best: metrics.TauFit) -> NoiseFit:
         inside = np.abs(errors) <= 1.959963984540054 * np.sqrt(variance + 1 / best.tau)
-        return NoiseFit(taus, sigmas, best.at_end, units, () if units is None else tuple(inside.mean(0).tolist()))
+        covered = tuple(inside.mean(0).tolist()) if several else ()
+        coverage_error = math.sqrt(_POORLY_COVERED * (1 - _POORLY_COVERED) / len(errors))
+        return NoiseFit(taus, sigmas, best.at_end, units, covered, coverage_error)
 
     if scoring.fit == "pll" and scoring.pll == "mixture":
         assert squared_distance is not None

@@ -491,8 +491,8 @@ EVALUATION: Catalogue = {
         ),
     ),
     "output-poorly-covered": Entry(
-        "{of}: the 95 % intervals of output {output} (counted from 0) hold {covered:.1%} of the targets fitted to. They "
-        "share τ with other outputs, whose errors are smaller beside the spread of the samples.",
+        "{of}: the 95 % intervals of output {output} (counted from 0) hold {covered:.1%} of the targets fitted to: it "
+        "shares τ with other outputs, whose errors are smaller beside the spread of the samples.",
         "Divide targets and predictions of each output by the standard deviation of its targets.",
     ),
     "tau-at-range-end": Entry(

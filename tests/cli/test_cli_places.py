@@ -148,7 +148,11 @@ def test_a_link_at_a_name_that_commands_write_leads_them_nowhere(small, cli, mon
             path.parent.mkdir(exist_ok=True)
             path.symlink_to(outside / path.name)  # which it would make
         cli(*words)
-        named = {Path(word).name for each in WRITING for word in each} | {"model.bnuq.h5", "model.monitor.h5", "model.inspect.h5"}
+        named = {Path(word).name for each in WRITING for word in each} | {
+            "model.bnuq.h5",
+            "model.monitor.h5",
+            "model.inspect.h5",
+        }
         assert {path.name for path in outside.iterdir()} <= named, words
         for path in fixed:
             path.unlink(missing_ok=True)

@@ -548,7 +548,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "is a method of bnuq itself" in refusal({"ensemble": P}, LABELS)
     assert "no option of bnuq score" in refusal(P, LABELS, samples=3)
     (tmp_path / "t.jsonl").write_text('{"p": [0.5, 0.5], "label": 0}\n{"p": [0.5], "label": 0}\n')
-    assert "in line 2 holds 1 numbers; expected 2" in refusal(tmp_path / "t.jsonl")
+    assert "in line 2 has shape (1,); expected (2,), as in the first" in refusal(tmp_path / "t.jsonl")
 
 
 # ── several files, and what is done with a result ────────────────────────────────────────────────────────────────────

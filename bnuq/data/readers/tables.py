@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import importlib.util
-import itertools
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, readable
+from bnuq.data.readers.delimited import WORDS_IN_TABLES, Words, column_named, delimited, missing
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
@@ -29,24 +27,20 @@ _NUMBER_PER_BYTE = 4  # "0," is two bytes of a table, and eight in memory
 def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
     """A text table separated by commas, semicolons or tabs; its first line may name the columns. `target` names that of
     the targets, which may be words; where the table has none, DataError if it `needs_target`."""
-    with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
-        check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
-        first = file.readline()
-        separator, fields = fields_of(path, first)
-        named = are_names(path, fields)
-        rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
-        if (top := next(rows, None)) is None:
-            raise DataError(f"{path}: holds no rows; expected at least one point.")
-        names = fields if named else [f"column {index}" for index in range(len(fields))]
-        index = [at for at, field in enumerate(fields) if named and is_index(field, at)]
-        words = {fields.index(group): Words(group)} if named and group in fields else {}
+    check_memory(path, _NUMBER_PER_BYTE * path.stat().st_size, error=DataError)
+    with delimited(path) as text:
+        if text.separator is None:
+            raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
+        names = text.names
+        index = [at for at, name in enumerate(names) if text.named and is_index(name, at)]
+        words = {names.index(group): Words(group)} if text.named and group in names else {}
         columns = [at for at in range(len(names)) if at not in (*words, *index)]
         target_at, is_named = _target_at(path, [names[at] for at in columns], target, needs_target)
-        if target_at is not None and is_word(next(csv.reader([top], delimiter=separator)), columns[target_at]):
+        if target_at is not None and text.has_word(columns[target_at]):
             words[columns[target_at]] = Words("label")
-        converters = {at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0)
-        table = numbers_of(path, itertools.chain((top,), rows), separator, converters, names)
-    _check_columns(path, table, names, group)
+        table = text.numbers({at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0))
+    if names.count(group) > 1:
+        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
     group_columns = [at for at in words if at not in columns]
     groups = [_group_of_texts(list(words[at].codes))[table[:, at].astype(np.intp)] for at in group_columns]
 
@@ -65,108 +59,6 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
         read_target,
     )
     return _without_index(contents, [names[at] for at in index])
-
-
-def _check_columns(path: Path, table: NDArray[Any], names: Sequence[str], group: str) -> None:
-    if table.shape[1] != len(names):
-        raise DataError(f"{path}: the header names {len(names)} columns and the rows have {table.shape[1]}.")
-    if names.count(group) > 1:
-        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
-
-
-def is_word(values: Sequence[str], at: int) -> bool:
-    return at < len(values) and not _is_number(values[at])
-
-
-def fields_of(path: Path, line: str) -> tuple[str, list[str]]:
-    """The separator of a table and the fields of its first line."""
-    for separator in (",", ";", "\t"):
-        if separator in line:
-            return separator, [field.strip().strip('"') for field in line.rstrip("\n").split(separator)]
-    raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
-
-
-def numbers_of(
-    path: Path, lines: Iterable[str], separator: str, converters: Mapping[int, Callable[[str], float]], names: list[str]
-) -> NDArray[np.float64]:
-    """The rows of a table as numbers; DataError for a text that no converter makes one."""
-    converting: Any = converters  # numpy's types know no functions of texts
-    try:
-        return np.loadtxt(
-            lines,
-            delimiter=separator,
-            ndmin=2,
-            comments=None,
-            quotechar='"',
-            dtype=np.float64,
-            converters=converting,
-            encoding=None,
-        )
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save the table as UTF-8.") from error
-    except ValueError as error:
-        raise DataError(f"{path}: {_what_is_no_number(str(error), names)}") from error
-
-
-@dataclass
-class Words:
-    """A column of words, which are numbered as they occur."""
-
-    what: str
-    codes: dict[str, int] = field(default_factory=dict)
-
-    def number(self, text: str) -> float:
-        if not text.strip():
-            raise ValueError(f"a row without a {self.what}")
-        return self.codes.setdefault(text.strip(), len(self.codes))
-
-
-def are_names(path: Path, fields: Sequence[str]) -> bool:
-    """Whether the first line names the columns; numbers and a last word, such as the class of a flower, are a row.
-    DataError where it may be either."""
-    if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
-        raise DataError(
-            f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
-            "have no names, and may be a point as well. Name the columns there, or take the line out."
-        )
-    *features, last = fields
-    if not features or not all(map(_is_number, features)):
-        return not all(map(_is_number, fields))
-    return not _is_number(last) and (last.lower() in TARGETS or features == list(map(str, range(len(features)))))
-
-
-def _what_is_no_number(reason: str, names: Sequence[str]) -> str:
-    """What numpy could not read as a number, by its `reason`, with its column and its row, and what to do."""
-    match = re.fullmatch(r"could not convert string '(.*)' to float64 at row (\d+), column (\d+)\.?", reason, re.DOTALL)
-    if match is None:
-        return f"{reason.partition(';')[0].rstrip('.')} (rows are counted from 0 without the header)."
-    text, row, at = match[1].strip(), match[2], int(match[3]) - 1
-    column = _column(names[at] if at < len(names) else f"column {at}")
-    if text.lower() in _MISSING:
-        return _missing(column, row)
-    return (
-        f"{column} holds words, first {text[:50]!r} in row {row} (counted from 0 without the header); expected "
-        f"numbers. {WORDS_IN_TABLES}"
-    )
-
-
-_MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "?", "-", "--", ".")
-WORDS_IN_TABLES = (
-    "Leave the column out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
-    "file.py:function. If it is the target, or names groups of points, say so: --target COLUMN, --group COLUMN."
-)
-
-
-def _missing(column: str, row: int | str, value: float = np.nan) -> str:
-    return (
-        f"{column} has {'no value' if np.isnan(value) else value} in row {row} (counted from 0 without the header). "
-        "Fill in what was used in training, or leave the row, or the column, out."
-    )
-
-
-def _column(name: str) -> str:
-    """A column in a message: `column 'age'`, or `column 3` where the table names none."""
-    return name if re.fullmatch(r"column \d+", name) else f"column {name[:200]!r}"
 
 
 def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
@@ -285,7 +177,7 @@ def _check_all_there(path: Path, values: NDArray[Any], names: Sequence[str]) -> 
     if not rows.all():
         row = int(rows.argmin())
         at = int(np.isfinite(values[row]).argmin())
-        raise DataError(f"{path}: {_missing(_column(names[at]), row, values[row, at])}")
+        raise DataError(f"{path}: {missing(column_named(names[at]), row, values[row, at])}")
 
 
 def _without_index(contents: Contents, index: Sequence[str]) -> Contents:
@@ -327,11 +219,3 @@ def _requested(path: Path, names: Sequence[str], target: str) -> int:
         called = "no column is" if count == 0 else f"{count} columns are"
         raise DataError(f"{path}: --target is {target!r}, and {called} called so; expected one of {shown}.")
     return names.index(target)
-
-
-def _is_number(field: str) -> bool:
-    try:
-        float(field)
-    except ValueError:
-        return False
-    return True

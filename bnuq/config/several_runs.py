@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Run
         raise RequestError(f"{path}: [runs] requests {count:,} runs; expected at most {MAX_RUNS:,}.")
     runs = []
     for split, seed in itertools.product(numbers.get("split", (None,)), numbers.get("seed", (None,))):
-        filled = _filled(msgspec.structs.replace(content, runs=None), {"split": split, "seed": seed})
+        fill = partial(_filled, numbers={"split": split, "seed": seed})
+        filled = _with_texts(msgspec.structs.replace(content, runs=None), lambda _, text, fill=fill: fill(text))
         if samples_by_seed:
             filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
         run = resolved(filled, options, path=path, checkpoint=None, is_implicit=is_implicit, folder=folder)
@@ -92,16 +94,19 @@ def _with_own_file(run: RunOfSeveral, out: Path) -> RunOfSeveral:
     return replace(run, run=replace(run.run, out=out.with_name(f"{stem}.{run.label}.bnuq.h5")))
 
 
-def _texts(content: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every text of a run file, with its key; those of its tables and lists have theirs."""
+def _with_texts(content: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """The content of a run file, every text of which is what `change` makes of its key and of it."""
     if isinstance(content, str):
-        yield key, content
-    elif isinstance(content, msgspec.Struct):
-        for name in content.__struct_fields__:
-            yield from _texts(getattr(content, name), f"{key}.{name}".lstrip("."))
-    elif isinstance(content, Mapping | list | tuple):
-        for value in content.values() if isinstance(content, Mapping) else content:
-            yield from _texts(value, key)
+        return change(key, content)
+    if isinstance(content, msgspec.Struct):
+        fields = ((name, f"{key}.{name}".lstrip(".")) for name in content.__struct_fields__)
+        changed = {name: _with_texts(getattr(content, name), change, inner) for name, inner in fields}
+        return msgspec.structs.replace(content, **changed)
+    if isinstance(content, Mapping):
+        return {name: _with_texts(value, change, key) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(_with_texts(value, change, key) for value in content)
+    return content
 
 
 _FILES = ("model.checkpoint", "data.train", "data.test", "data.validation", "data.ood", "sampling.predictions")
@@ -110,15 +115,17 @@ _FILES = ("model.checkpoint", "data.train", "data.test", "data.validation", "dat
 def _used_placeholders(content: RunFile, options: Options, numbers: Mapping[str, Any], path: Path) -> set[str]:
     """The placeholders in the texts that no option replaces; RequestError for one that [runs] does not list."""
     used = set()
-    for key, text in _texts(content):
-        if is_given(options, [*key.split("."), ""][1]):
-            continue
-        for name in re.findall(r"\{(\w+)\}", text):
+
+    def noted(key: str, text: str) -> str:
+        for name in () if is_given(options, [*key.split("."), ""][1]) else re.findall(r"\{(\w+)\}", text):
             if name in numbers:
                 used.add(name)
             elif name in _PLACEHOLDERS or key in _FILES:  # elsewhere, braces may be anything
                 add = f"add {name} = [0, 1, 2] to it" if name in _PLACEHOLDERS else "expected {split} or {seed}"
                 raise RequestError(f"{path}: {key} is {as_toml(text)}, and [runs] lists no {name}; {add}.")
+        return text
+
+    _with_texts(content, noted)
     return used
 
 
@@ -136,16 +143,8 @@ def _check_listed(numbers: Mapping[str, tuple[int, ...]], used: set[str], path: 
         )
 
 
-def _filled(content: Any, numbers: Mapping[str, int | None]) -> Any:
-    """The run file of one run: in all its texts, placeholders are replaced by numbers."""
-    if isinstance(content, str):
-        for name, number in numbers.items():
-            content = content if number is None else content.replace(f"{{{name}}}", str(number))
-    elif isinstance(content, msgspec.Struct):
-        fields = {name: _filled(getattr(content, name), numbers) for name in content.__struct_fields__}
-        content = msgspec.structs.replace(content, **fields)
-    elif isinstance(content, Mapping):
-        content = {key: _filled(value, numbers) for key, value in content.items()}
-    elif isinstance(content, list | tuple):
-        content = type(content)(_filled(value, numbers) for value in content)
-    return content
+def _filled(text: str, numbers: Mapping[str, int | None]) -> str:
+    """A text of one run: its placeholders are replaced by numbers."""
+    for name, number in numbers.items():
+        text = text if number is None else text.replace(f"{{{name}}}", str(number))
+    return text

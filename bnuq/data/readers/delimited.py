@@ -44,6 +44,10 @@ class Words:
             raise ValueError(f"a row without a {self.what}")
         return self.codes.setdefault(text.strip(), len(self.codes))
 
+    def of(self, numbers: NDArray[np.float64]) -> NDArray[Any]:
+        """The words of these numbers."""
+        return np.array(list(self.codes), dtype=object)[numbers.astype(np.intp)]
+
 
 @dataclass
 class Delimited:

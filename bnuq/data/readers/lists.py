@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, readable
+from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, position_of, readable
 from bnuq.data.readers.delimited import delimited
 from bnuq.data.readers.images import has_suffix, pictures_of, read_picture
 from bnuq.data.readers.tables import header_of, labels_in_column
@@ -86,7 +86,7 @@ def _columns(
 ) -> tuple[int, int | None]:
     """The columns of the pictures' names and of the labels."""
     if selected is not None:
-        columns = [_column(path, names, name) for name in selected]
+        columns = [position_of(path, names, name) for name in selected]
         return columns[0], columns[1] if len(columns) > 1 else None
     if True not in pictures:
         raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
@@ -95,7 +95,7 @@ def _columns(
         column for column, name in enumerate(names) if column != inputs and name != group and not is_index(name, column)
     ]
     if target is not None and (target in names or needs_target):
-        return inputs, _column(path, names, target)
+        return inputs, position_of(path, names, target)
     called = [column for column in others if names[column].lower() in TARGETS]
     if target is not None or not others:
         return inputs, None
@@ -105,12 +105,6 @@ def _columns(
             f"target under [data], or {path.name}:PATHS,LABELS."
         )
     return inputs, (called or others)[0]
-
-
-def _column(path: Path, names: list[str], name: str) -> int:
-    if names.count(name) != 1:
-        raise DataError(f"{path}: has {names.count(name)} columns called {name!r}; expected one of {listed(names)}.")
-    return names.index(name)
 
 
 def _size_of(path: Path, folder: Path, row: int, file: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, is_index, readable
+from bnuq.data.readers.common import GROUP, TARGETS, is_index, position_of, readable
 from bnuq.data.readers.delimited import WORDS_IN_TABLES, Words, column_named, delimited, missing
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
@@ -33,66 +33,46 @@ def read_csv(path: Path, *, group: str = GROUP, target: str | None = None, needs
             raise DataError(f"{path}: its first line has no comma, semicolon or tab; expected a table of numbers.")
         names = text.names
         index = [at for at, name in enumerate(names) if text.named and is_index(name, at)]
-        words = {names.index(group): Words(group)} if text.named and group in names else {}
+        words = {position_of(path, names, group): Words(group)} if text.named and group in names else {}
         columns = [at for at in range(len(names)) if at not in (*words, *index)]
-        target_at, is_named = _target_at(path, [names[at] for at in columns], target, needs_target)
-        if target_at is not None and text.has_word(columns[target_at]):
-            words[columns[target_at]] = Words("label")
+        label, by_position = _target_at(path, names, columns, target, needs_target)
+        if label is not None and text.has_word(label):
+            words[label] = Words("label")
         table = text.numbers({at: column.number for at, column in words.items()} | dict.fromkeys(index, lambda _: 0.0))
-    if names.count(group) > 1:
-        raise DataError(f"{path}: has {names.count(group)} columns called {group!r}; expected one.")
-    group_columns = [at for at in words if at not in columns]
-    groups = [_group_of_texts(list(words[at].codes))[table[:, at].astype(np.intp)] for at in group_columns]
-
-    def read_target(at: int) -> tuple[NDArray[Any], None]:
-        column = table[:, [columns[at]]]
-        if (texts := words.get(columns[at])) is not None:
-            column = np.array(list(texts.codes), dtype=object)[column[:, 0].astype(np.intp)]
-        return column, None
-
-    contents = _contents(
-        path,
-        lambda chosen: table.take([columns[at] for at in chosen], axis=1),
-        [names[at] for at in columns],
-        next(iter(groups), None),
-        (target_at, is_named),
-        read_target,
-    )
-    return _without_index(contents, [names[at] for at in index])
+    features = [at for at in columns if at != label]
+    targets = None if label is None else words[label].of(table[:, label]) if label in words else table[:, [label]]
+    groups = next((_group_of_texts(words[at])[table[:, at].astype(np.intp)] for at in words if at not in columns), None)
+    contents = Contents(table.take(features, axis=1), targets, groups, target_by_position=by_position)
+    return _checked(path, contents, names, features, label, [names[at] for at in index])
 
 
 def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True) -> Contents:
     """A parquet table of numeric columns; those of the groups and the targets may hold words. `target` and
     `needs_target` are those of `read_csv`."""
-    header, groups = header_of(path), None
+    header, location, groups, targets, classes = header_of(path), str(path.absolute()), None, None, None
     with readable(path, "parquet"):
-        names = header["names"]
+        names, size = header["names"], header["bytes"]
         index = [name for at, name in enumerate(names) if is_index(name, at)]
-        numeric = [name for name in names if name not in (group, *index)]
-        target_at, is_named = _target_at(path, numeric, target, needs_target)
-        label = None if target_at is None else numeric[target_at]
-        if wrong := [name for name in header["not numbers"] if name not in (group, label, *index)]:
+        columns = [at for at, name in enumerate(names) if name not in (group, *index)]
+        label, by_position = _target_at(path, names, columns, target, needs_target)
+        features = [at for at in columns if at != label]
+        if wrong := [names[at] for at in features if names[at] in header["not numbers"]]:
             raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers. {WORDS_IN_TABLES}")
-        check_size(path, header["bytes"], stored=path.stat().st_size, error=DataError, memory=False)
-        check_memory(path, bytes_in_memory(8 * header["rows"] * len(numeric)), error=DataError)
-
-        def read(columns: list[int]) -> NDArray[Any]:
-            return ask("parquet numbers", str(path.absolute()), [numeric[at] for at in columns], header["bytes"])
-
+        check_size(path, size, stored=path.stat().st_size, error=DataError, memory=False)
+        check_memory(path, bytes_in_memory(8 * header["rows"] * len(columns)), error=DataError)
         if group in names:
-            words, codes = ask("parquet values", str(path.absolute()), group, header["bytes"])
+            words, codes = ask("parquet values", location, group, size)
             values = [words[at] for at in codes]  # texts that occur often are kept once
             absent = next((row for row, value in enumerate(values) if value is None or value != value), None)
             if absent is not None:
                 raise DataError(f"{path}: row {absent} (counted from 0) has no {group}.")
             groups = _group_of_values(values)
-
-        def read_target(at: int) -> tuple[NDArray[Any], tuple[str, ...] | None]:
-            labels, classes = labels_in_column(path, numeric[at], header)
-            return labels if labels.dtype == object else labels[:, None], classes
-
-        contents = _contents(path, read, numeric, groups, (target_at, is_named), read_target)
-        return _without_index(contents, index)
+        inputs = ask("parquet numbers", location, [names[at] for at in features], size)
+        if label is not None:
+            targets, classes = labels_in_column(path, names[label], header)
+            targets = targets if targets.dtype == object else targets[:, None]
+        contents = Contents(inputs, targets, groups, classes, target_by_position=by_position)
+        return _checked(path, contents, names, features, label, index)
 
 
 def header_of(path: Path) -> dict[str, Any]:
@@ -123,12 +103,11 @@ def _can_read_parquet() -> bool:
         return False
 
 
-def _group_of_texts(texts: Sequence[str]) -> NDArray[Any]:
+def _group_of_texts(words: Words) -> NDArray[Any]:
     """Whole numbers where every text is one as it is written, else the texts: 1, 01 and 1.0 are three groups."""
-    try:
+    texts, numbers = list(words.codes), []
+    with contextlib.suppress(ValueError):
         numbers = [int(text) for text in texts]
-    except ValueError:
-        numbers = []
     return _group_of_values(numbers if [str(number) for number in numbers] == texts else texts)
 
 
@@ -143,56 +122,37 @@ def _group_of_values(values: Sequence[Any]) -> NDArray[Any]:
     return np.array([str(value) for value in values], dtype=object)  # each text has its own length
 
 
-def _contents(
-    path: Path,
-    read: Callable[[list[int]], NDArray[Any]],
-    names: Sequence[str],
-    groups: NDArray[Any] | None,
-    chosen: tuple[int | None, bool],
-    read_target: Callable[[int], tuple[NDArray[Any], tuple[str, ...] | None]],
+def _checked(
+    path: Path, contents: Contents, names: Sequence[str], features: Sequence[int], label: int | None, index: list[str]
 ) -> Contents:
-    """The points of a table, of which `read` gives columns by their numbers, and `read_target` that of the targets,
-    with the names of its classes; `chosen` is as `_target_at` gives it. DataError for missing numbers."""
-    target, is_named = chosen
-    columns = [at for at in range(len(names)) if at != target]
-    inputs = read(columns)
-    _check_all_there(path, inputs, [names[at] for at in columns])
-    if target is None:
-        return Contents(inputs, None, groups)
-    targets, classes = read_target(target)
-    if targets.dtype.kind == "f":
-        _check_all_there(path, targets.reshape(len(targets), -1), [names[target]])
-    return Contents(
-        inputs,
-        targets,
-        groups,
-        classes,
-        findings=(note("target-column", column=names[target], last=target == len(names) - 1),),
-        target_by_position=not is_named,
-    )
+    """The points of a table whose inputs are the columns `features`, with notes on its other columns. DataError for
+    missing numbers."""
+    checked = [(contents.inputs, features)]
+    findings = [note("index-column", column=name) for name in index]
+    if label is not None and contents.targets is not None:
+        last = label > max(features)
+        findings.append(note("target-column", column=names[label], last=last))
+        checked += [(contents.targets.reshape(-1, 1), [label])] * (contents.targets.dtype.kind == "f")
+    for values, columns in checked:
+        if not (rows := np.isfinite(values).all(axis=1)).all():
+            row = int(rows.argmin())
+            at = int(np.isfinite(values[row]).argmin())
+            raise DataError(f"{path}: {missing(column_named(names[columns[at]]), row, values[row, at])}")
+    return replace(contents, findings=tuple(findings))
 
 
-def _check_all_there(path: Path, values: NDArray[Any], names: Sequence[str]) -> None:
-    rows = np.isfinite(values).all(axis=1)
-    if not rows.all():
-        row = int(rows.argmin())
-        at = int(np.isfinite(values[row]).argmin())
-        raise DataError(f"{path}: {missing(column_named(names[at]), row, values[row, at])}")
-
-
-def _without_index(contents: Contents, index: Sequence[str]) -> Contents:
-    """The points of a table with notes on the columns that were left out."""
-    findings = (*(note("index-column", column=name) for name in index), *contents.findings)
-    return replace(contents, findings=findings)
-
-
-def _target_at(path: Path, names: Sequence[str], requested: str | None, needs_target: bool) -> tuple[int | None, bool]:
-    """The column of the target, None where there is none and none is needed; and whether its name says so."""
-    if requested is not None and requested not in names and not needs_target:
+def _target_at(
+    path: Path, names: Sequence[str], columns: Sequence[int], requested: str | None, needs_target: bool
+) -> tuple[int | None, bool]:
+    """Which of these columns is the target, None where there is none and none is needed; and whether its position alone
+    says so."""
+    among = [names[at] for at in columns]
+    if requested is not None and requested not in among and not needs_target:
         return None, False
-    if len(names) < 2:
-        raise DataError(f"{path}: has only {len(names)} column(s); expected features and, last, the target.")
-    return _target(path, names) if requested is None else (_requested(path, names, requested), True)
+    if len(among) < 2:
+        raise DataError(f"{path}: has only {len(among)} column(s); expected features and, last, the target.")
+    at, is_named = _target(path, among) if requested is None else (position_of(path, among, requested), True)
+    return columns[at], not is_named
 
 
 def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
@@ -210,12 +170,3 @@ def _target(path: Path, names: Sequence[str]) -> tuple[int, bool]:
             "one. Name it with --target COLUMN, or target under [data]; or move it to the last column."
         )
     return called[0], True
-
-
-def _requested(path: Path, names: Sequence[str], target: str) -> int:
-    """The column that is called `target`; DataError where there is none, or more than one."""
-    if (count := names.count(target)) != 1:
-        shown = ", ".join(repr(name[:50]) for name in names[:20]) + ", …" * (len(names) > 20)
-        called = "no column is" if count == 0 else f"{count} columns are"
-        raise DataError(f"{path}: --target is {target!r}, and {called} called so; expected one of {shown}.")
-    return names.index(target)

@@ -17,18 +17,13 @@ from bnuq.files.folders import expanded
 from bnuq.files.writing import alone, append_text, check_writable, replaced, sole_request, write_bytes
 
 
-def test_a_file_is_written_and_replaced_without_leftovers(tmp_path):
-    path = tmp_path / "a [1] b.h5"
+@pytest.mark.parametrize("name", ["a [1] b.h5", "é" * 126 + ".h5"])  # the latter of 255 bytes
+def test_a_file_is_written_and_replaced_without_leftovers(tmp_path, name):
+    path = tmp_path / name
     write_bytes(path, b"old")
     write_bytes(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_name_of_255_bytes_in_longer_letters_is_written(tmp_path):
-    path = tmp_path / ("é" * 126 + ".h5")
-    write_bytes(path, b"new")
-    assert path.read_bytes() == b"new"
 
 
 def test_an_exception_in_the_block_leaves_the_old_file_and_nothing_beside_it(tmp_path):

@@ -127,7 +127,7 @@ def _checked(
 ) -> Contents:
     """The points of a table whose inputs are the columns `features`, with notes on its other columns. DataError for
     missing numbers."""
-    checked = [(contents.inputs, features)]
+    checked: list[tuple[Any, Sequence[int]]] = [(contents.inputs, features)]
     findings = [note("index-column", column=name) for name in index]
     if label is not None and contents.targets is not None:
         last = label > max(features)

@@ -132,7 +132,7 @@ class Session:
         if stream is not None:
             written = read_stream(stream).p_values if exists(stream) else np.zeros(0)
             if not np.array_equal(written, self.stream.p_values[: len(written)]):
-                raise ResultError(f"{stream} has other batches, which another process has added; name a new file.")
+                raise ResultError(f"{stream} has other batches by now; open that stream again, or name a new file.")
             write(self.stream, stream)
 
     def taken(self, batch: Any, *, name: str, folder: Path) -> Monitored:

@@ -35,7 +35,7 @@ from bnuq.config.schema import settings_of
 from bnuq.config.shorthand import read_families
 from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation.mistakes import reported_at_once
-from bnuq.files.writing import write_bytes
+from bnuq.files.writing import alone, within, write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.report.kinds import Kind, kind_named
 from bnuq.store.codec import kind_of_result
@@ -418,6 +418,7 @@ class Monitor:
         """The number of the batch with which the evidence was enough; None if it never was."""
         return self._session.stream.alarm
 
+    @within(lambda _, baseline=None, *, stream=None: alone(*(each and Path(each) for each in (baseline, stream))))
     def save(self, baseline: str | Path | None = None, *, stream: str | Path | None = None) -> None:
         """Write what stands for the reference, and the batches so far."""
         self._session.save(*(None if path is None else Path.cwd() / path for path in (baseline, stream)))

@@ -299,7 +299,7 @@ def _remember(naming: str, code: str, description: str) -> None:
     entries = [{"named_by": n, "code": c, "what": w} for (n, c), w in trusted.items()]
     with contextlib.suppress(OSError, ResultError):
         _list_of_trusted().parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(_list_of_trusted(), json.dumps({"trusted": entries}, indent=1).encode())
+        write_bytes(_list_of_trusted(), json.dumps({"trusted": entries}, indent=1).encode(), named=False)
 
 
 def _list_of_trusted() -> Path:

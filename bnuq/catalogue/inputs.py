@@ -133,6 +133,7 @@ INPUTS: Catalogue = {
         )
     ),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
+    "known-set-hidden": Entry("{path} is the one here, which hides the known set: that is {known}"),
     "split-file": Entry("split {split} by {file}"),
     # data: layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: used as labels"),

@@ -87,7 +87,7 @@ def _write(place: Path, supplies: Mapping[str, bytes]) -> None:
     except OSError as error:
         raise RequestError(f"{place} cannot be made ({error.strerror}); name another folder.") from error
     for name, content in supplies.items():
-        write_bytes(place / name, content)
+        write_bytes(place / name, content, named=False)
 
 
 def next_steps(folder: str) -> str:

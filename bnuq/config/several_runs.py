@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bnuq.config.merging import is_given, texts_in
+from bnuq.config.merging import is_given
 from bnuq.config.request import Options, RunOfSeveral, Runs
 from bnuq.config.resolving import named_files, resolve_again, resolved
 from bnuq.config.runfile import as_toml, read_run_file
@@ -60,7 +61,8 @@ def resolve_all(models: Sequence[str], options: Options, *, folder: Path) -> Run
         raise RequestError(f"{path}: [runs] requests {count:,} runs; expected at most {MAX_RUNS:,}.")
     runs = []
     for split, seed in itertools.product(numbers.get("split", (None,)), numbers.get("seed", (None,))):
-        filled = _filled(content, {"split": split, "seed": seed})
+        fill = partial(_filled, numbers={"split": split, "seed": seed})
+        filled = _with_texts(msgspec.structs.replace(content, runs=None), lambda _, text, fill=fill: fill(text))
         if samples_by_seed:
             filled = msgspec.structs.replace(filled, sampling=msgspec.structs.replace(filled.sampling, seed=seed))
         run = resolved(filled, options, path=path, checkpoint=None, is_implicit=is_implicit, folder=folder)
@@ -92,30 +94,38 @@ def _with_own_file(run: RunOfSeveral, out: Path) -> RunOfSeveral:
     return replace(run, run=replace(run.run, out=out.with_name(f"{stem}.{run.label}.bnuq.h5")))
 
 
-def _texts(content: RunFile) -> dict[str, tuple[str, ...]]:
-    """The texts of a run file that may contain placeholders, by key."""
-    texts = {
-        "model.checkpoint": content.model.checkpoint,
-        "data.train": content.data.train,
-        "data.test": content.data.test,
-        "data.validation": content.data.validation if isinstance(content.data.validation, str) else None,
-    }
-    texts["sampling.predictions"] = content.sampling.predictions
-    return {key: texts_in(text) for key, text in texts.items()} | {"data.ood": content.data.ood}
+def _with_texts(content: Any, change: Callable[[str, str], str], key: str = "") -> Any:
+    """The content of a run file, every text of which is what `change` makes of its key and of it."""
+    if isinstance(content, str):
+        return change(key, content)
+    if isinstance(content, msgspec.Struct):
+        fields = ((name, f"{key}.{name}".lstrip(".")) for name in content.__struct_fields__)
+        changed = {name: _with_texts(getattr(content, name), change, inner) for name, inner in fields}
+        return msgspec.structs.replace(content, **changed)
+    if isinstance(content, Mapping):
+        return {name: _with_texts(value, change, key) for name, value in content.items()}
+    if isinstance(content, list | tuple):
+        return type(content)(_with_texts(value, change, key) for value in content)
+    return content
+
+
+_FILES = ("model.checkpoint", "data.train", "data.test", "data.validation", "data.ood", "sampling.predictions")
 
 
 def _used_placeholders(content: RunFile, options: Options, numbers: Mapping[str, Any], path: Path) -> set[str]:
     """The placeholders in the texts that no option replaces; RequestError for one that [runs] does not list."""
     used = set()
-    for key, texts in _texts(content).items():
-        if is_given(options, key.partition(".")[2]):
-            continue
-        for text in texts:
-            for name in re.findall(r"\{(\w+)\}", text):
-                if name not in numbers:
-                    add = f"add {name} = [0, 1, 2] to it" if name in _PLACEHOLDERS else "expected {split} or {seed}"
-                    raise RequestError(f"{path}: {key} is {as_toml(text)}, and [runs] lists no {name}; {add}.")
+
+    def noted(key: str, text: str) -> str:
+        for name in () if is_given(options, [*key.split("."), ""][1]) else re.findall(r"\{(\w+)\}", text):
+            if name in numbers:
                 used.add(name)
+            elif name in _PLACEHOLDERS or key in _FILES:  # elsewhere, braces may be anything
+                add = f"add {name} = [0, 1, 2] to it" if name in _PLACEHOLDERS else "expected {split} or {seed}"
+                raise RequestError(f"{path}: {key} is {as_toml(text)}, and [runs] lists no {name}; {add}.")
+        return text
+
+    _with_texts(content, noted)
     return used
 
 
@@ -133,27 +143,8 @@ def _check_listed(numbers: Mapping[str, tuple[int, ...]], used: set[str], path: 
         )
 
 
-def _filled(content: RunFile, numbers: Mapping[str, int | None]) -> RunFile:
-    """The run file of one run: its placeholders are replaced by numbers."""
-
-    def fill(text: Any) -> Any:
-        for name, number in numbers.items():
-            text = text.replace(f"{{{name}}}", str(number)) if isinstance(text, str) and number is not None else text
-        return text
-
-    data = content.data
-    return msgspec.structs.replace(
-        content,
-        runs=None,
-        model=msgspec.structs.replace(
-            content.model, checkpoint=tuple(map(fill, texts_in(content.model.checkpoint))) or None
-        ),
-        sampling=msgspec.structs.replace(content.sampling, predictions=fill(content.sampling.predictions)),
-        data=msgspec.structs.replace(
-            data,
-            train=fill(data.train),
-            test=fill(data.test),
-            ood=tuple(map(fill, data.ood)),
-            validation=fill(data.validation),
-        ),
-    )
+def _filled(text: str, numbers: Mapping[str, int | None]) -> str:
+    """A text of one run: its placeholders are replaced by numbers."""
+    for name, number in numbers.items():
+        text = text if number is None else text.replace(f"{{{name}}}", str(number))
+    return text

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import tarfile
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -73,42 +75,47 @@ def _fetch(remote: Remote, target: Path, progress: Progress) -> None:
 
 def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
     """Make the folder `target` of the text files of a UCI set, if their numbers are the known ones."""
-    texts, made = target.with_name(f".{target.name}.part"), target.with_name(f".{target.name}.tmp")
     if exists(target) and any(target.iterdir()):
         raise DataError(f"{target}: exists but holds no data.csv. Move that folder away, so that it can be downloaded.")
     names = uci.published_names(remote.splits)
-    for folder in (texts, made):
-        shutil.rmtree(folder, ignore_errors=True)
     try:
-        texts.mkdir()
-        with progress(f"{target.name}, files", len(names)) as advance:
-            for name in names:
-                urls = tuple(url + name for url in remote.urls)
-                _download(replace(remote, urls=urls, checksum=""), texts / name, silent)
-                advance(1)
-        table = uci.read_published(texts, remote.splits)
-        if f"sha256:{uci.digest_of(*table)}" != remote.checksum:
-            raise DataError(f"the numbers in its files do not have the known checksum ({remote.checksum})")
-        uci.write_stored(made, table)
-        made.replace(target)
+        with _made_beside(target) as made, tempfile.TemporaryDirectory() as texts:
+            with progress(f"{target.name}, files", len(names)) as advance:
+                for name in names:
+                    urls = tuple(url + name for url in remote.urls)
+                    _download(replace(remote, urls=urls, checksum=""), Path(texts) / name, silent)
+                    advance(1)
+            table = uci.read_published(Path(texts), remote.splits)
+            if f"sha256:{uci.digest_of(*table)}" != remote.checksum:
+                raise DataError(f"the numbers in its files do not have the known checksum ({remote.checksum})")
+            uci.write_stored(made, table)
     except DataError as error:
         raise DataError(
             f"{target.name} could not be fetched, and nothing was written:\n  {', '.join(remote.urls)}: {error}\n"
             f"Try again later, or put data.csv and splits/ there yourself: {target}"
         ) from error
-    finally:
-        for folder in (texts, made):
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _made_beside(target: Path) -> Iterator[Path]:
+    """The name of a folder, not there yet and where nobody else can write, which becomes `target` where the block ends
+    well; DataError where another process has made that meanwhile."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as beside:
+        yield (made := Path(beside) / "made")
+        try:
+            made.replace(target)
+        except OSError as error:
+            raise DataError(f"{target}: cannot be put there ({error.strerror}). Is it there by now?") from error
 
 
 def _download(remote: Remote, target: Path, progress: Progress) -> None:
     """Put the file at `target` from the first address that gives what the checksum says."""
-    check_writable(target)  # removes what a killed process left
+    check_writable(target, named=False)  # removes what a killed process left
     failures = ""
     for url in remote.urls:
         try:
             title = f"{PurePosixPath(remote.path).name}, kB"
-            with replaced(target) as file, progress(title, remote.size // 1000) as advance:
+            with replaced(target, named=False) as file, progress(title, remote.size // 1000) as advance:
                 _receive(url, remote, file, advance)
             return
         except _TransferError as failure:
@@ -177,21 +184,15 @@ class _Counter:
 
 def _unpack(archive: Path, member: str, target: Path) -> None:
     """Put the folder `member` of the archive at `target`, whole or not at all; links and the like are left out."""
-    beside = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        with readable(archive, "a .tar.gz archive"), tarfile.open(archive) as files:
-            for entry in files:
-                stopping.check()
-                path = PurePosixPath(entry.name)
-                content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(member) else None
-                if content is not None and ".." not in path.parts:
-                    member_path = beside / path.relative_to(member)
-                    member_path.parent.mkdir(parents=True, exist_ok=True)
-                    with content, member_path.open("wb") as file:
-                        shutil.copyfileobj(content, file)
-        beside.replace(target)
-    except FileNotFoundError as error:
-        raise DataError(f"{archive}: holds no folder {member}. Delete it and fetch it again.") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with readable(archive, "a .tar.gz archive"), tarfile.open(archive) as files, _made_beside(target) as made:
+        for entry in files:
+            stopping.check()
+            path = PurePosixPath(entry.name)
+            content = files.extractfile(entry) if entry.isfile() and path.is_relative_to(member) else None
+            if content is not None and ".." not in path.parts:
+                member_path = made / path.relative_to(member)
+                member_path.parent.mkdir(parents=True, exist_ok=True)
+                with content, member_path.open("wb") as file:
+                    shutil.copyfileobj(content, file)
+        if not made.exists():
+            raise DataError(f"{archive}: holds no folder {member}. Delete it and fetch it again.")

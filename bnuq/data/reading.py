@@ -32,6 +32,7 @@ from bnuq.errors import DataError, RequestError
 from bnuq.files.content import Kind, exists, is_folder, kind_of, kind_of_bytes, what_is_wrong_with
 from bnuq.files.folders import expanded
 from bnuq.files.references import arguments_of, folders_of, selection_of, without_arguments, without_name
+from bnuq.findings import note
 from bnuq.frozen import frozen
 from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
@@ -85,6 +86,7 @@ def load_points(
         group=group or GROUP,
         target=target,
         classes=None if palette is None else read_classes(palette),
+        split_default=split_default,
     )
     points = _of_files(asked)
     if points is None and (known := known_set(reference)):
@@ -111,7 +113,7 @@ def check_found(
     if exists(path):
         if wrong := what_is_wrong_with(kind_of(path)):
             raise DataError(f"{path}: {wrong}")
-    elif folders_of(reference, base):
+    elif _two_folders(reference, base):
         return
     elif known_set(reference):
         found_known(reference, split_default=split_default, data_root=data_root)
@@ -139,6 +141,13 @@ class _Asked:
     group: str
     target: str | None
     classes: ClassFile | None
+    split_default: str = "test"
+
+    @property
+    def hidden(self) -> str | None:
+        """The known set that has the name of the file or the folder, as a reference that names the set itself."""
+        known = known_set(self.reference)
+        return None if known is None else f"{known.name}:{split_of(known, self.reference, self.split_default)}"
 
     @property
     def path(self) -> Path:
@@ -160,11 +169,27 @@ def _of_files(asked: _Asked) -> Points | None:
     path = asked.path
     if exists(path):
         label = asked.called(_stem(path))
-        return asked.points(_read_path(path, asked.group, asked.target, asked.ood), label, str(path))
-    if folders := folders_of(asked.reference, asked.base):
+        hidden = asked.hidden
+        try:
+            contents = _read_path(path, asked.group, asked.target, asked.ood)
+        except DataError as error:
+            if hidden:
+                raise DataError(f"{error} It hides the known set of that name: name {hidden}.") from error
+            raise
+        if hidden:
+            finding = note("known-set-hidden", path=asked.reference, known=hidden)
+            contents = replace(contents, findings=(*contents.findings, finding))
+        return asked.points(contents, label, str(path))
+    if folders := _two_folders(asked.reference, asked.base):
         label = asked.called(_stem(folders[0]))
         return asked.points(read_masked(*folders, classes=asked.classes), label)
     return None
+
+
+def _two_folders(reference: str, base: Path) -> tuple[Path, Path, str] | None:
+    """The folders of `IMAGES:MASKS`; a known set with one of its splits is none, whatever folders there are."""
+    known = known_set(reference)
+    return None if known and reference.partition(":")[2] in known.splits else folders_of(reference, base)
 
 
 def _of_part(asked: _Asked) -> Points | None:
@@ -197,7 +222,7 @@ def factory_of(reference: str, *, base: Path) -> str | None:
     file or a known set."""
     path = base / expanded(reference)
     is_data = exists(path) or known_set(reference)
-    if is_data or folders_of(reference, base) or selection_of(reference, base) or not _looks_like_code(reference):
+    if is_data or _two_folders(reference, base) or selection_of(reference, base) or not _looks_like_code(reference):
         return None
     return without_arguments(reference)[0]
 
@@ -206,7 +231,7 @@ def missing_set(
     reference: str, split_default: str, *, base: Path, data_root: Path | None = None
 ) -> tuple[KnownSet, str] | None:
     """The known set and the split that `reference` names, where they can be fetched and are nowhere; otherwise None."""
-    is_there = exists(base / expanded(reference)) or folders_of(reference, base)
+    is_there = exists(base / expanded(reference)) or _two_folders(reference, base)
     known = None if is_there else known_set(reference)
     if known is None:
         return None

@@ -123,8 +123,9 @@ class Chosen(UnitExecutor):
 
 def has_ended(attempt: Mapping[str, Any]) -> bool:
     """Whether an attempt is known to have failed: by an error, or by the end of its process on this machine."""
-    gone = attempt.get("machine") == platform.node() and not is_alive(int(attempt.get("process", 0)))
-    return "why" in attempt or gone
+    process = attempt.get("process")
+    here = attempt.get("machine") == platform.node() and isinstance(process, int)
+    return "why" in attempt or (here and not is_alive(process))
 
 
 @frozen
@@ -231,4 +232,4 @@ class Worker(UnitExecutor):
     def _why(self, unit: WorkUnit, attempts: Sequence[dict[str, Any]]) -> str:
         why = attempts[-1].get("why", "its process ended silently")
         where = f"{unit.method} on points {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
-        return f"{where}: tried {len(attempts)} times, last by {attempts[-1].get('by')}: {why.strip()}"
+        return f"{where}: tried {len(attempts)} times, last by {attempts[-1].get('by')}: {str(why).strip()}"

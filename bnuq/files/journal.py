@@ -3,9 +3,10 @@
 Several processes may share a journal: a unit is complete or absent, and is the same whichever process computed it. A
 unit that was started has a file that names the process, until it is finished.
 
-A unit carries a seal: an HMAC of its digest, its name and all that determines it, without a key; and in a folder beside
-a result another, whose key is a secret of this user, so that nobody else can put units there. A folder that the user
-names is the user's word.
+The file of a unit ends in a seal: an HMAC of its bytes, its name and all that determines it, without a key; and in a
+folder beside a result another, whose key is a secret of this user, so that nobody else can put units there. A folder
+that the user names is the user's word. Nothing is parsed before its seal was seen: a unit that was damaged in whatever
+way is computed again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import hmac
 import io
 import json
 import re
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -35,7 +35,7 @@ Arrays = dict[str, np.ndarray]
 SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
 MOST_ATTEMPTS = 3  # to finish a unit
 _LATEST, _MOST_LATEST = 2**22, 64  # bytes and number of the units that are also kept in memory
-_SEAL, _SIGNATURE = "seal", "signature"  # the arrays of a file that seal all others, without a key and with one
+_SEAL = hashlib.sha256().digest_size  # bytes of each of the two seals at the end of a file
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how the name of a unit's file ends
 _OF_ANY_KEY = re.compile(rf"[0-9a-f]{{{_KEY}}}-.*{re.escape(_SUFFIX)}")
 _LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-f]{{{_KEY}}}[-.].*\.tmp")
@@ -44,7 +44,7 @@ _LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     """SHA-256 of the arrays that hold figures: their names, types, shapes and values."""
     sha256 = hashlib.sha256()
-    for name in sorted({*arrays} - {SECONDS, _SEAL, _SIGNATURE}):
+    for name in sorted({*arrays} - {SECONDS}):
         values = np.ascontiguousarray(arrays[name])
         sha256.update(json.dumps([name, values.dtype.str, arrays[name].shape]).encode())
         sha256.update(values.tobytes() if values.dtype.kind == "U" else values.reshape(-1).view(np.uint8).data)
@@ -117,26 +117,23 @@ class Journal:
         if (latest := self._latest.get((unit, sha256, hashlib.sha256(content).digest()))) is not None:
             self.digests[unit] = digest_of(latest)
             return _copied(latest)
-        try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-            stated = {name: str(arrays.pop(name, "")) for name in (_SEAL, _SIGNATURE)}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        body, stated, last = content[: -2 * _SEAL], content[-2 * _SEAL : -_SEAL], content[-_SEAL:]
+        signature, seal = self._seals(unit, sha256, body, stated)
+        if not hmac.compare_digest(seal, last) or (self._secret and not hmac.compare_digest(signature, stated)):
             return None
-        digest = digest_of(arrays)
-        seals = self._seals(unit, sha256, digest)
-        if not all(
-            hmac.compare_digest(seal.encode(), stated[name].encode("utf-8", "replace")) for name, seal in seals.items()
-        ):
-            return None
+        with np.load(io.BytesIO(body), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         self.reused += unit not in self.digests
-        self.digests[unit] = digest
+        self.digests[unit] = digest_of(arrays)
         return arrays
 
-    def _seals(self, unit: str, sha256: str, digest: str) -> dict[str, str]:
-        sealed = "\0".join((self._facts, unit, sha256, digest)).encode()
-        keys = {_SEAL: b""} | ({_SIGNATURE: self._secret} if self._secret else {})
-        return {name: hmac.new(key, sealed, hashlib.sha256).hexdigest() for name, key in keys.items()}
+    def _seals(
+        self, unit: str, sha256: str, body: bytes | memoryview, stated: bytes | None = None
+    ) -> tuple[bytes, bytes]:
+        """The seal with the secret, and the one without, which covers the other, as it is `stated`."""
+        sealed = "\0".join((self._facts, unit, sha256, hashlib.sha256(body).hexdigest())).encode()
+        signature = hmac.digest(self._secret, sealed, "sha256")
+        return signature, hmac.digest(b"", sealed + (signature if stated is None else stated), "sha256")
 
     def save(self, unit: str, arrays: Mapping[str, np.ndarray], sha256: str = "", *, needed: bool = True) -> None:
         """Save a finished unit. If it cannot be written, that is a ResultError if it is `needed` again, in this run
@@ -145,14 +142,17 @@ class Journal:
         if self._given_up and not needed:
             return
         buffer = io.BytesIO()
-        seals = self._seals(unit, sha256, self.digests[unit])
-        np.savez(buffer, **arrays, **{name: np.array(seal) for name, seal in seals.items()})  # pyrefly: ignore - its stub
+        np.savez(buffer, **arrays)  # pyrefly: ignore - its stub
+        seals = self._seals(unit, sha256, buffer.getbuffer())
+        buffer.seek(0, io.SEEK_END)
+        buffer.writelines(seals)
+        content = buffer.getvalue()
         if self._secret and self._secret == user_secret():  # not that of the machine that a worker was started from
             keep_user_secret()
         try:
             self.announce()
             self._description = None
-            self.place.write(self._name(unit), buffer.getvalue())
+            self.place.write(self._name(unit), content)
         except ResultError:
             if needed:
                 raise
@@ -161,7 +161,7 @@ class Journal:
         else:
             if _bytes_of([arrays]) > _LATEST:
                 return
-            self._latest[unit, sha256, hashlib.sha256(buffer.getvalue()).digest()] = _copied(arrays)
+            self._latest[unit, sha256, hashlib.sha256(content).digest()] = _copied(arrays)
             while len(self._latest) > _MOST_LATEST or _bytes_of(self._latest.values()) > _LATEST:
                 self._latest.pop(next(iter(self._latest)))
 
@@ -194,8 +194,8 @@ class Journal:
         for number in range(MOST_ATTEMPTS):
             if (content := self.place.read(self._try(unit, number))) is None:
                 break
-            with contextlib.suppress(ValueError):
-                notes.append(json.loads(content))
+            with contextlib.suppress(ValueError, RecursionError):
+                notes += [attempt] if isinstance(attempt := json.loads(content), dict) else []
         return notes
 
     def begin(self, unit: str, number: int, who: Mapping[str, Any]) -> None:

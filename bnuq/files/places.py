@@ -78,7 +78,7 @@ class Folder:
             return None
 
     def write(self, name: str, data: bytes) -> None:
-        write_bytes(self.of(name), data)
+        write_bytes(self.of(name), data, named=False)
 
     def exists(self, name: str) -> bool:
         return self.of(name).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -13,45 +14,60 @@ import secrets
 import stat
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ParamSpec, TypeVar
 
 from bnuq import stopping
 from bnuq.errors import RequestError, ResultError
 from bnuq.files.content import exists, is_file
 
 
-def write_bytes(path: Path, data: bytes | memoryview) -> None:
-    """Put `data` at `path`. Raises ResultError if it cannot be written; the old file is then untouched."""
-    with replaced(path) as file:
+def write_bytes(path: Path, data: bytes | memoryview, *, named: bool = True) -> None:
+    """Put `data` at `path`, as `replaced` does. Raises ResultError if it cannot be written; the old file is then
+    untouched."""
+    with replaced(path, named=named) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[BinaryIO]:
+def replaced(path: Path, *, named: bool = True, like: Path | None = None) -> Iterator[BinaryIO]:
     """A new file beside `path` to write to, renamed to `path` when the block ends well and removed when it does not.
 
-    It can be read back, and opened again by its name, inside the block. A symbolic link stays one: what it points to is
-    replaced. Raises ResultError for a full disk, a folder that is missing or read-only, and the like; whatever else the
-    block raises passes through.
+    It can be read back, and opened again by its name, inside the block. It has the permissions of the file that it
+    replaces, or else those of the file `like`. A symbolic link that the user has `named` stays one: what it points to
+    is replaced; under a name that bnuq gave, another may have put it there, and it is replaced itself. Raises
+    ResultError for a full disk, a folder that is missing or read-only, and the like; whatever else the block raises
+    passes through.
     """
-    target = _target(path)
+    target = _target(path, named=named)
     beside = _beside(target)
     with _refusals(path, beside):
+        mode = _mode_of(target) or (_mode_of(like.resolve()) if like else None)
         with _new_file(beside) as file:
+            if mode is not None:  # before there is anything to read in it
+                beside.chmod(mode | stat.S_IRUSR | stat.S_IWUSR)
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if mode is not None:
+            beside.chmod(mode)
         stopping.check()  # an interrupted result is not kept
         beside.replace(target)
     _sync_folder(target.parent)
 
 
-def check_writable(path: Path) -> None:
+def _mode_of(path: Path) -> int | None:
+    """The permissions of a regular file; None where there is none."""
+    mode = path.lstat().st_mode if exists(path) else 0
+    return stat.S_IMODE(mode) & 0o777 if stat.S_ISREG(mode) else None
+
+
+def check_writable(path: Path, *, named: bool = True) -> None:
     """Raise ResultError if `replaced` could not put a file at `path`, by making one beside it. What killed processes
     have left there of the same file is removed."""
-    target = _target(path)
+    target = _target(path, named=named)
     _remove_abandoned(target)
     beside = _beside(target)
     with _refusals(path, beside):
@@ -61,61 +77,107 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def sole_request(path: Path, request: Any) -> Iterator[None]:
-    """A block that runs of two requests never execute for the same file at once: RequestError where another is in it.
-    A killed run leaves a small file that the next one removes; where files cannot be locked, nothing is promised."""
-    target = path.resolve()
-    name = target.with_name(f"{_start_of_name(target)}lock")
-    handle = _locked(name, hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).digest())
-    if handle is None:
-        raise RequestError(
-            f"{path}: a run with other settings is at work on this result, and one of the two would be lost. Wait for "
-            "its end, or name another file with --out."
-        )
-    try:
+    """A block that runs of two requests never execute for the same file at once: RequestError where another is in it,
+    or where a link or another user's file has the name of the lock. A killed run leaves a small file that the next one
+    removes; where files cannot be locked, nothing is promised."""
+    with _locked(path, hashlib.sha256(json.dumps(request, sort_keys=True, default=str).encode()).digest()):
         yield
-    finally:
-        if handle:
-            _unlock(name, handle)
 
 
-def _locked(path: Path, request: bytes) -> int | None:
-    """The handle of a file that runs of this request have locked now; 0 where this system cannot lock it, None where
-    runs of another request have."""
+@contextlib.contextmanager
+def alone(*paths: Path | None) -> Iterator[None]:
+    """A block that one process at a time executes for each of these files, as of `sole_request`; others wait."""
+    with contextlib.ExitStack() as locks:
+        for path in sorted({path.resolve() for path in paths if path is not None}):  # in one order: none waits forever
+            locks.enter_context(_locked(path, None))
+        yield
+
+
+_Arguments = ParamSpec("_Arguments")
+_Value = TypeVar("_Value")
+
+
+def within(
+    block: Callable[..., AbstractContextManager[None]],
+) -> Callable[[Callable[_Arguments, _Value]], Callable[_Arguments, _Value]]:
+    """A decorator: every call of the function runs in the block that its arguments make."""
+
+    def decorated(function: Callable[_Arguments, _Value]) -> Callable[_Arguments, _Value]:
+        @functools.wraps(function)
+        def inside(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Value:
+            with block(*given, **named):
+                return function(*given, **named)
+
+        return inside
+
+    return decorated
+
+
+@contextlib.contextmanager
+def _locked(path: Path, request: bytes | None) -> Iterator[None]:
+    """A block in which runs of this request, or without one this block alone, have the lock of a file."""
     try:
         import fcntl  # of POSIX only
     except ImportError:
-        return 0
+        yield
+        return
+    target = path.resolve()
+    lock = target.with_name(f"{_start_of_name(target)}lock")
     while True:
         try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = _opened_lock(lock)
         except OSError:  # what is wrong with the folder is said where the result is written
-            return 0
+            yield
+            return
         try:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.pwrite(handle, request, 0)
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):  # else it has just been removed
-                if os.pread(handle, len(request), 0) == request:
-                    return handle
-                os.close(handle)
-                return None
-        except BlockingIOError:  # another is just writing its request
+                os.pwrite(handle, request or b"", 0)
+            fcntl.flock(handle, (fcntl.LOCK_SH if request else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            if lock.exists() and os.path.samestat(os.fstat(handle), lock.stat()):  # else it has just been removed
+                break
+        except BlockingIOError:  # of another that is alone in it, or just writing its request
+            stopping.check()
             time.sleep(0.01)
         except OSError:
             os.close(handle)
-            return 0
+            yield
+            return
+        os.close(handle)
+    try:
+        if request and os.pread(handle, len(request), 0) != request:
+            raise RequestError(
+                f"{path}: a run with other settings is at work on this result, and one of the two would be lost. Wait "
+                "for its end, or name another file with --out."
+            )
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # others have it; the last one removes the file
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.unlink(missing_ok=True)
         os.close(handle)
 
 
-def _unlock(path: Path, handle: int) -> None:
-    """Give the lock back; the last run removes the file."""
-    import fcntl
-
-    with contextlib.suppress(OSError):  # others have it
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink(missing_ok=True)
-    os.close(handle)
+def _opened_lock(path: Path) -> int:
+    """The handle of a lock, made if it is missing; RequestError for what may lie elsewhere, or be another user's."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    with contextlib.suppress(FileExistsError):
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:  # it has just been removed
+        return _opened_lock(path)
+    except OSError:
+        handle = None
+    if handle is not None:
+        about = os.fstat(handle)
+        if stat.S_ISREG(about.st_mode) and about.st_nlink < 2 and about.st_uid == os.geteuid():
+            return handle
+        os.close(handle)
+    raise RequestError(
+        f"{path}: another user's run is at work on this result, or the lock is a link or no file. If nobody is at work "
+        "there, remove it; or write to another file or folder."
+    )
 
 
 _BINARY = getattr(os, "O_BINARY", 0)  # of Windows, where lines else end otherwise
@@ -131,9 +193,12 @@ def append_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def _target(path: Path) -> Path:
-    """The file that is replaced, behind symbolic links. ResultError if that is none: a folder, a pipe, a device."""
-    target, requested = path.resolve(), str(path.absolute())
+def _target(path: Path, *, named: bool = True) -> Path:
+    """The file that is replaced, behind symbolic links if it is `named`. ResultError if that is none: a folder, a pipe,
+    a device."""
+    target, requested = path.resolve() if named else path.parent.resolve() / path.name, str(path.absolute())
+    if not named and target.is_symlink():
+        return target
     if (exists(target) and not is_file(target)) or (_STREAMS.match(requested) and exists(path)):
         raise ResultError(f"{path}: is not a file, so it cannot be replaced by one. Name a file to write.")
     if _STREAMS.match(requested):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from bnuq.errors import ResultError
 from bnuq.files.content import exists, sha256_of_file
-from bnuq.files.writing import replaced
+from bnuq.files.writing import alone, replaced, within
 from bnuq.records.evaluation_file import check_replaceable, read
 from bnuq.records.history import made_at
 
 
+@within(lambda _, baseline: alone(baseline))
 def accept(current: Path, baseline: Path) -> Path | None:
     """Put a copy of `current` at `baseline`; return the path of the old baseline's backup, None if there was none.
 
@@ -61,5 +62,5 @@ def _made_at(baseline: Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as old, replaced(target) as new:
+    with source.open("rb") as old, replaced(target, like=source) as new:
         shutil.copyfileobj(old, new)

@@ -290,7 +290,7 @@ def _save(figure: Figure, path: Path, words: dict[str, str]) -> None:
     kind = path.suffix.removeprefix(".").lower()
     metadata = {"Date": None} | words if kind == "svg" else {}
     figure.savefig(buffer, format=kind, dpi=_DOTS, metadata=metadata)
-    write_bytes(path, buffer.getbuffer())
+    write_bytes(path, buffer.getbuffer(), named=False)
 
 
 def short(text: str, most: int = 40) -> str:
@@ -312,4 +312,4 @@ def make_folder(folder: Path, what: str = "figures") -> None:
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
         raise RequestError(f"{folder}: {what} cannot be put there: {why}. Name a folder.") from error
-    check_writable(folder / "figure.svg")
+    check_writable(folder / "figure.svg", named=False)

@@ -60,7 +60,7 @@ def write_maps(
 
 
 def _written(path: Path, content: bytes) -> Path:
-    write_bytes(path, content)
+    write_bytes(path, content, named=False)
     return path
 
 

@@ -23,7 +23,7 @@ from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.files.hdf5 import open_hdf5
-from bnuq.files.writing import replaced
+from bnuq.files.writing import alone, replaced, within
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.models.loading import LoadedModel
@@ -56,6 +56,7 @@ class Exported:
     bytes: int
 
 
+@within(lambda _, path, **__: alone(path))
 def export(
     run: Run,
     path: Path,

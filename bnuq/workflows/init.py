@@ -15,7 +15,7 @@ from bnuq.evaluation.completeness import batchnorms
 from bnuq.evaluation.datasets import numbered, read_named, read_reference
 from bnuq.evaluation.request_checks import check_readable
 from bnuq.evaluation.setup import network_of
-from bnuq.files.writing import check_writable, write_bytes
+from bnuq.files.writing import alone, check_writable, within, write_bytes
 from bnuq.frozen import frozen
 from bnuq.inspection.health import not_finite
 from bnuq.inspection.load import LoadedNetwork, load_network
@@ -52,6 +52,7 @@ class Written:
     unsure: tuple[str, ...]
 
 
+@within(lambda _, path, **__: alone(path))
 def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progress = silent) -> Written:
     """Write the run file of `run` at `path`, in whose place there may be another, and remember its code as trusted.
 
@@ -60,7 +61,7 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     a set that cannot be read or do not fit together; nothing is written then.
     """
     check_readable(run)
-    check_writable(path)
+    check_writable(path, named=False)
     _check_reachable(run, path)
     checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, trust_pickle=run.trust_pickle, only_finite=False)
     run = _with_recognised(run, checkpoint, path.parent)
@@ -87,7 +88,7 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     except UnicodeEncodeError as error:
         raise RequestError(f"{path}: a path in it is not text ({error.reason}). Rename that file.") from error
     _trust(run, NamedBy(path, hashlib.sha256(content).hexdigest()))
-    write_bytes(path, content)
+    write_bytes(path, content, named=False)
     lines = (*model, *data)
     todo = tuple(line.key for line in lines if line.comment.startswith(TODO))
     likely = [line for line in lines if line.active and line.comment.startswith(LIKELY)]

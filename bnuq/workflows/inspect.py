@@ -22,6 +22,7 @@ from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.files.fetching import named_or_path
+from bnuq.files.writing import alone, within
 from bnuq.findings import Finding, note
 from bnuq.inspection import health
 from bnuq.inspection.domains import domains
@@ -44,6 +45,7 @@ _DEFAULTS = InspectSection()
 DEFAULT = Settings()
 
 
+@within(lambda run, *_, **__: alone(run.out))
 def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = silent) -> Inspection:
     """Inspect the network of `run`, write the result to `run.out`, and return it.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.evaluation.task import task_of
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
+from bnuq.files.writing import alone, within
 from bnuq.findings import Finding, listed, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
@@ -39,6 +41,13 @@ from bnuq.workflows.requests import check_monitor
 GROWTH = 4  # times the points of a baseline that a stream keeps
 
 
+def _written_alone(run: Run, section: MonitorSection, *, folder: Path, **_: Any) -> AbstractContextManager[None]:
+    """The block in which no other process adds to the stream, makes the baseline or writes the result."""
+    named = (None if name is None else folder / expanded(name) for name in (section.stream, section.baseline))
+    return alone(run.out, *named)
+
+
+@within(_written_alone)
 def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progress = silent) -> Monitored | Baseline:
     """Compare the batch of `section` with the baseline and with the stream so far, write what was found to `run.out`,
     and return it; without a batch, make the baseline alone.
@@ -121,6 +130,9 @@ class Session:
             self.baseline = replace(self.baseline, path=baseline)
             write(self.baseline, baseline)
         if stream is not None:
+            written = read_stream(stream).p_values if exists(stream) else np.zeros(0)
+            if not np.array_equal(written, self.stream.p_values[: len(written)]):
+                raise ResultError(f"{stream} has other batches by now; open that stream again, or name a new file.")
             write(self.stream, stream)
 
     def taken(self, batch: Any, *, name: str, folder: Path) -> Monitored:

@@ -18,6 +18,7 @@ from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
 from bnuq.evaluation.setup import prepare
 from bnuq.files.content import is_file, sha256_of_file
+from bnuq.files.writing import sole_request, within
 from bnuq.findings import Finding, note, notes, warning
 from bnuq.frozen import frozen
 from bnuq.methods import POPULATION, method_named
@@ -35,6 +36,7 @@ from bnuq.workflows.requests import check_several
 NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
 
 
+@within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))
 def evaluate_several(
     runs: Runs,
     *,

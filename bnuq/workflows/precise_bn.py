@@ -40,7 +40,7 @@ from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
 from bnuq.files.fetching import named_or_path
-from bnuq.files.writing import write_bytes
+from bnuq.files.writing import alone, within, write_bytes
 from bnuq.findings import Finding, about, note
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
@@ -57,6 +57,7 @@ _DEFAULTS = PreciseBnSection()
 _DEAD = 10  # times eps: a smaller variance has no effect
 
 
+@within(lambda run, **_: alone(run.out))
 def precise_bn(
     run: Run,
     *,

@@ -31,6 +31,7 @@ from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
+from bnuq.files.writing import alone, within
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
@@ -84,6 +85,7 @@ class _FileScoring(MethodScoring):
         ]
 
 
+@within(lambda request: alone(request.out))
 def score(request: ScoreRequest) -> Scored:
     """Score the predictions of `request`, write the result file, and return the result. BnuqError with one message
     where that cannot be done; the file is then not touched."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+BNUQ = (sys.executable, "-m", "bnuq")
 FEW = ("--resamples", "199")
 
 
@@ -81,3 +84,20 @@ def test_pictures_are_drawn(cli, batches):
     cli("monitor", "run.toml", "--batch", "monday.npz", "--stream", "s.h5", *FEW)
     done = cli("monitor", "run.toml", "--batch", "tuesday.npz", "--stream", "s.h5", "--figures", "drawn", *FEW)
     assert done.code == 0 and [path.name for path in (batches / "drawn").iterdir()] == ["stream.svg"]
+
+
+def test_of_batches_that_come_at_once_a_stream_keeps_every_one(batches):
+    pictures(batches / "wednesday.npz", 42)
+    names = ["monday", "tuesday", "wednesday"]
+    words = ("--baseline", "base.h5", "--stream", "s.h5", "--json", *FEW)
+    at_once = [
+        subprocess.Popen([*BNUQ, "monitor", "run.toml", "--batch", f"{name}.npz", *words], stdout=-1, stderr=-1)
+        for name in names
+    ]
+    streams = []
+    for process in at_once:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        streams.append([batch["batch"] for batch in json.loads(out)["stream"]])
+    assert sorted(map(len, streams)) == [1, 2, 3] and sorted(max(streams, key=len)) == names
+    assert not list(batches.glob(".*"))

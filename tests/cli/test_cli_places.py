@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import small_run
@@ -106,3 +107,53 @@ def test_the_backend_that_the_environment_names_does_not_matter(evaluated, backe
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert list((small / "drawn").glob("*.svg"))
+
+
+WRITING = (
+    ("evaluate", "run.toml", "--save-samples"),
+    ("evaluate", "run.toml", "-o", "base.h5", "--work", "units"),
+    ("report", "model.bnuq.h5", "--html", "page.html", "--csv", "a.csv", "--markdown", "a.md", "--figures", "drawn"),
+    ("check", "model.bnuq.h5", "base.h5", "--update", "--junit", "junit.xml", "--markdown", "check.md"),
+    ("monitor", "run.toml", "--baseline", "law.h5", "--batch", "test.npz", "--stream", "s.h5", "--resamples", "99"),
+    ("inspect", "run.toml"),
+    ("precise-bn", "run.toml", "-o", "precise.pt"),
+    ("init", "model.pt", "--arch", "net.py:net", "--test", "test.npz", "--force"),
+    ("demo", "demo"),
+)
+_heard: list[tuple[Path, int | None]] | None = None  # files that are opened to be written, and renamed ones
+
+
+def _hear(event: str, given: tuple[Any, ...]) -> None:
+    if _heard is not None and event == "open" and isinstance(given[0], str) and given[2] & (os.O_WRONLY | os.O_RDWR):
+        _heard.append((Path(given[0]).absolute(), given[2]))
+    if _heard is not None and event == "os.rename":
+        _heard.append((Path(given[1]).absolute(), None))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of files")
+def test_a_link_at_a_name_that_commands_write_leads_them_nowhere(small, cli, monkeypatch):
+    """What is opened is a new file or no link; a link under a name that the user did not give is replaced itself."""
+    monkeypatch.setattr(f"{__name__}._heard", heard := [])
+    sys.addaudithook(_hear)
+    outside = small.parent / "outside"
+    outside.mkdir()
+    for words in WRITING:
+        heard.clear()
+        assert cli(*words).code == 0, words
+        here = [(path, flags) for path, flags in heard if {small, small.parent / "config"} & {*path.parents}]
+        assert here and not [path for path, flags in here if flags and not flags & (os.O_EXCL | os.O_NOFOLLOW)]
+        fixed = {path for path, flags in here if flags is None or not flags & os.O_EXCL or path.suffix == ".lock"}
+        for path in fixed:
+            path.unlink(missing_ok=True)
+            path.parent.mkdir(exist_ok=True)
+            path.symlink_to(outside / path.name)  # which it would make
+        cli(*words)
+        named = {Path(word).name for each in WRITING for word in each} | {
+            "model.bnuq.h5",
+            "model.monitor.h5",
+            "model.inspect.h5",
+        }
+        assert {path.name for path in outside.iterdir()} <= named, words
+        for path in fixed:
+            path.unlink(missing_ok=True)
+        cli(*words)

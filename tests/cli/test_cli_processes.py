@@ -84,9 +84,11 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     ],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, number, code, word, options):
+def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, cli, number, code, word, options):
     old = small_run.old_result(small / "model.bnuq.h5")
     child = started(small, *options)
+    second = cli("evaluate", "run.toml", "--seed", "1")
+    assert second.code == 2 and "a run with other settings is at work on this result" in second.message
     child.send_signal(number)
     out, err = child.communicate(timeout=20)
     assert child.returncode == code

@@ -18,6 +18,7 @@ from PIL import Image
 
 from bnuq.catalogue import text_of
 from bnuq.data import check_labels, load_points
+from bnuq.data.readers.columns import read_columns
 from bnuq.errors import DataError
 from bnuq.files import limits
 
@@ -221,6 +222,10 @@ def test_tables_in_words_with_gaps_or_without_rows_are_refused(tmp_path):
             "column 'b' has no value in row 1 (counted from 0 without the header). Fill in what",
         ),
         ("1\n2\n", "no comma, semicolon or tab"),
+        ("a;y\n1,5;2\n", "column 'a' has '1,5' in row 0 (counted from 0 without the header): a decimal comma"),
+        ("1,5;2,5\n3,5;4,5\n", "column 0 has '1,5' in row 0"),
+        ('a,y\n1,2\n"1,5",2\n', "column 'a' has '1,5' in row 1"),
+        ("a,y\n1,5,2,5\n", "columns and the rows have 4. Is a comma a decimal one? Write numbers with a point."),
         ("a,b,y\n1,,3\n", "column 'b' has no value in row 0"),
         (",a,y\n0,cat,3\n", "column 'a' holds words, first 'cat' in row 0"),
         ("0,1,2\n1,5,3\n", "its first line numbers the columns from 0 to 2, as pandas does"),
@@ -265,7 +270,15 @@ def test_an_npz_that_lists_an_array_twice_is_refused(tmp_path):
 
 def test_tables_may_have_no_header_other_separators_and_one_row(tmp_path):
     path = tmp_path / "t.csv"
-    for text in ("1,2,3\n", "\ufeff1;2;3", "a\tb\ty\r\n1\t2\t3\r\n\r\n", '"a","b","y"\n1,2,3'):
+    for text in (
+        "1,2,3\n",
+        "\ufeff1;2;3",
+        "a\tb\ty\r\n1\t2\t3\r\n\r\n",
+        '"a","b","y"\n1,2,3',
+        '"a, b",c,y\n1,2,3',
+        '"a\n b",c,y\n1,2,3',
+        "a, b\tc; d\ty\n1\t2\t3",
+    ):
         path.write_bytes(text.encode())
         points = load_points(str(path))
         assert points.raw([0]).tolist() == [[1, 2]]
@@ -597,3 +610,56 @@ def test_the_real_sets_are_read(data_pack):
     clothes = load_points("fashion-mnist:train", data_root=data_pack)
     assert len(clothes) == 60_000
     assert np.mean(clothes.raw(slice(None))) == pytest.approx(0.2860, abs=5e-5)
+
+
+# --- columns of any file, such as predictions
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("key,p\n9007199254740993,1\n9007199254740992,1e300", {"key": ["9007199254740993", "9007199254740992"]}),
+        ("key,p\n1234,1\n12e4,1\n5aB1,1", {"key": ["1234", "12e4", "5aB1"]}),
+        ("key,p\n1e999,1\n2e999,1", {"key": ["1e999", "2e999"]}),
+        ("Id,p\n007,1\n7,1", {"Id": ["007", "7"]}),
+        ("id,p\n1e5,1\n100000,1", {"id": ["1e5", "100000"]}),
+        ("id,p\n1.0,1\n7,1", {"id": [1, 7]}),
+        ("key,p\n007,1e20\n1e5,1", {"key": [7, 1e5], "p": [1e20, 1]}),
+        ('"prob, a";label\n.5;x, y', {"prob, a": [0.5], "label": ["x, y"]}),
+        ("name, all\tlabel\nLee, A\t1\nRay, B\t0", {"name, all": ["Lee, A", "Ray, B"], "label": [1, 0]}),
+        ('{"id": 9007199254740993, "p": [1, 2]}\n{"id": 2, "p": [3, 4]}', {"id": ["9007199254740993", "2"]}),
+        ('{"id": "a"}\n{"id": 5}', {"id": ["a", "5"]}),
+    ],
+)
+def test_columns_hold_texts_where_numbers_would_lose_what_they_say(tmp_path, text, values):
+    (tmp_path / "t").write_text(text)
+    columns = read_columns(tmp_path / "t")
+    assert {name: columns[name].tolist() for name in values} == values
+
+
+def test_ids_of_parquet_beyond_the_whole_numbers_of_floats_are_texts(tmp_path):
+    ids = np.array([2**53 + 1, 2**53])
+    save_parquet(tmp_path / "t.parquet", {"id": ids, "p": np.array([0.5, 1e300])})
+    columns = read_columns(tmp_path / "t.parquet")
+    assert columns["id"].tolist() == [str(number) for number in ids] and columns["p"].tolist() == [0.5, 1e300]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            '{"p": [[1, 2], [3, 4]]}\n{"p": [1, 2, 3, 4]}',
+            "p in line 2 has shape (4,); expected (2, 2), as in the first",
+        ),
+        ('{"p": [1, 2]}\n\n{"p": [[1], [2, 3]]}', "p in line 3 is [[1], [2, 3]]; expected numbers"),
+        ('{"p": [1]}\n{"p": ["1"]}', 'p in line 2 is ["1"]; expected numbers'),
+        ('{"p": 1}\n{"p": [1]}', "p in line 2 is [1]; expected a number"),
+        ('{"p": 1}\n{"p": "1"}', 'p in line 2 is "1"; expected a number'),
+        ('{"id": "a"}\n{"id": null}', "id in line 2 is null; expected a text"),
+        ('{"p": 1}\n[1]', "line 2 and the first differ in that it is no object"),
+    ],
+)
+def test_json_lines_of_another_shape_than_the_first_are_refused_by_their_number(tmp_path, rows, message):
+    (tmp_path / "t.jsonl").write_text(rows)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read_columns(tmp_path / "t.jsonl")

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from findings_of import noted
 from hostile_pickles import NESTED, encoded_again_and_again
 from making_points import idx, png, save_mat, tar_gz
 
@@ -447,10 +448,19 @@ def test_splits_and_names_that_do_not_exist_are_told():
         load_points("cifar11:test")
 
 
-def test_a_path_comes_before_a_known_name(tmp_path):
-    np.save(tmp_path / "svhn", np.zeros((2, 3)))
-    (tmp_path / "svhn.npy").rename(tmp_path / "svhn")
-    assert load_points("svhn", base=tmp_path).point_shape == (3,)
+def test_a_path_comes_before_a_known_name_which_is_said_with_what_names_the_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("mnist", "test"):
+        (tmp_path / name).mkdir()
+    message = "It hides the known set of that name: name mnist:train."
+    assert refusal("mnist", split_default="train").endswith(message)
+    assert "mnist:test: not found" in refusal("mnist:test")  # no pictures with masks
+    for digit in "01":
+        (tmp_path / "mnist" / digit).mkdir()
+        (tmp_path / "mnist" / digit / "a.png").write_bytes(png(np.zeros((2, 2), np.uint8)))
+    points = load_points("MNIST" if (tmp_path / "MNIST").exists() else "mnist")
+    assert len(points) == 2 and "known-set-hidden" in noted(points)
+    assert "known-set-hidden" not in noted(load_points("./mnist"))
 
 
 def test_uci_sets_are_split_as_their_files_say(tmp_path):

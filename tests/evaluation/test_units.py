@@ -315,6 +315,20 @@ def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "honest.h5", ood=()).path)))
 
 
+def test_units_that_were_damaged_anywhere_are_computed_again(folder: Path, ran: dict[str, Any]) -> None:
+    place = interrupted(folder, ran, 8)
+    chance = np.random.default_rng(0)
+    for number, path in enumerate(sorted(place.iterdir())):  # units, and what they are about
+        content = bytearray(path.read_bytes())
+        entry = content.find(b"PK\1\2")  # its compression and its flags, which parsers refuse in their own ways
+        at = entry + 8 + 2 * (number % 2) if number < 4 and entry > 0 else int(chance.integers(len(content)))
+        content[at] ^= 1
+        path.write_bytes(content[:at] if number == 5 else content)
+    found = resumed(folder)
+    assert len(ran["finished"] + ran["units"]) > 12  # some of them again
+    assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "honest.h5", ood=()).path)))
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
     folder: Path, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch, named: bool

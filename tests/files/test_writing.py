@@ -12,23 +12,18 @@ from pathlib import Path
 import pytest
 
 from bnuq import stopping
-from bnuq.errors import ResultError
+from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import expanded
-from bnuq.files.writing import append_text, check_writable, replaced, write_bytes
+from bnuq.files.writing import alone, append_text, check_writable, replaced, sole_request, write_bytes
 
 
-def test_a_file_is_written_and_replaced_without_leftovers(tmp_path):
-    path = tmp_path / "a [1] b.h5"
+@pytest.mark.parametrize("name", ["a [1] b.h5", "é" * 126 + ".h5"])  # the latter of 255 bytes
+def test_a_file_is_written_and_replaced_without_leftovers(tmp_path, name):
+    path = tmp_path / name
     write_bytes(path, b"old")
     write_bytes(path, b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_name_of_255_bytes_in_longer_letters_is_written(tmp_path):
-    path = tmp_path / ("é" * 126 + ".h5")
-    write_bytes(path, b"new")
-    assert path.read_bytes() == b"new"
 
 
 def test_an_exception_in_the_block_leaves_the_old_file_and_nothing_beside_it(tmp_path):
@@ -58,18 +53,44 @@ def test_an_unrelated_error_of_the_block_passes_through(tmp_path):
         (tmp_path / "elsewhere").read_bytes()
 
 
-def test_a_new_file_has_the_permissions_of_any_other(tmp_path):
+def test_a_new_file_has_the_permissions_of_any_other_and_a_replaced_one_keeps_its_own(tmp_path):
+    def mode_of(name):
+        return stat.S_IMODE((tmp_path / name).stat().st_mode)
+
     write_bytes(tmp_path / "ours", b"")
     (tmp_path / "usual").touch()
-    assert stat.S_IMODE((tmp_path / "ours").stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
+    assert mode_of("ours") == mode_of("usual")
+    for mode in (0o600, 0o640, 0o444, 0o664):
+        (tmp_path / "ours").chmod(mode)
+        with replaced(tmp_path / "ours", like=tmp_path / "usual") as beside:
+            assert os.fstat(beside.fileno()).st_mode & 0o077 == mode & 0o077  # from the beginning
+        assert mode_of("ours") == mode
+    with replaced(tmp_path / "copy", like=tmp_path / "ours"):
+        pass
+    assert mode_of("copy") == 0o664
 
 
-def test_a_symbolic_link_stays_one(tmp_path):
+def test_a_symbolic_link_stays_one_but_under_a_name_that_nobody_gave(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "folder" / "file")
     write_bytes(tmp_path / "link", b"data")
     assert (tmp_path / "link").is_symlink()
+    write_bytes(tmp_path / "link", b"other", named=False)
     assert (tmp_path / "folder" / "file").read_bytes() == b"data"
+    assert (tmp_path / "link").read_bytes() == b"other" and not (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["symbolic link", "dangling link", "hard link", "pipe", "folder"])
+def test_a_lock_is_no_way_into_another_file(tmp_path, kind):
+    victim, lock = tmp_path / "victim", tmp_path / ".r.h5.lock"
+    if kind != "dangling link":
+        victim.write_bytes(b"mine")
+    make = {"hard link": lambda: os.link(victim, lock), "pipe": lambda: os.mkfifo(lock), "folder": lock.mkdir}
+    make.get(kind, lambda: lock.symlink_to(victim))()
+    for block in (sole_request(tmp_path / "r.h5", 1), alone(tmp_path / "r.h5")):
+        with pytest.raises(RequestError, match=r"r\.h5\.lock: .* is a link or no file"), block:
+            raise AssertionError
+    assert not victim.exists() if kind == "dangling link" else victim.read_bytes() == b"mine"
 
 
 def test_a_full_disk_is_one_message_and_the_old_file_stays(tmp_path):
@@ -79,7 +100,7 @@ def test_a_full_disk_is_one_message_and_the_old_file_stays(tmp_path):
     program = (
         "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "from bnuq.files.writing import write_bytes\n"
-        "from bnuq.errors import ResultError\n"
+        "from bnuq.errors import RequestError, ResultError\n"
         "try: write_bytes(Path(sys.argv[1]), bytes(100_000))\n"
         "except ResultError as error: print(error)\n"
     )

@@ -224,6 +224,12 @@ def test_files_of_other_networks_and_streams_are_refused(watched, tmp_path):
         bnuq.Monitor(watched, baseline=tmp_path / "old.h5")
     with pytest.raises(BnuqError, match="expected a number between 0 and 1"):
         monitor(watched, level=1.5)
+    first, second = (monitor(watched, stream=tmp_path / "stream.h5") for _ in range(2))
+    for number, each in enumerate((first, second)):
+        each.take(pictures(3 + number, 60))
+    first.save(stream=tmp_path / "stream.h5")
+    with pytest.raises(ResultError, match=r"stream.h5 has other batches by now; open that stream again"):
+        second.save(stream=tmp_path / "stream.h5")
 
 
 def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):

@@ -164,10 +164,15 @@ def test_without_out_the_aggregate_is_named_after_the_run_file(tmp_path):
     assert [requested.run.out.name for requested in runs.all] == ["run.split0.bnuq.h5", "run.split1.bnuq.h5"]
 
 
-def test_placeholders_stand_in_ood_sets_and_validation_too_and_a_split_of_another_set_stays(tmp_path):
-    text = RUN.replace('"far.npz"', '"far=far_{split}.npz"')
+def test_placeholders_stand_in_every_text_and_a_split_of_another_set_stays(tmp_path):
+    text = RUN.replace('"far.npz"', '"far=far_{split}.npz"').replace(
+        '"net.py:net"',
+        '"net_{seed}.py:net"\narch_args = {file = "w_{split}.txt", form = "{other}", sizes = ["{seed}"]}',
+    )
     write_request(tmp_path, "split = [4]\nseed = [0]", text=text.replace("validation.npz", "validation_{split}.npz"))
     run = runs_of(tmp_path).all[0].run
+    assert run.arch is not None and run.arch.text == "net_0.py:net"
+    assert run.arch_args == {"file": "w_4.txt", "form": "{other}", "sizes": ["0"]}
     assert run.ood[0].text == "far=far_4.npz" and getattr(run.validation, "text", None) == "validation_4.npz"
     write_request(
         tmp_path, "split = [4]\nseed = [0]", text=text.replace('"validation.npz"', '{ split_of = "train", seed = 3 }')

@@ -527,16 +527,13 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     assert "--held-out 0.5. Halves" in refusal(LOGITS, LABELS, risk=0.1)
     assert "is empty, of shape (0, 4); expected at least one point" in refusal(LOGITS[:0], LABELS[:0])
     for text, expected in (
-        (
-            "prob_a;prob_b;label\n0,5;0,5;a\n",
-            "'prob_a' holds text, first '0,5' in row 0 (counted from 0); expected",
-        ),
+        ("prob_a;prob_b;label\n0,5;0,5;a\n", "'prob_a' has '0,5' in row 0 (counted from 0 without the header): a dec"),
         ("prob_a,prob_b,label\nx,0.3,a\n0.5,0.5,b\n", "'prob_a' holds text, first 'x' in row 0"),
-        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' holds text, first '0,5' in row 0"),
+        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' has '0,5' in row 0"),
         ("0.5,0.5,1\n0.5,0.5,0\n", "Its first line names no columns"),
     ):
         (tmp_path / "table.csv").write_text(text)
-        assert expected in (told := refusal(tmp_path / "table.csv")) and ("point, not a comma" in told) == (";" in text)
+        assert expected in (told := refusal(tmp_path / "table.csv")) and ("with a point" in told) == (";" in text)
 
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -548,7 +545,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "is a method of bnuq itself" in refusal({"ensemble": P}, LABELS)
     assert "no option of bnuq score" in refusal(P, LABELS, samples=3)
     (tmp_path / "t.jsonl").write_text('{"p": [0.5, 0.5], "label": 0}\n{"p": [0.5], "label": 0}\n')
-    assert "in line 2 holds 1 numbers; expected 2" in refusal(tmp_path / "t.jsonl")
+    assert "in line 2 has shape (1,); expected (2,), as in the first" in refusal(tmp_path / "t.jsonl")
 
 
 # ── several files, and what is done with a result ────────────────────────────────────────────────────────────────────

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
 import itertools
 import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.readers.common import listed, readable
+from bnuq.data.readers.common import GROUP, listed, readable
+from bnuq.data.readers.delimited import EXACT, text_columns
 from bnuq.data.readers.npy import npz_arrays, read_npy
-from bnuq.data.readers.tables import Words, are_names, fields_of, header_of, is_word, numbers_of
+from bnuq.data.readers.tables import header_of
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.frozen import frozen
 
+IDS = ("id", "ids", "uid", "sample_id", "example_id", GROUP, "groups")  # columns whose values are names
 _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
 
 
@@ -69,8 +71,10 @@ class _Archive(Mapping[str, NDArray[Any]]):
         return len(self._sizes)
 
 
-def read_columns(path: Path) -> Columns:
-    """What a `.npz`, `.npy`, CSV, parquet or JSON lines file holds; DataError for any other. Nothing is unpickled."""
+def read_columns(path: Path, *, ids: Collection[str] = IDS) -> Columns:
+    """What a `.npz`, `.npy`, CSV, parquet or JSON lines file holds; DataError for any other. Nothing is unpickled.
+    Columns of whole numbers beyond 2⁵³ hold texts; those called as one of `ids`, too, if they say more than their
+    numbers, see `text_columns`."""
     kind = kind_of(path)
     if wrong := what_is_wrong_with(kind):
         raise DataError(f"{path}: {wrong}")
@@ -85,7 +89,7 @@ def read_columns(path: Path) -> Columns:
     with readable(path, "a text"), path.open(encoding="utf-8-sig") as file:
         is_json = file.read(4096).lstrip()[:1] == "{"
     check_memory(path, _BYTES_OF_TEXT * path.stat().st_size, error=DataError)
-    return _of_json_lines(path) if is_json else Columns(f"{path}", _of_table(path))
+    return _of_json_lines(path) if is_json else Columns(f"{path}", text_columns(path, ids=ids))
 
 
 def _of_parquet(path: Path) -> dict[str, NDArray[Any]]:
@@ -96,79 +100,68 @@ def _of_parquet(path: Path) -> dict[str, NDArray[Any]]:
         numeric = [name for name in header["names"] if name not in words]
         columns = ask("parquet numbers", location, numeric, size) if numeric else np.empty((0, 0))
         values = {name: columns[:, at] for at, name in enumerate(numeric)}
-        for name in words:
+        large = [name for name in numeric if (np.abs(values[name]) >= EXACT).any()]
+        for name in (*words, *large):
             texts, codes = ask("parquet values", location, name, size)
-            values[name] = np.array([str(text) for text in texts])[codes]
+            if name in words or all(isinstance(texts[code], int) for code in codes):
+                values[name] = np.array([str(text) for text in texts])[codes]
         return {name: values[name] for name in header["names"]}
-
-
-def _of_table(path: Path) -> dict[str, NDArray[Any]]:
-    with readable(path, "a table"), path.open(encoding="utf-8-sig", newline=None) as file:
-        first = file.readline()
-        separator, fields = fields_of(path, first) if any(mark in first for mark in ",;\t") else (",", [first.strip()])
-        named = are_names(path, fields)
-        rows = (line for line in itertools.chain(() if named else (first,), file) if line.strip())
-        if (top := next(rows, None)) is None:
-            raise DataError(f"{path}: holds no rows; expected at least one point.")
-        names = fields if named else [f"column {number}" for number in range(len(fields))]
-        if len({*names}) < len(names):
-            raise DataError(f"{path}: two columns have one name; expected {listed(names)} to differ.")
-        cells = next(csv.reader([top], delimiter=separator))
-        words = {at: Words("value") for at in range(len(names)) if is_word(cells, at)}
-        converters = {at: column.number for at, column in words.items()}
-        table = numbers_of(path, itertools.chain((top,), rows), separator, converters, names)
-    if table.shape[1] != len(names):
-        raise DataError(f"{path}: the header names {len(names)} columns and the rows have {table.shape[1]}.")
-    return {
-        name: np.array(list(words[at].codes))[table[:, at].astype(np.intp)] if at in words else table[:, at]
-        for at, name in enumerate(names)
-    }
 
 
 def _of_json_lines(path: Path) -> Columns:
     """An object of each point: numbers, texts, lists of numbers or of such lists, or objects of numbers by class."""
     with readable(path, "JSON lines"), path.open(encoding="utf-8-sig") as file:
-        rows = ((number, json.loads(line)) for number, line in enumerate(file) if line.strip())
+        rows = ((number, json.loads(line)) for number, line in enumerate(file, 1) if line.strip())
         number, first = next(rows)
+        if not isinstance(first, dict):
+            raise DataError(f"{path}: line {number} is no object of names and values.")
         keys = {name: tuple(value) for name, value in first.items() if isinstance(value, dict)}
-        collected: dict[str, Any] = {name: [] if isinstance(of, str) else array("d") for name, of in first.items()}
-        shapes = {name: np.shape(list(value.values()) if name in keys else value) for name, value in first.items()}
+        collected: dict[str, Any] = {name: [] if _is_scalar(of) else array("d") for name, of in first.items()}
+        shapes: dict[str, tuple[int, ...]] = {}
         for number, row in itertools.chain([(number, first)], rows):  # noqa: B020 - the first row again
-            if row.keys() != first.keys():
-                odd = listed(sorted(row.keys() ^ first.keys()))
-                raise DataError(f"{path}: line {number + 1} and the first differ in {odd}; expected the same names.")
+            if not isinstance(row, dict) or row.keys() != first.keys():
+                odd = listed(sorted(row.keys() ^ first.keys())) if isinstance(row, dict) else "that it is no object"
+                raise DataError(f"{path}: line {number} and the first differ in {odd}; expected the same names.")
             for name, values in collected.items():
-                _add(values, row[name], keys.get(name), shapes[name], f"{path}: {name} in line {number + 1}")
-    return Columns(f"{path}", {name: _joined(of, shapes[name]) for name, of in collected.items()}, keys)
+                where = f"{path}: {name} in line {number}"
+                if isinstance(values, list):
+                    values.append(_scalar(row[name], first[name], where))
+                else:
+                    numbers = _numbers(row[name], keys.get(name), where)
+                    if numbers.shape != shapes.setdefault(name, numbers.shape):
+                        raise DataError(f"{where} has shape {numbers.shape}; expected {shapes[name]}, as in the first.")
+                    values.frombytes(numbers.tobytes())
+    return Columns(f"{path}", {name: _joined(of, shapes.get(name, ())) for name, of in collected.items()}, keys)
 
 
-def _add(collected: Any, value: Any, keys: tuple[str, ...] | None, shape: tuple[int, ...], where: str) -> None:
-    if isinstance(collected, list):
-        collected.append(str(value))
-        return
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, str | int | float)
+
+
+def _scalar(value: Any, first: Any, where: str) -> Any:
+    """A text or a number of a point; DataError where it is not one as the first is, but for a number among texts."""
+    if not _is_scalar(value) or (isinstance(value, str) and not isinstance(first, str)):
+        expected = "a text" if isinstance(first, str) else "a number"
+        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected {expected}, as in the first line.")
+    return str(value) if isinstance(first, str) else value
+
+
+def _numbers(value: Any, keys: tuple[str, ...] | None, where: str) -> NDArray[np.float64]:
+    """The numbers of a point as an array; DataError for anything else, and for lists of several lengths."""
     if keys is not None:
         if not isinstance(value, dict) or value.keys() != {*keys}:
             raise DataError(f"{where} is not a number for each of {listed(keys)}, as in the first line.")
         value = [value[key] for key in keys]
-    before, expected = len(collected), int(np.prod(shape))
-    try:
-        collected.extend(_flat(value))
-    except TypeError as error:
-        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first line.") from error
-    if len(collected) - before != expected:
-        raise DataError(f"{where} holds {len(collected) - before} numbers; expected {expected}, as in the first line.")
-
-
-def _flat(value: Any) -> Iterator[float]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
+    with contextlib.suppress(ValueError):  # of lists that fit into no array
+        numbers = np.asarray(value)
+        if numbers.ndim and numbers.dtype.kind in "biuf":
+            return numbers.astype(np.float64)
+    raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first line.")
 
 
 def _joined(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if isinstance(values, list):
-        return np.array(values)
+        are_texts = any(isinstance(value, str) or (isinstance(value, int) and abs(value) > EXACT) for value in values)
+        return np.array([*map(str, values)]) if are_texts else np.array(values, dtype=np.float64)
     joined = np.frombuffer(values).reshape(-1, *shape)
     return np.moveaxis(joined, 1, 0) if len(shape) == 2 else joined  # (n, T, K) as (T, n, K)

@@ -116,6 +116,13 @@ def is_index(name: str, position: int) -> bool:
     return (position == 0 and not name) or bool(re.fullmatch(r"Unnamed: \d+(\.\d+)*|__index_level_\d+__", name))
 
 
+def position_of(path: Path, names: Sequence[str], name: str) -> int:
+    """The column that is called so; DataError where there is none, or more than one."""
+    if (count := names.count(name)) != 1:
+        raise DataError(f"{path}: has {count} columns called {name!r}; expected one of {listed(names)}.")
+    return names.index(name)
+
+
 def listed(names: Sequence[str]) -> str:
     """The first of these names, for a message."""
     return ", ".join(repr(name[:100]) for name in names[:20]) + ", …" * (len(names) > 20) or "none"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
-from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, readable
+from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, position_of, readable
+from bnuq.data.readers.delimited import delimited
 from bnuq.data.readers.images import has_suffix, pictures_of, read_picture
 from bnuq.data.readers.tables import header_of, labels_in_column
 from bnuq.errors import DataError
@@ -46,16 +45,12 @@ def read_list(
 ) -> Contents:
     """The pictures that a text lists, relative to its folder: a table with a column of their names, and columns of
     labels and groups; or lines of a name, or of a name and a label."""
-    with readable(path, "a list of images"), path.open(encoding="utf-8-sig", newline="") as file:
-        check_memory(path, _TEXT_IN_MEMORY * path.stat().st_size, error=DataError)
-        first = file.readline()
-        separator = next((mark for mark in (",", ";", "\t") if mark in first), None)
-        lines = itertools.chain((first,), file)
-        rows = list(csv.reader(lines, delimiter=separator, strict=True)) if separator else list(_split_lines(lines))
-    rows = [[field.strip() for field in row] for row in rows if any(row)]
-    named = not any(map(has_suffix, rows[0]))
-    names = rows[0] if named else [f"column {column}" for column in range(len(rows[0]))]
-    rows = rows[1:] if named else rows
+    check_memory(path, _TEXT_IN_MEMORY * path.stat().st_size, error=DataError)
+    with delimited(path, "a list of images", is_header=_names_no_picture) as text:
+        of_lines = text.rows() if text.separator else _split_lines(text.lines)
+        header = text.names if text.separator else next(_split_lines(text.names))
+        rows = [row for row in of_lines if any(row)]
+    names = header if text.named else [f"column {column}" for column in range(len(rows[0]))]
     uneven = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
     if uneven is not None:
         raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
@@ -69,7 +64,11 @@ def read_list(
     return Contents(pictures, y, groups, names=files)
 
 
-def _split_lines(lines: Iterator[str]) -> Iterator[list[str]]:
+def _names_no_picture(fields: Sequence[str]) -> bool:
+    return not any(has_suffix(word) for field in fields for word in (field, *field.rsplit(maxsplit=1)[:1]))
+
+
+def _split_lines(lines: Iterable[str]) -> Iterator[list[str]]:
     """The name and, where there is one, the label of each line; a name may hold spaces."""
     for line in lines:
         words = line.strip().rsplit(maxsplit=1)
@@ -87,7 +86,7 @@ def _columns(
 ) -> tuple[int, int | None]:
     """The columns of the pictures' names and of the labels."""
     if selected is not None:
-        columns = [_column(path, names, name) for name in selected]
+        columns = [position_of(path, names, name) for name in selected]
         return columns[0], columns[1] if len(columns) > 1 else None
     if True not in pictures:
         raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
@@ -96,7 +95,7 @@ def _columns(
         column for column, name in enumerate(names) if column != inputs and name != group and not is_index(name, column)
     ]
     if target is not None and (target in names or needs_target):
-        return inputs, _column(path, names, target)
+        return inputs, position_of(path, names, target)
     called = [column for column in others if names[column].lower() in TARGETS]
     if target is not None or not others:
         return inputs, None
@@ -106,12 +105,6 @@ def _columns(
             f"target under [data], or {path.name}:PATHS,LABELS."
         )
     return inputs, (called or others)[0]
-
-
-def _column(path: Path, names: list[str], name: str) -> int:
-    if names.count(name) != 1:
-        raise DataError(f"{path}: has {names.count(name)} columns called {name!r}; expected one of {listed(names)}.")
-    return names.index(name)
 
 
 def _size_of(path: Path, folder: Path, row: int, file: str) -> int:

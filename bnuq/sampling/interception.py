@@ -518,6 +518,8 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
             _DIFFERENTIATING.update((model, *model.modules()))
             raise AutogradNeededError("the network's forward differentiates, and was run without autograd.") from error
     tensor, where = scored_output(output)
+    if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.is_meta or tensor.layout is not torch.strided):
+        raise SamplingError("the network's output is a nested, sparse or meta tensor; expected a dense one.")
     if alone and isinstance(tensor, Tensor) and tensor.requires_grad:
         tensor = tensor.detach()
     return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))

@@ -121,6 +121,9 @@ class _Recorder(Mode):
         if isinstance(call, DropoutCall) and site is not None and not call.in_place:
             result = result.clone()  # an active dropout returns a new tensor, not its input
         outputs = list(tensors_in(result))
+        if any(tensor.is_nested for tensor in outputs):
+            self.refusal = NotTraceableError(f"{_name(func)} makes a nested tensor")
+            raise self.refusal
         if func.overloadpacket in _OF_GRADIENTS or (
             outputs and not written and all(id(tensor) in self.numbers for tensor in outputs)
         ):

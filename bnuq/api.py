@@ -475,6 +475,8 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
     where a part of it has others."""
     import torch
 
+    from bnuq.sampling.interception import left_as_it_was
+
     if isinstance(model, list | tuple):
         with ExitStack() as stack:
             networks, chosen = zip(
@@ -490,14 +492,10 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
         precision = "float64" if tensors[0].dtype == torch.float64 else "auto"
         chosen = {"device": str(tensors[0].device), "precision": precision} | chosen
     dtype = torch.float64 if chosen.get("precision") == "float64" else torch.float32
-    modes = [(module, module.training) for module in model.modules()]
     would_change = any(str(tensor.device) != chosen["device"] or tensor.dtype != dtype for tensor in tensors)
     network = copy.deepcopy(model) if would_change else model
-    try:
+    with left_as_it_was(model):
         yield network.eval(), chosen
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _progress(shown: bool) -> Progress:

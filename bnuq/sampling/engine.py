@@ -42,6 +42,7 @@ from bnuq.sampling.trace import (
     uneven_parts,
 )
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
+from bnuq.tasks import CLASSIFICATION, Task
 
 _OF_PLANS = {torch.float32: 1e-2, torch.float64: 1e-6}  # of the spread of an output over draws: what a plan may change
 _LARGE = 0.5  # of it: what rounding does not explain
@@ -73,7 +74,8 @@ class Stochastic:
     The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
     `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
     that the network asks for. An `arithmetic` that is not exact needs a float32 network with a plan; one that is there
-    by default is given up where there is none. An exact one stands for the network's own type.
+    by default is given up where there is none. An exact one stands for the network's own type. What it changes is
+    measured by what the `task` makes of outputs.
     """
 
     def __init__(
@@ -85,11 +87,12 @@ class Stochastic:
         dropout: Dropout | None = None,
         learned: Learned | None = None,
         arithmetic: Arithmetic = FLOAT32,
+        task: Task = CLASSIFICATION,
     ) -> None:
         self.plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
         self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
-        self.arithmetic = arithmetic
+        self.arithmetic, self._task = arithmetic, task
         """What further passes are computed in."""
         self._executor: PlanExecutor | None = None
         self._exact: PlanExecutor | None = None  # the plan in the network's own arithmetic
@@ -347,7 +350,7 @@ class Stochastic:
             raise SamplingError(
                 f"the network cannot be computed in {self.arithmetic} ({str(error).splitlines()[0]}); use float32."
             ) from error
-        self.deviation = deviation_of_samples(outputs, expected)
+        self.deviation = deviation_of_samples(outputs, expected, self._task)
         return other
 
     def _check_finite(self, exact: PlanExecutor, other: PlanExecutor, inputs: Tensor, draws: range) -> None:

@@ -506,11 +506,6 @@ def predict(
     """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
     A DataLoader or a Dataset gives its inputs in its order.
 
-    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active, with `learned` the
-    noise of the network's own layers is drawn. `chunk_size` bounds memory and changes no output beyond rounding. The
-    model is left as it was. For several calls with the same arguments `Predictor` plans once.
-
-    Raises SamplingError where none of the three is given, where ω is of another network, no dropout is alive, no layer
-    has noise, there are no inputs, or a point's outputs depend on which points pass with it.
+    The other arguments, and the errors, are those of `Predictor`, which plans once for several calls.
     """
     return Predictor(model, omega, dropout=dropout, learned=learned, chunk_size=chunk_size)(inputs)

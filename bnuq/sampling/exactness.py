@@ -18,14 +18,7 @@ from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import Discrepancy, difference, tolerance
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.interception import (
-    Mode,
-    aten,
-    copied,
-    forward,
-    tensors_in,
-    undisturbed,
-)
+from bnuq.sampling.interception import Mode, aten, copied, forward, tensors_in, undisturbed
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, output_rows
@@ -62,18 +55,7 @@ class Exactness:
 
 
 def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Tensor:
-    """The outputs of the network in evaluation mode, which `check_repeatable` and `check_independent` let pass.
-
-    Mostly one more forward shows both, of the same points in smaller chunks: it draws from no generator, and its
-    outputs are the same up to less rounding than either of the two accepts. Where they are not, each says why.
-    """
-    with undisturbed(model):
-        states = _generators()
-        together = output_rows(model, inputs)
-        parts = _in_parts(lambda part, _: output_rows(model, part), inputs, 0)
-        passed = bool(together.isfinite().any()) and not _generator_used(states)
-        if passed and difference(parts, together).proves(_DOUBTFUL):
-            return together
+    """The outputs of the network in evaluation mode, which `check_repeatable` and `check_independent` let pass."""
     outputs = check_repeatable(model, inputs, where=where)
     check_independent(model, inputs, where=where, outputs=outputs)
     return outputs

@@ -90,8 +90,7 @@ def _calls_of_both(model: nn.Module, two: Tensor, three: Tensor) -> tuple[list[R
             "bnuq needs a network whose path does not depend on the batch size."
         )
     for traced, other in zip(calls, again, strict=True):  # the tensors of both are alive
-        one, two = traced.call, other.call
-        if isinstance(one, BatchNormCall) and isinstance(two, BatchNormCall) and one.address != two.address:
+        if isinstance(traced.call, BatchNormCall) and traced.call.address != getattr(other.call, "address", 0):
             raise SamplingError(
                 f"the running statistics of BatchNorm {traced.layer} are computed in the forward, anew in each: its "
                 "calls cannot be told from those of others. Give it the network's own buffers."

@@ -426,9 +426,8 @@ class Monitor:
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
     so; `settings` are the keys of [check], such as tolerance. ResultError if the two cannot be compared."""
-    from bnuq.gate import GateSettings
+    from bnuq.gate import GateSettings, summary
     from bnuq.gate import check as compared
-    from bnuq.gate.records import summary
     from bnuq.report.check import report
 
     section = section_from(CheckSection, settings)

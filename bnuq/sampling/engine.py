@@ -17,7 +17,7 @@ from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
-from bnuq.sampling.deviation import Deviation, Discrepancy, deviation_of_samples, difference
+from bnuq.sampling.deviation import CLASSIFICATION, Deviation, Discrepancy, Task, deviation_of_samples, difference
 from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, float64_copy
@@ -42,7 +42,6 @@ from bnuq.sampling.trace import (
     uneven_parts,
 )
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
-from bnuq.tasks import CLASSIFICATION, Task
 
 _OF_PLANS = {torch.float32: 1e-2, torch.float64: 1e-6}  # of the spread of an output over draws: what a plan may change
 _LARGE = 0.5  # of it: what rounding does not explain

@@ -121,9 +121,6 @@ class _Recorder(Mode):
         if isinstance(call, DropoutCall) and site is not None and not call.in_place:
             result = result.clone()  # an active dropout returns a new tensor, not its input
         outputs = list(tensors_in(result))
-        if any(tensor.is_nested for tensor in outputs):
-            self.refusal = NotTraceableError(f"{_name(func)} makes a nested tensor")
-            raise self.refusal
         if func.overloadpacket in _OF_GRADIENTS or (
             outputs and not written and all(id(tensor) in self.numbers for tensor in outputs)
         ):
@@ -189,6 +186,9 @@ class _Recorder(Mode):
         return tuple(map(self._results, result)) if isinstance(result, (tuple, list)) else None
 
     def _new(self, tensor: Tensor) -> int:
+        if tensor.is_nested:
+            self.refusal = NotTraceableError("it computes with a nested tensor")
+            raise self.refusal
         self.tensors.append(tensor)
         self.numbers[id(tensor)] = len(self.tensors) - 1
         return len(self.tensors) - 1

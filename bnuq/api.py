@@ -427,9 +427,8 @@ class Monitor:
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
     so; `settings` are the keys of [check], such as tolerance. ResultError if the two cannot be compared."""
-    from bnuq.gate import GateSettings
+    from bnuq.gate import GateSettings, summary
     from bnuq.gate import check as compared
-    from bnuq.gate.records import summary
     from bnuq.report.check import report
 
     section = section_from(CheckSection, settings)
@@ -476,6 +475,8 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
     where a part of it has others."""
     import torch
 
+    from bnuq.sampling.interception import left_as_it_was
+
     if isinstance(model, list | tuple):
         with ExitStack() as stack:
             networks, chosen = zip(
@@ -491,14 +492,10 @@ def _at_rest(model: Any, settings: Mapping[str, Any]) -> Iterator[tuple[Any, dic
         precision = "float64" if tensors[0].dtype == torch.float64 else "auto"
         chosen = {"device": str(tensors[0].device), "precision": precision} | chosen
     dtype = torch.float64 if chosen.get("precision") == "float64" else torch.float32
-    modes = [(module, module.training) for module in model.modules()]
     would_change = any(str(tensor.device) != chosen["device"] or tensor.dtype != dtype for tensor in tensors)
     network = copy.deepcopy(model) if would_change else model
-    try:
+    with left_as_it_was(model):
         yield network.eval(), chosen
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _progress(shown: bool) -> Progress:

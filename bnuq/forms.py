@@ -45,7 +45,7 @@ def strided_parts(tensor: Tensor) -> list[Tensor]:
         return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return [tensor.to_dense()]
+    return [tensor.values() if tensor.is_nested else tensor.to_dense()]
 
 
 def into_evaluation_mode(model: nn.Module) -> nn.Module:

@@ -17,14 +17,9 @@ from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import smallest_batch
-from bnuq.sampling.exactness import (
-    Exactness,
-    check_each_point,
-    check_exact,
-    check_repeatable,
-    check_unchanged,
-)
+from bnuq.sampling.exactness import Exactness, check_each_point, check_exact, check_repeatable, check_unchanged
 from bnuq.sampling.sites import BatchNormSite, Sites
+from bnuq.sampling.trace import CHECKED_ROWS
 
 _BATCH_WITHOUT_REFERENCE = 64  # evaluated points used as a mini-batch where there is no reference
 _POINTS = 32  # of each set that are checked: of large points fewer
@@ -46,7 +41,7 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
     tracked = all(site.tracked for site in plan.sites.live_batchnorms)
     outputs: dict[str, Tensor] = {}
     for name, points in subject.sets.items():
-        size = min(len(points), subject.run.chunk_size or _POINTS, always_passed(points))
+        size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
         while True:
             try:
                 outputs[name] = _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)

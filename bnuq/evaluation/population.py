@@ -27,15 +27,7 @@ from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
-from bnuq.sampling.interception import (
-    BatchNormCall,
-    Mode,
-    fed,
-    forward,
-    stochastic_call,
-    tensors_in,
-    undisturbed,
-)
+from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
 from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of

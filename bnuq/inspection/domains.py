@@ -495,7 +495,7 @@ class _Crossing:
     def _engine(self, omega: BatchStatistics) -> Stochastic:
         requested = self.pipeline.arithmetic
         arithmetic = requested.exact if requested.by_default else requested  # few passes, of few statistics
-        return Stochastic(self.model, self.sites, omega=omega, arithmetic=arithmetic)
+        return Stochastic(self.model, self.sites, omega=omega, arithmetic=arithmetic, task=self.scorer.scorer.task)
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""

@@ -15,13 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
-from bnuq.evaluation.datasets import (
-    check_same_inputs,
-    numbered,
-    read_named,
-    read_reference,
-    takes_rgb_alone,
-)
+from bnuq.evaluation.datasets import check_same_inputs, numbered, read_named, read_reference, takes_rgb_alone
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.pipeline import Pipeline, input_normalize

@@ -11,11 +11,7 @@ from bnuq.config import Augment, as_toml
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.data import Points
 from bnuq.findings import all_of
-from bnuq.inspection.pipeline_settings import (
-    DATA_OWN,
-    TRIED,
-    PipelineSetting,
-)
+from bnuq.inspection.pipeline_settings import DATA_OWN, TRIED, PipelineSetting
 
 
 def augment_words(augment: Augment | None, train: Points) -> str:

@@ -22,13 +22,7 @@ from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.reference_check import (
-    BATCH_SIZE,
-    BATCHES,
-    can_be_checked,
-    reference_check,
-    why_uncheckable,
-)
+from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, can_be_checked, reference_check, why_uncheckable
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.inspection.pipeline_lines import (

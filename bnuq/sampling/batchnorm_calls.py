@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from bnuq.errors import SamplingError
-from bnuq.sampling.interception import (
-    BatchNormCall,
-    CallObserver,
-    addresses_of,
-    copied,
-    forward,
-    undisturbed,
-)
+from bnuq.sampling.interception import BatchNormCall, CallObserver, addresses_of, copied, forward, undisturbed
 from bnuq.sampling.sites import BatchNormSite
 
 

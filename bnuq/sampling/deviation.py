@@ -11,6 +11,7 @@ from torch import Tensor
 from bnuq import devices, metrics
 from bnuq.frozen import frozen
 from bnuq.shapes import Float, Float64
+from bnuq.tasks import CLASSIFICATION, Task
 
 _ULPS = 16  # units in the last place by which rounding may move an output of this size
 _FINEST = 1e-10  # the unit of float64: less is far below what the float32 of the results resolves
@@ -148,14 +149,13 @@ def tolerance(outputs: Tensor) -> float:
 class Deviation:
     """The deviation of another arithmetic from the exact one, over some points and draws.
 
-    `mean` and `largest` are of probabilities (softmax of the outputs; of a single output, the output itself).
-    `uncertainty` is the relative deviation of the mean of `measure`, `uncertainty_error` its standard error over
-    points, and `monte_carlo_error` the relative one of that mean over the draws; NaN where they are undefined.
-    `of_mean_prediction` is the deviation of the means over the draws in units of their Monte Carlo errors (root mean
-    squares over points and outputs).
+    `mean` and `largest` are of probabilities, or of the values of a regression. `uncertainty` is the relative deviation
+    of the mean of `measure`, `uncertainty_error` its standard error over points, and `monte_carlo_error` the relative
+    one of that mean over the draws; NaN where they are undefined. `of_mean_prediction` is the deviation of the means
+    over the draws in units of their Monte Carlo errors (root mean squares over points and outputs).
     """
 
-    measure: Literal["mutual information", "variance"]  # the latter of a single output
+    measure: Literal["mutual information", "variance"]  # the latter of a regression, each output in its own unit
     mean: float
     largest: float
     points: int
@@ -172,21 +172,25 @@ class Deviation:
         return abs(self.uncertainty) <= shrinks * self.monte_carlo_error and self.of_mean_prediction <= shrinks
 
 
-def deviation_of_samples(outputs: Tensor, exact: Tensor) -> Deviation:
-    """How far raw outputs (T, n, K, …) are from the exact ones; of many, at evenly spaced positions or points."""
-    values, expected = (_probabilities(_some_rows(tensor).cpu().double()) for tensor in (outputs, exact))
+def deviation_of_samples(outputs: Tensor, exact: Tensor, task: Task = CLASSIFICATION) -> Deviation:
+    """How far raw outputs (T, n, K, …) of a task are from the exact ones; of many, at evenly spaced positions or
+    points."""
+    values, expected = (_scored(_some_rows(tensor).cpu().double(), task) for tensor in (outputs, exact))
     difference = (values - expected).abs()
-    spread, exact_spread = _uncertainty(values), _uncertainty(expected)
+    if task.is_regression:  # each output in units of its own
+        unit = expected.var(0, correction=0).mean(0).sqrt()
+        values, expected = (rows / torch.where(unit > 0, unit, 1.0) for rows in (values, expected))
+    spread, exact_spread = _uncertainty(values, task), _uncertainty(expected, task)
     total, count, draws = exact_spread.sum(), len(exact_spread), len(expected)
     ratio = spread.sum() / total
     error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
     monte_carlo_error = of_mean_prediction = math.nan
     if draws > 1:
-        monte_carlo_error = float(metrics.jackknife_error(_left_out(expected).numpy()) / (total / count))
+        monte_carlo_error = float(metrics.jackknife_error(_left_out(expected, task).numpy()) / (total / count))
         of_means = (values.mean(0) - expected.mean(0)).square().mean() / (expected.var(0) / draws).mean()
         of_mean_prediction = float(of_means.sqrt())
     return Deviation(
-        measure="mutual information" if exact.shape[2] > 1 else "variance",
+        measure="variance" if task.is_regression else "mutual information",
         mean=float(difference.mean()),
         largest=float(difference.max()),
         points=exact.shape[1],
@@ -206,21 +210,26 @@ def _some_rows(outputs: Tensor) -> Float[Tensor, "draw row output"]:
     return outputs.flatten(3)[..., ::step].movedim(2, -1).flatten(1, 2)
 
 
-def _probabilities(rows: Tensor) -> Tensor:
-    return rows.softmax(2) if rows.shape[2] > 1 else rows
+def _scored(rows: Tensor, task: Task) -> Tensor:
+    """The values of a regression, or probabilities: of a label those of both its classes, a row for each label."""
+    if task.is_regression:
+        return rows
+    if task.outputs == "labels":
+        rows = torch.stack([torch.zeros_like(rows), rows], -1).flatten(1, 2)
+    return rows.softmax(2)
 
 
-def _uncertainty(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " row"]:
-    """The mutual information of every row; of a single output, the variance."""
-    if rows.shape[2] == 1:
-        return rows[..., 0].var(0, correction=0)
+def _uncertainty(rows: Float64[Tensor, "draw row output"], task: Task) -> Float64[Tensor, " row"]:
+    """The mutual information of every row; of a regression the variance, the mean over its outputs."""
+    if task.is_regression:
+        return rows.var(0, correction=0).mean(1)
     return torch.as_tensor(metrics.mutual_information(rows))
 
 
-def _left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
+def _left_out(rows: Float64[Tensor, "draw row output"], task: Task) -> Float64[Tensor, " draw"]:
     """The mean of `_uncertainty` without each of the draws."""
     total, others = rows.sum(0), len(rows) - 1
-    if rows.shape[2] == 1:
+    if task.is_regression:
         squares = rows.square().sum(0)
         return torch.stack([((squares - x.square()) / others - ((total - x) / others).square()).mean() for x in rows])
     entropies = torch.special.entr(rows).sum(2)

@@ -17,7 +17,7 @@ from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.batchnorm_calls import OtherCallsError
-from bnuq.sampling.deviation import Deviation, Discrepancy, deviation_of_samples, difference
+from bnuq.sampling.deviation import CLASSIFICATION, Deviation, Discrepancy, Task, deviation_of_samples, difference
 from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.exactness import Narrow, check_repeatable, check_samples_independent, float64_copy
@@ -36,8 +36,10 @@ from bnuq.sampling.trace import (
     NotTraceableError,
     Operation,
     OtherPathError,
+    checked_rows,
     on_other_inputs,
     other_inputs,
+    uneven_parts,
 )
 from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
@@ -71,7 +73,8 @@ class Stochastic:
     The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
     `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
     that the network asks for. An `arithmetic` that is not exact needs a float32 network with a plan; one that is there
-    by default is given up where there is none. An exact one stands for the network's own type.
+    by default is given up where there is none. An exact one stands for the network's own type. What it changes is
+    measured by what the `task` makes of outputs.
     """
 
     def __init__(
@@ -83,15 +86,17 @@ class Stochastic:
         dropout: Dropout | None = None,
         learned: Learned | None = None,
         arithmetic: Arithmetic = FLOAT32,
+        task: Task = CLASSIFICATION,
     ) -> None:
         self.plain = PlainLoop(model, sites, omega=omega, dropout=dropout, learned=learned)
         self.samples = self.plain.samples
         self._model, self._sites, self._dropout = model, sites, dropout
-        self.arithmetic = arithmetic
+        self.arithmetic, self._task = arithmetic, task
         """What further passes are computed in."""
         self._executor: PlanExecutor | None = None
         self._exact: PlanExecutor | None = None  # the plan in the network's own arithmetic
         self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
+        self._independent: set[int] = set()  # numbers of points that are treated one by one
         self.why_plain = ""
         """Why there is no plan, once that is known."""
         self.deviation: Deviation | None = None
@@ -135,27 +140,29 @@ class Stochastic:
 
         Of all draws, or of those of these numbers, in their order.
         """
-        if self._executor is None and not self.why_plain:
-            self.prepare(inputs)
-        if self._executor is not None:
-            self._verify(inputs, start)
+        self._verify(inputs, start)
         if self._executor is None:
             return self.plain.passes(inputs, start, draws)
         return self._run(self._executor, inputs, start, draws)
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
-        """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks.
-
-        Only the plain loop can give such outputs: a plan treats every row by itself.
-        """
-        self.passes(inputs, start, range(1))
-        if self._executor is None:
-            check_samples_independent(self.plain, inputs, start=start)
+        """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks,
+        unless so many points were checked before: a plan when it was verified, the plain loop by its first draw."""
+        if len(inputs) not in self._independent:
+            self._verify(inputs, start)
+            if self._executor is None:
+                check_samples_independent(self.plain, inputs, start=start)
+            self._independent.add(len(inputs))
 
     def _verify(self, inputs: Tensor, start: int) -> None:
-        """Give up the plan if it differs from the plain loop on tiles of a size not checked before, with as
-        many draws as pass together: a network may treat that many points differently than when recorded."""
-        assert self._executor is not None and self._exact is not None
+        """Make the plan, and give it up if it differs from the plain loop on tiles of a size not checked before, with
+        as many draws as pass together, or in parts: a network may treat that many points differently than when
+        recorded, or see which pass together."""
+        if self._executor is None and not self.why_plain:
+            self.prepare(inputs)
+        if self._executor is None:
+            return
+        assert self._exact is not None
         for rows in self._executor.tile_sizes(inputs) - self._verified:
             try:
                 self._verify_tile(inputs[:rows], start, range(self._executor.work(rows).stacked))
@@ -170,10 +177,14 @@ class Stochastic:
         assert self._exact is not None
 
         def outputs(executor: PlanExecutor, tile: Tensor) -> Tensor:
-            return executor.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+            whole = executor.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
+            return torch.cat([whole, executor.some_passes(tile, start, draws[:1], tile=uneven_parts(rows), together=1)])
 
-        different = f"it treats {rows} points unlike fewer"
-        self._prove(self._exact, tile, lambda loop, tile: loop.passes(tile, start, draws), outputs, different)
+        def expected(loop: PlainLoop, tile: Tensor) -> Tensor:
+            whole = loop.passes(tile, start, draws)
+            return torch.cat([whole, whole[:1]])
+
+        self._prove(self._exact, tile, expected, outputs, f"it treats {rows} points unlike fewer")
 
     def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""
@@ -338,7 +349,7 @@ class Stochastic:
             raise SamplingError(
                 f"the network cannot be computed in {self.arithmetic} ({str(error).splitlines()[0]}); use float32."
             ) from error
-        self.deviation = deviation_of_samples(outputs, expected)
+        self.deviation = deviation_of_samples(outputs, expected, self._task)
         return other
 
     def _check_finite(self, exact: PlanExecutor, other: PlanExecutor, inputs: Tensor, draws: range) -> None:
@@ -386,7 +397,10 @@ def chunks(
     start = first
     while start < count:
         try:
-            outputs = engine.passes(feed(slice(start, min(count, start + size))), start)
+            inputs = feed(slice(start, min(count, start + size)))
+            if isinstance(engine, Stochastic):
+                engine.check_independent(inputs, start)
+            outputs = engine.passes(inputs, start)
         except (MemoryError, RuntimeError, OtherCallsError) as error:
             scarce = is_out_of_memory(error)
             if not scarce and (size == 1 or not isinstance(error, OtherCallsError)):
@@ -402,24 +416,6 @@ def chunks(
             continue
         yield outputs
         start += outputs.shape[1]
-
-
-class _Independent:
-    """The passes of an engine, each first chunk of its size checked: points must not depend on each other."""
-
-    def __init__(self, engine: Stochastic) -> None:
-        self.samples = engine.samples
-        self._engine = engine
-        self._checked: set[int] = set()  # numbers of points
-
-    def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        if len(inputs) not in self._checked:
-            self._engine.check_independent(inputs, start)
-            self._checked.add(len(inputs))
-        return self._engine.passes(inputs, start)
-
-    def shrink(self) -> None:
-        self._engine.shrink()
 
 
 class Predictor:
@@ -454,7 +450,7 @@ class Predictor:
             )
         self._model, self._omega, self._dropout, self._chunk_size = model, omega, dropout, chunk_size
         self._learned = learned
-        self._engines: dict[tuple, _Independent] = {}
+        self._engines: dict[tuple, Stochastic] = {}
         self._weights: Weights | None = None  # that they were made for
 
     def __call__(self, inputs: Data) -> Tensor:
@@ -468,12 +464,12 @@ class Predictor:
         )
         return torch.cat(list(blocks), dim=1)
 
-    def _engine(self, inputs: Tensor) -> _Independent:
+    def _engine(self, inputs: Tensor) -> Stochastic:
         weights = Weights(self._model)
         if weights != self._weights:
             self._engines.clear()
             self._weights = weights
-        example = fed(self._model, inputs[:3])
+        example = fed(self._model, inputs[: checked_rows(inputs)] if len(inputs) else inputs)
         kind = (example.shape[1:], example.dtype)
         if kind not in self._engines or not len(example):
             sites = find_sites(self._model, example, compare_with_training=self._dropout is not None)
@@ -488,7 +484,9 @@ class Predictor:
                 cause = f" that can be sampled ({named})" if named else ""
                 raise SamplingError(f"no layer of the network has noise{cause}: all T passes would be the same.")
             engine = Stochastic(self._model, sites, omega=self._omega, dropout=self._dropout, learned=self._learned)
-            self._engines[kind] = _Independent(engine)
+            if self._chunk_size is not None and self._chunk_size < len(example):  # of which none would see the others
+                engine.check_independent(example)
+            self._engines[kind] = engine
         return self._engines[kind]
 
     def _on_halved(self, _why: str, size: int) -> None:
@@ -507,11 +505,6 @@ def predict(
     """Raw outputs (T, n, K) of T stochastic passes over `inputs` (n, *input), on the model's device and in its dtype.
     A DataLoader or a Dataset gives its inputs in its order.
 
-    With `omega` the BatchNorm layers it holds use its draws, with `dropout` every dropout is active, with `learned` the
-    noise of the network's own layers is drawn. `chunk_size` bounds memory and changes no output beyond rounding. The
-    model is left as it was. For several calls with the same arguments `Predictor` plans once.
-
-    Raises SamplingError where none of the three is given, where ω is of another network, no dropout is alive, no layer
-    has noise, there are no inputs, or a point's outputs depend on which points pass with it.
+    The other arguments, and the errors, are those of `Predictor`, which plans once for several calls.
     """
     return Predictor(model, omega, dropout=dropout, learned=learned, chunk_size=chunk_size)(inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -17,14 +18,7 @@ from bnuq.frozen import frozen
 from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import Discrepancy, difference, tolerance
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.interception import (
-    Mode,
-    aten,
-    copied,
-    forward,
-    tensors_in,
-    undisturbed,
-)
+from bnuq.sampling.interception import Mode, aten, copied, forward, tensors_in, undisturbed
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, output_rows
@@ -61,18 +55,7 @@ class Exactness:
 
 
 def check_each_point(model: nn.Module, inputs: Tensor, *, where: str = "") -> Tensor:
-    """The outputs of the network in evaluation mode, which `check_repeatable` and `check_independent` let pass.
-
-    Mostly one more forward shows both, of the same points in smaller chunks: it draws from no generator, and its
-    outputs are the same up to less rounding than either of the two accepts. Where they are not, each says why.
-    """
-    with undisturbed(model):
-        states = _generators()
-        together = output_rows(model, inputs)
-        parts = _in_parts(lambda part, _: output_rows(model, part), inputs, 0)
-        passed = bool(together.isfinite().any()) and not _generator_used(states)
-        if passed and difference(parts, together).proves(_DOUBTFUL):
-            return together
+    """The outputs of the network in evaluation mode, which `check_repeatable` and `check_independent` let pass."""
     outputs = check_repeatable(model, inputs, where=where)
     check_independent(model, inputs, where=where, outputs=outputs)
     return outputs
@@ -189,8 +172,10 @@ def check_samples_independent(loop: PlainLoop, inputs: Tensor, *, start: int = 0
         of_network = loop
         if network is not loop.model:
             of_network = loop.in_float64(network, find_sites(network, inputs[:3], compare_with_training=False))
-        run = _sampled(network, of_network.sites, of_network.statistics, loop.dropout, loop.noise)
-        return None, _independent(network, run, inputs, "", start=start)[0].proves(_DOUBTFUL)
+        sites, statistics = of_network.sites, of_network.statistics
+        run = _sampled(network, sites, statistics, loop.dropout, loop.noise)
+        means = None if loop.dropout is loop.noise is None else _sampled(network, sites, statistics, None)
+        return None, _independent(network, run, inputs, "", start=start, means=means)[0].proves(_DOUBTFUL)
 
     _or_in_float64(check, loop.model, inputs)
 
@@ -217,27 +202,44 @@ def _sampled(
 
 
 def _independent(
-    model: nn.Module, run: _Run, inputs: Tensor, where: str, *, start: int = 0, together: Tensor | None = None
+    model: nn.Module,
+    run: _Run,
+    inputs: Tensor,
+    where: str,
+    *,
+    start: int = 0,
+    together: Tensor | None = None,
+    means: _Run | None = None,
 ) -> tuple[Discrepancy, Tensor]:
-    """How far the outputs of these points lie from those in smaller chunks, and the outputs `together`."""
+    """How far the outputs of these points lie from those in smaller chunks, and the outputs `together`. Where `run`
+    draws masks or noise, `means` is the same without them."""
     together = run(inputs, start) if together is None else together
     change = difference(_in_parts(run, inputs, start), together)
     if not change.is_within(tolerance(together)):
         check_repeatable(model, inputs, where=where)
         if not difference(run(inputs, start), together).is_within(tolerance(together) / 100):
             raise _not_repeatable(f"{where} when it is called again")
+        what, cause = "output", "bnuq needs a network that treats each point by itself in evaluation mode."
+        if means is not None:
+            without = difference(_in_parts(means, inputs, start), means(inputs, start))
+            if without.is_within(tolerance(together)):
+                what = "dropout or noise"
+                cause = (
+                    "Where it is drawn, the network has brought its points into an order of its own, as a sort and a "
+                    "packed sequence with enforce_sorted=False do, or has selected some: draw it before, or afterwards."
+                )
         raise InexactError(
-            f"the output for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
-            f"points together differ from those in smaller parts by {_percent(change)}. bnuq "
-            "needs a network that treats each point by itself in evaluation mode."
+            f"the {what} for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
+            f"points together differ from those in smaller parts by {_percent(change)}. {cause}"
         )
     return change, together
 
 
 def _in_parts(run: _Run, inputs: Tensor, start: int) -> Tensor:
     """The outputs of these points in uneven parts."""
-    parts = inputs.split(uneven_parts(len(inputs)))
-    return torch.cat([run(part, first) for part, first in zip(parts, (start, start + len(parts[0])), strict=False)])
+    sizes = uneven_parts(len(inputs))
+    firsts = accumulate(sizes, initial=start)
+    return torch.cat([run(part, first) for part, first in zip(inputs.split(sizes), firsts, strict=False)])
 
 
 def _percent(change: Discrepancy) -> str:

@@ -26,6 +26,8 @@ def tensor_of(data: Data) -> Tensor:
 
     DataError where there are none or several for a point, or they differ in shape.
     """
+    if isinstance(data, Tensor) and (data.layout is not torch.strided or data.is_nested):
+        raise DataError("the inputs are a sparse or nested tensor; expected a dense one, as `.to_dense()` makes it.")
     if isinstance(data, Tensor | np.ndarray):
         return torch.as_tensor(data)
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):

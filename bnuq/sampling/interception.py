@@ -29,11 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode, has_torch_function
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _get_current_dispatch_mode_stack,
-    _pop_mode_temporarily,
-)
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode_temporarily
 
 import bnuq.nn.noise  # noqa: F401 - registers the operation of its layers
 from bnuq import devices
@@ -350,10 +346,7 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
             restoring.enter_context(generators_restored())
         if model not in _NOISELESS:  # by its own seed a later one is noticed
             torch.default_generator.manual_seed(_SEED + int(torch.randint(2**32, (), device="cpu")))
-        modes = [(module, module.training) for module in model.modules()]
-        buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
-        values = _SavedValues(buffer for _, _, buffer in buffers if buffer is not None and not is_lazy(buffer))
-        restoring.callback(_restore, modes, buffers, values)
+        modes = restoring.enter_context(left_as_it_was(model))
         if evaluation and not (is_known and not any(training for _, training in modes)):
             into_evaluation_mode(model)
             _KNOWN.add(model)
@@ -368,15 +361,28 @@ def undisturbed(model: nn.Module, *, evaluation: bool = True, gradients: bool = 
             yield
 
 
-def _restore(modes: list[tuple[nn.Module, bool]], buffers: list[tuple[nn.Module, str, Any]], values: Any) -> None:
-    for module, training in modes:
-        if module.training != training:  # to set it takes longer than to read it
-            module.training = training
-    for module, name, buffer in buffers:
-        module_buffers = module._buffers  # that of a scripted module has no `get`
-        if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor
-            module_buffers[name] = buffer
-    values.restore()  # a layer may count its calls, or update its statistics in every mode
+@contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[list[tuple[nn.Module, bool]]]:
+    """Restore the modes and the buffers of a network, and the parameters of layers whose own `train` writes into them,
+    as those do that merge two weights for evaluation. Gives every module and whether it is in training mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    buffers = [(module, name, buffer) for module, _ in modes for name, buffer in module._buffers.items()]
+    merging = (m.parameters() for m, training in modes if training and type(m).train is not nn.Module.train)
+    tensors = {id(t): t for t in chain((b for _, _, b in buffers), *merging) if t is not None and not is_lazy(t)}
+    values = _SavedValues(tensors.values())
+    try:
+        yield modes
+    finally:
+        for module, training in modes:
+            if module.training != training:  # to set it takes longer than to read it
+                if type(module).train is not nn.Module.train:
+                    module.train(training)
+                module.training = training
+        for module, name, buffer in buffers:
+            module_buffers = module._buffers  # that of a scripted module has no `get`
+            if name not in module_buffers or module_buffers[name] is not buffer:  # a layer may replace the tensor
+                module_buffers[name] = buffer
+        values.restore()  # a layer may count its calls, or update its statistics in every mode
 
 
 class _SlowPath(TorchFunctionMode):
@@ -518,6 +524,8 @@ def located_forward(model: nn.Module, inputs: Tensor) -> tuple[Any, str, tuple[i
             _DIFFERENTIATING.update((model, *model.modules()))
             raise AutogradNeededError("the network's forward differentiates, and was run without autograd.") from error
     tensor, where = scored_output(output)
+    if isinstance(tensor, Tensor) and (tensor.is_nested or tensor.is_meta or tensor.layout is not torch.strided):
+        raise SamplingError("the network's output is a nested, sparse or meta tensor; expected a dense one.")
     if alone and isinstance(tensor, Tensor) and tensor.requires_grad:
         tensor = tensor.detach()
     return as_rows(tensor, inputs), where, tuple(getattr(tensor, "shape", ()))

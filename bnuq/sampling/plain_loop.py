@@ -205,7 +205,13 @@ def output_rows(model: nn.Module, inputs: Tensor) -> Tensor:
     """The outputs of one forward, inside `undisturbed`. It is given a copy of the inputs, into which a network may
     write, and of a single point two, as it may drop the axis of one."""
     copied = torch.cat([inputs] * 2) if len(inputs) == 1 else inputs.clone()
-    return tensor_output(forward(model, copied))[: len(inputs)]
+    output = tensor_output(forward(model, copied))
+    if len(output) != len(copied):
+        raise SamplingError(
+            f"the network's output has {len(output)} rows for {len(copied)} points; expected one for each. Wrap the "
+            "network in an --arch factory that returns them so."
+        )
+    return output[: len(inputs)]
 
 
 def tensor_output(output: Any) -> Tensor:
@@ -217,7 +223,7 @@ def tensor_output(output: Any) -> Tensor:
             f"the network's output is a dict with the keys {keys}; expected one tensor in it, or one under "
             '"logits" or "out". Wrap the network in an --arch factory that returns the tensor to be scored.'
         )
-    if not isinstance(output, Tensor) or output.ndim < 2:
+    if not isinstance(output, Tensor) or output.ndim < 2 or 0 in output.shape[1:]:
         form = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(
             f"the network's output is {form}; expected one tensor of shape (points, outputs). Wrap the network in an "

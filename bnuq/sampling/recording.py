@@ -186,6 +186,9 @@ class _Recorder(Mode):
         return tuple(map(self._results, result)) if isinstance(result, (tuple, list)) else None
 
     def _new(self, tensor: Tensor) -> int:
+        if tensor.is_nested:
+            self.refusal = NotTraceableError("it computes with a nested tensor")
+            raise self.refusal
         self.tensors.append(tensor)
         self.numbers[id(tensor)] = len(self.tensors) - 1
         return len(self.tensors) - 1

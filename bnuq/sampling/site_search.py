@@ -89,6 +89,12 @@ def _calls_of_both(model: nn.Module, two: Tensor, three: Tensor) -> tuple[list[R
             "the network calls different BatchNorm or dropout layers when the number of points changes; "
             "bnuq needs a network whose path does not depend on the batch size."
         )
+    for traced, other in zip(calls, again, strict=True):  # the tensors of both are alive
+        if isinstance(traced.call, BatchNormCall) and traced.call.address != getattr(other.call, "address", 0):
+            raise SamplingError(
+                f"the running statistics of BatchNorm {traced.layer} are computed in the forward, anew in each: its "
+                "calls cannot be told from those of others. Give it the network's own buffers."
+            )
     return calls, again
 
 
@@ -193,6 +199,8 @@ def _unscaled(call: BatchNormCall) -> int:
 def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -> DropoutSite:
     """The site of a dropout. Its point axis is the one that grows from two points to three."""
     reason = "its rate is 0" if two.p == 0 else ""
+    if two.input.is_nested:
+        return DropoutSite(name, order, "it is given a nested tensor", p=two.p, variety=two.variety)
     grown = [axis for axis, (a, b) in enumerate(zip(two.input.shape, three.input.shape, strict=True)) if a != b]
     axis = grown[0] if len(grown) == 1 else None
     rows = 1 if axis is None else three.input.shape[axis] - two.input.shape[axis]

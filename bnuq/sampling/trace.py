@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -113,13 +114,14 @@ def filled(tree: Any, rows: int) -> Any:
 
 
 def uneven_parts(rows: int) -> tuple[int, ...]:
-    """The sizes of two unequal parts of so many rows, such as 5 and 3: points that depend on one another, or on their
-    place, give other outputs then. Of many rows, no place has the same remainder by 2, 3, 4 or 5 in its part."""
-    if rows < 2:
-        return (rows,)
-    middle = rows // 2 + 1
-    first = next((size for size in range(middle, 6, -1) if math.gcd(size, 60) == 1), min(middle, rows - 1))
-    return first, rows - first
+    """The sizes of unequal parts of so many rows, such as 3, 2 and 3: points that depend on one another, or on their
+    place, give other outputs then. Of many rows, a few are in small parts, in which others are the extremes, and the
+    rest is cut where no place has the same remainder by 2, 3, 4 or 5 in its part."""
+    cuts = [3, 5] if rows > 3 else [max(1, rows - 1)]
+    if rows >= 16:
+        cuts += [7, next(cut for cut in range(rows // 2 + 4, 7, -1) if math.gcd(cut, 60) == 1)]
+    ends = [0, *(cut for cut in cuts if cut < rows), rows]
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 @contextmanager

@@ -135,7 +135,8 @@ def recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
 
 def _digests(values: Any) -> list[Tensor]:
     """A sample of each tensor's values: of up to 32 rows and as many columns."""
-    tensors = [tensor.detach() for tensor in tensors_in(values) if tensor.is_floating_point() and tensor.numel()]
+    dense = [tensor.detach() for tensor in tensors_in(values) if not tensor.is_nested]
+    tensors = [tensor for tensor in dense if tensor.is_floating_point() and tensor.numel()]
     tables = [tensor.reshape(len(tensor) if tensor.ndim > 1 else 1, -1) for tensor in tensors]
     return [table[:: max(1, len(table) // 32), :: max(1, table.shape[1] // 32)].cpu() for table in tables]
 

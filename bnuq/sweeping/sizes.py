@@ -313,7 +313,8 @@ class _AllSizes:
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             subject = self._subject
-            engine = Stochastic(subject.model, subject.plan.sites, omega=omega, arithmetic=self._arithmetic)
+            sites, task = subject.plan.sites, subject.plan.task
+            engine = Stochastic(subject.model, sites, omega=omega, arithmetic=self._arithmetic, task=task)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine
             self.passes.note_arithmetic(self._method, engine)

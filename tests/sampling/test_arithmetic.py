@@ -25,6 +25,7 @@ from bnuq.sampling.deviation import Deviation, deviation_of_samples
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import _precision_settings
 from bnuq.sampling.site_search import find_sites
+from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 TF32, OF_TORCH = arithmetic_named("tf32"), arithmetic_named("auto", (True, False))
 FLOAT16, BFLOAT16 = arithmetic_named("float16"), arithmetic_named("bfloat16")
@@ -169,19 +170,33 @@ def test_the_deviation_of_tf32_is_measured_and_far_below_the_monte_carlo_error()
     assert not measured.is_below_monte_carlo_error(10**9)
 
 
-@pytest.mark.parametrize("outputs", [1, 4])
-def test_the_monte_carlo_error_is_that_of_leaving_out_each_draw(outputs):
+@pytest.mark.parametrize(("task", "outputs"), [(REGRESSION, 1), (REGRESSION, 4), (CLASSIFICATION, 4), (MULTILABEL, 3)])
+def test_the_monte_carlo_error_is_that_of_leaving_out_each_draw(task, outputs):
     exact = torch.randn(7, 11, outputs, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = deviation_of_samples(exact + 1e-3, exact)
+    found = deviation_of_samples(exact + 1e-3, exact, task)
     without = torch.stack([torch.cat([exact[:t], exact[t + 1 :]]) for t in range(7)])
-    if outputs == 1:
-        means, whole = without[..., 0].var(1, correction=0).mean(1), exact[..., 0].var(0, correction=0).mean()
-        assert found.of_mean_prediction == pytest.approx(float(1e-3 / (exact.var(0) / 7).mean().sqrt()))
+    if task is REGRESSION:
+        unit = exact.var(0, correction=0).mean(0)
+        means, whole = (without.var(1, correction=0) / unit).mean((1, 2)), 1.0
+        assert found.measure == "variance" and found.uncertainty == pytest.approx(0, abs=1e-9)
+        moved = (1e-6 / unit).mean() / (exact.var(0) / 7 / unit).mean()
+        assert found.of_mean_prediction == pytest.approx(float(moved.sqrt()))
     else:
-        means = torch.stack([mutual_information(part.softmax(2)).mean() for part in without])
-        whole = mutual_information(exact.softmax(2)).mean()
+        p = exact.softmax(2) if task is CLASSIFICATION else exact.sigmoid()[..., None] * torch.tensor([1, -1])
+        p = p if task is CLASSIFICATION else p + torch.tensor([0, 1])
+        others = [torch.cat([p[:t], p[t + 1 :]]).flatten(1, -2) for t in range(7)]
+        means = torch.stack([mutual_information(part).mean() for part in others])
+        whole = mutual_information(p.flatten(1, -2)).mean()
+        assert found.measure == "mutual information"
     error = ((means - means.mean()).square().sum() * 6 / 7).sqrt()
     assert found.monte_carlo_error == pytest.approx(float(error / whole), rel=1e-9)
+
+
+def test_the_deviation_of_a_regression_is_that_of_each_output_in_its_own_unit():
+    exact = torch.randn(16, 9, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    exact = exact * torch.tensor([1e3, 1e-3]) + 1013
+    found = deviation_of_samples(exact + torch.tensor([0.0, 0.1]) * (exact - 1013), exact, REGRESSION)
+    assert found.uncertainty == pytest.approx((1.1**2 - 1) / 2, rel=1e-6)
 
 
 def test_of_many_positions_some_are_compared(monkeypatch):

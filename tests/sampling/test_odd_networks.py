@@ -129,21 +129,100 @@ def test_complex_noise_has_its_moments() -> None:
     assert_close(outputs.var(0), torch.full((4,), 0.5), rtol=0, atol=5 * 0.5 * (2 / 4000) ** 0.5)
 
 
-def test_whole_numbers_are_no_scores() -> None:
-    with pytest.raises(BnuqError, match="output is int64; expected floating-point numbers"):
-        bnuq.predict(Net(lambda net, x: end(net, net.first(x)).argmax(1)), X, dropout=bnuq.Dropout(2))
+NO_SCORES = {
+    "is int64; expected floating-point numbers": lambda y: y.argmax(1),
+    r"is shape \(2, 0\); expected one tensor": lambda y: y[:, :0],
+    "has 4 rows for 2 points; expected one for each": lambda y: torch.cat([y, y]),
+    "has 1 rows for 2 points": lambda y: y[:1],
+    "is a nested, sparse or meta tensor": lambda y: y.to_sparse(),
+    "is a nested, sparse or meta": lambda y: y.to("meta"),
+    "is a nested, sparse": lambda y: torch.nested.as_nested_tensor([*y]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("said", NO_SCORES)
+def test_what_is_no_score_of_each_point_is_refused(said: str) -> None:
+    with pytest.raises(BnuqError, match=f"network's output {said}"):
+        bnuq.predict(Net(lambda net, x: NO_SCORES[said](end(net, net.first(x)))), X[:2], dropout=bnuq.Dropout(2))
+
+
+def test_sparse_inputs_are_refused() -> None:
+    with pytest.raises(BnuqError, match="inputs are a sparse or nested tensor"):
+        bnuq.predict(Net(lambda net, x: end(net, net.first(x))), X.to_sparse(), dropout=bnuq.Dropout(2))
+
+
+def test_statistics_that_a_forward_computes_are_named() -> None:
+    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
+        mean, var = net.norm.running_mean * 1.0, net.norm.running_var * 1.0
+        return end(net, F.batch_norm(net.first(x), mean, var, net.norm.weight, net.norm.bias, net.training))
+
+    with pytest.raises(SamplingError, match="running statistics of BatchNorm batch_norm are computed in the forward"):
+        bnuq.draw(Net(forward), REFERENCE, samples=2, batch_size=16)
+
+
+def packed(net: Net, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    sequence = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    sequence = sequence._replace(data=net.drop(sequence.data))
+    return net.last(net.first(nn.utils.rnn.pad_packed_sequence(sequence, batch_first=True)[0]).mean(1))
 
 
 def test_dropout_of_a_packed_sequence_is_named_with_its_reason() -> None:
-    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
-        lengths = (x[:, :, 0] > 0).sum(1).clamp(min=1)
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        packed = packed._replace(data=net.drop(packed.data))
-        return net.last(net.first(nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)[0]).mean(1))
-
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+    net = Net(lambda net, x: packed(net, x, (x[:, :, 0] > 0).sum(1).clamp(min=1)))
     with pytest.raises(SamplingError, match=r"no live dropout that can be sampled \(drop: its size does not grow"):
-        bnuq.predict(Net(forward), x, dropout=bnuq.Dropout(2))
+        bnuq.predict(net, x, dropout=bnuq.Dropout(2))
+
+
+def test_masks_of_points_that_are_brought_into_another_order_are_refused_with_the_cause() -> None:
+    x = torch.randn(40, 5, 4, generator=torch.Generator().manual_seed(0))
+    net = Net(
+        lambda net, x: packed(net, x, torch.full((len(x),), 5))
+    )  # beyond 16 points torch's sort leaves their order
+    few = bnuq.predict(net, x, dropout=bnuq.Dropout(2), chunk_size=13)
+    assert_close(bnuq.predict(net, x, dropout=bnuq.Dropout(2), chunk_size=1), few)
+    said = r"dropout or noise for a point depends on .* an order of its own"
+    with pytest.raises(SamplingError, match=said):
+        bnuq.predict(net, x, dropout=bnuq.Dropout(2))
+    net = Net(lambda net, x: net.last(net.drop(net.first(x[order := x[:, 0].argsort()])))[order.argsort()])
+    with pytest.raises(SamplingError, match=said):
+        bnuq.predict(net, X, dropout=bnuq.Dropout(2), chunk_size=1)
+
+
+def branch_on_data(hidden, x):
+    if bool(x.mean() > 0):
+        hidden = hidden * 3.0
+    return hidden
+
+
+COMPANY = {  # a part of the hidden values, which the points of a reference below 1 leave as they are
+    "a flag of all points": lambda h, x: torch.where((x > 1.2).any(), h - h.mean(0), h),
+    "the largest value": lambda h, x: h / x.abs().amax().clamp(min=1.2),
+    "a branch on data": lambda h, x: scripted(branch_on_data)(h, x),
+    "the first ones": lambda h, x: torch.cat([2 * h[:2], h[2:]]) if len(x) > 2 else h,
+}
+
+
+@pytest.mark.parametrize("size", [None, 13, 1])
+@pytest.mark.parametrize("kind", COMPANY)
+def test_points_that_depend_on_their_company_are_refused_in_chunks_of_any_size(kind: str, size: int | None) -> None:
+    net, reference = Net(lambda net, x: net.last(torch.relu(net.norm(net.first(x))))), REFERENCE.clamp(-1, 1).abs()
+    omega = bnuq.draw(net, reference, samples=3, batch_size=16)
+    net.function = lambda net, x: net.last(COMPANY[kind](torch.relu(net.norm(net.first(x))), x))
+    with pytest.raises(SamplingError, match="the output for a point depends on which points pass with it"):
+        bnuq.predict(net, X, omega, chunk_size=size)
+
+
+def test_nested_tensors_inside_a_network_are_no_obstacle() -> None:
+    def forward(net: Net, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.nested.nested_tensor([*torch.relu(net.norm(net.first(x)))])
+        return net.last(torch.nested.to_padded_tensor(net.drop(rows), 0.0))
+
+    net = Net(forward)
+    omega = bnuq.draw(net, REFERENCE, samples=3, batch_size=16)
+    assert_close(bnuq.predict(net, X, omega)[:, :7], bnuq.predict(net, X[:7], omega))
+    with pytest.raises(SamplingError, match="drop: it is given a nested tensor"):
+        bnuq.predict(net, X, dropout=bnuq.Dropout(3))
 
 
 @pytest.mark.parametrize(

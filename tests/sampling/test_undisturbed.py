@@ -34,8 +34,15 @@ class Fragile(nn.Module):
         super().__init__()
         self.fc, self.bn, self.drop, self.last = nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3)
         self.register_buffer("forwards", torch.zeros(()))
+        self.merged = nn.Parameter(torch.full((3,), 0.1))
         self.fail_at = 0
         self.calls = 0
+
+    def train(self, mode: bool = True) -> Fragile:
+        """As layers do that merge two weights for evaluation."""
+        if mode != self.training:
+            self.last.bias.data.add_(self.merged if self.training else -self.merged)
+        return super().train(mode)
 
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
@@ -47,7 +54,7 @@ class Fragile(nn.Module):
         np.random.rand()
         if 0 < self.fail_at <= self.calls:
             raise ZeroDivisionError("inside the network")
-        return self.last(h)
+        return self.last(h) + (self.merged if self.training else 0.0)
 
 
 def snapshot(net: nn.Module) -> tuple:
@@ -99,8 +106,8 @@ DOING = {
 @pytest.mark.parametrize("doing", DOING)
 def test_nothing_of_the_network_or_the_process_is_changed(doing, mode):
     net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
-    omega = bnuq.draw(net, x, samples=3, batch_size=4)
     MODES[mode](net)
+    omega = bnuq.draw(net, x, samples=3, batch_size=4)
     given, before = x.clone(), snapshot(net)
     DOING[doing](net, x, omega)
     assert_same(snapshot(net), before)
@@ -111,8 +118,8 @@ def test_nothing_of_the_network_or_the_process_is_changed(doing, mode):
 @pytest.mark.parametrize("doing", DOING)
 def test_nothing_is_changed_where_the_network_fails(doing, fail_at):
     net, x = zoo.settled(Fragile, (4,)), zoo.points((4,), 9)
-    omega = bnuq.draw(net, x, samples=3, batch_size=4)
     mixed(net)
+    omega = bnuq.draw(net, x, samples=3, batch_size=4)
     net.calls, net.fail_at = 0, fail_at
     given, before = x.clone(), snapshot(net)
     torch.backends.mha.set_fastpath_enabled(before[8])
@@ -378,9 +385,9 @@ def test_several_threads_predict_as_one_does(mode, shared):
     nets, x = [zoo.settled(Fragile, (4,)) for _ in range(4)], zoo.points((4,), 9)
     if shared:
         nets = nets[:1] * 4
-    omega = bnuq.draw(nets[0], x, samples=2, batch_size=4)
     for net in nets:
         MODES[mode](net)
+    omega = bnuq.draw(nets[0], x, samples=2, batch_size=4)
     expected = bnuq.predict(nets[0], x, omega, dropout=bnuq.Dropout(2))
     before, found = [snapshot(net) for net in nets], []
 

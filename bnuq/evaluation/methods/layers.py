@@ -51,6 +51,7 @@ def layer_engine(method: Method, subject: Subject, draws: range, inputs: Sampler
         dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
         learned=Learned(*numbers) if "noise" in method.differs_by else None,
         arithmetic=subject.pipeline.arithmetic,
+        task=subject.plan.task,
     )
     return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
 

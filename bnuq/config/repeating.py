@@ -52,7 +52,7 @@ def _option(section: type[Section], key: str, value: Any) -> Iterator[str]:
     if key == "arch" and not isinstance(value, str):
         value = value[0]  # of an ensemble's networks, the first
     if key == "arch_args":
-        texts = [f"{k}={as_value(v, None)}" for k, v in value.items()] if isinstance(value, Mapping) else value
+        texts = [f"{k}={as_value(v)}" for k, v in value.items()] if isinstance(value, Mapping) else value
         for text in texts:
             yield from (option, str(text))
     elif value is True:
@@ -70,7 +70,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         if isinstance(jitter := value.get("jitter"), Mapping):
             value = {**value, "jitter": [jitter.get(k, 0) for k in ("brightness", "contrast", "saturation", "hue")]}
-        return ",".join(f"{k}={as_value(part, None)}".replace('"', "") for k, part in value.items())
+        return ",".join(f"{k}={as_value(part)}".replace('"', "") for k, part in value.items())
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

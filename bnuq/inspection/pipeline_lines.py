@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from bnuq.config import Augment, as_toml
+from bnuq.config import Augment
 from bnuq.config.normalizations import PUBLISHED
+from bnuq.config.runfile_writing import as_value
 from bnuq.data import Points
 from bnuq.findings import all_of
 from bnuq.inspection.pipeline_settings import (
@@ -102,9 +103,8 @@ def _normalize_line(setting: PipelineSetting) -> str:
         return ""
     if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
         return 'normalize = "train"'
-    mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
     comments = {1: f"  # {setting.name}", 255: f"  # {all_of([setting.name or 'pixels', 'scale 0 to 255'])}"}
-    return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
+    return f"normalize = {as_value(setting.normalize)}{comments[setting.scale]}"
 
 
 def _augment_line(augment: Augment | None) -> str:
@@ -112,11 +112,4 @@ def _augment_line(augment: Augment | None) -> str:
         return ""
     keys = msgspec.to_builtins(augment)  # without defaults
     order = ("resized_crop", "pad", "crop", "flip", *keys)
-    return f"augment = {_inline({key: keys[key] for key in order if key in keys})}"
-
-
-def _inline(value: Any) -> str:
-    """A value as in a run file, tables on one line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_inline(part)}' for key, part in value.items())} }}"
-    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else as_toml(value)
+    return f"augment = {as_value({key: keys[key] for key in order if key in keys})}"

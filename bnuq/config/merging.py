@@ -143,7 +143,7 @@ def merged(
         "certificate": request.certificate,
         "device": computation.device or "auto",
         "precision": computation.precision or "auto",
-        "data_root": None if computation.data_root is None else folder / expanded(computation.data_root),
+        "data_root": origin.path("data_root", computation.data_root),
         "run_file": run_file,
         "given": options_given,
     }

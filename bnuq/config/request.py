@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -163,18 +163,7 @@ class Run:
             "perturb": list(map(_recorded_change, self.perturb)),
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "layers": self.layers,
-            "folders": {
-                named.text: str(named.base.absolute())
-                for named in (
-                    *(network.arch for network in networks),
-                    self.train,
-                    self.test,
-                    self.validation,
-                    *self.ood,
-                    *_sources(self.perturb),
-                )
-                if isinstance(named, Named) and _is_module_in_base(named)
-            },
+            "folders": {each.text: str(each.base.absolute()) for each in self.named if _is_module_in_base(each)},
         }
         unchanged = (key for key in _WHERE_CHANGED if getattr(self, key) == getattr(Run, key))
         special |= {key: None for key in unchanged if key not in self.configured}
@@ -192,6 +181,13 @@ class Run:
         }
         whole = {"certificate": _recorded(self.certificate) or None, "tta": _recorded(self.tta)}
         return record | {name: section for name, section in whole.items() if section is not None}
+
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """All factories and references, and what names the code of perturbations."""
+        archs, changes = (each.arch for each in (self, *self.members)), (change.source for change in self.perturb)
+        every = (*archs, self.train, self.test, self.validation, *self.ood, *changes)
+        return tuple(each for each in every if isinstance(each, Named))
 
     @property
     def single(self) -> tuple[Run, ...]:
@@ -213,11 +209,6 @@ _SECTIONS = {  # of the record, and their keys
 def _recorded_change(change: Perturbation) -> str:
     """A perturbation as it stands in a run file, its code with an absolute path."""
     return str(replace(change, code=_absolute(change.source) or "") if change.code else change)
-
-
-def _sources(changes: Iterable[Perturbation]) -> list[Named]:
-    """What names the code of perturbations."""
-    return [change.source for change in changes if change.source is not None]
 
 
 def _recorded(value: Any) -> Any:

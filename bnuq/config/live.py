@@ -11,7 +11,7 @@ from typing import Any, get_origin
 
 from bnuq.config.merging import SAMPLES, SECTION_OF, merged
 from bnuq.config.request import Member, Named, Options, Run
-from bnuq.config.resolving import resolved_single
+from bnuq.config.resolving import resolve_ensemble
 from bnuq.config.schema import (
     Request,
     RunFile,
@@ -42,7 +42,7 @@ def resolve_live(
         raise RequestError("no models, or networks mixed with paths; expected networks in memory, or paths.")
     if isinstance(networks[0], str | Path):
         paths = tuple(map(str, networks))
-        run = mistakes.of(resolved_single, paths, options, folder=folder, samples=samples)
+        run = mistakes.of(resolve_ensemble, paths, options, folder=folder, samples=samples)
     else:
         # A network in memory has no file: its class names it in messages and gives the result file its name.
         names = [Path(type(network).__name__) for network in networks]

@@ -98,7 +98,8 @@ def merged(
     options_given = {key: os.fspath(value) if isinstance(value, Path) else value for key, value in given.items()}
     mistakes = Mistakes()
     hub = None if in_memory else read_hub_config(without_dots(folder / checkpoints[0]))
-    request = mistakes.of(_request, content, options_given, hub)
+    # A record is complete: what it does not have is the default.
+    request = mistakes.of(_request, content, options_given, hub if folders is None else None)
 
     origin = _Origin(options_given, folder, base, named_by, folders or {}, run_file)
     named = origin.named
@@ -125,10 +126,12 @@ def merged(
         "classes": _names_or_file(data.classes, origin),
         "resize": read("resize", read_size),
         "crop": (side, side) if isinstance(side := read("crop", read_size), int) else side,
+        "interpolation": data.interpolation or Run.interpolation,
         "normalize": read("normalize", read_normalize),
         "normalize_name": published_name(data.normalize),
         "normalize_targets": read("normalize_targets", read_normalize, published=False),
         "augment": read("augment", read_augment),
+        "configured": () if hub is None else tuple(hub.data),
         "tta": request.tta,
         "methods": mistakes.of(_methods_of, sampling.methods),
         "samples": sampling.samples or samples,
@@ -140,7 +143,7 @@ def merged(
         "certificate": request.certificate,
         "device": computation.device or "auto",
         "precision": computation.precision or "auto",
-        "data_root": None if computation.data_root is None else folder / expanded(computation.data_root),
+        "data_root": origin.path("data_root", computation.data_root),
         "run_file": run_file,
         "given": options_given,
     }

@@ -9,16 +9,16 @@ from typing import Any
 
 import msgspec
 
+from bnuq.config.merging import SECTION_OF
 from bnuq.config.request import Run
 from bnuq.config.runfile_writing import as_value
-from bnuq.config.schema import DataSection, GivenOptions, ModelSection, Section, option_name, settings_of
+from bnuq.config.schema import Request, Section, option_name, settings_of
 from bnuq.files.fetching import named_or_path
 
-_NAMED = {  # the settings of the model and of its reference that such a command takes
-    ModelSection: "arch arch_args entry task outputs train_batch_size",
-    DataSection: "train train_size target group resize crop interpolation channel_order normalize augment",
-    GivenOptions: "data_root trust_pickle",
-}
+_NAMED = (  # the settings of the model and of its reference that such a command takes
+    "arch arch_args entry task outputs train_batch_size train train_size target group resize crop interpolation "
+    "channel_order normalize augment data_root trust_pickle"
+)
 
 
 def other_command(run: Run, name: str, *words: str) -> str | None:
@@ -39,20 +39,20 @@ def other_command(run: Run, name: str, *words: str) -> str | None:
     assert model is not None
     options = [
         word
-        for section, keys in _NAMED.items()
-        for key in keys.split()
+        for key in _NAMED.split()
         if given.get(key) not in (None, False, (), {})
-        for word in _option(section, key, given[key])
+        for word in option_words(key, given[key])
     ]
     return shlex.join(["bnuq", name, _shown(model), *options, *words])
 
 
-def _option(section: type[Section], key: str, value: Any) -> Iterator[str]:
-    option = f"--{option_name(key, settings_of(section)[key].type)}"
+def option_words(key: str, value: Any) -> Iterator[str]:
+    """A setting as its option and value on the command line."""
+    option = f"--{option_name(key, settings_of(settings_of(Request)[SECTION_OF[key]].type)[key].type)}"
     if key == "arch" and not isinstance(value, str):
         value = value[0]  # of an ensemble's networks, the first
     if key == "arch_args":
-        texts = [f"{k}={as_value(v, None)}" for k, v in value.items()] if isinstance(value, Mapping) else value
+        texts = [f"{k}={as_value(v)}" for k, v in value.items()] if isinstance(value, Mapping) else value
         for text in texts:
             yield from (option, str(text))
     elif value is True:
@@ -70,7 +70,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, Mapping):
         if isinstance(jitter := value.get("jitter"), Mapping):
             value = {**value, "jitter": [jitter.get(k, 0) for k in ("brightness", "contrast", "saturation", "hue")]}
-        return ",".join(f"{k}={as_value(part, None)}".replace('"', "") for k, part in value.items())
+        return ",".join(k if part is True else f"{k}={as_value(part)}".replace('"', "") for k, part in value.items())
     return "x".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

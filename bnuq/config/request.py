@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,9 +25,11 @@ from bnuq.config.schema import (
     Samples,
     SamplingSection,
     ScoringSection,
+    Section,
     Split,
     settings_of,
 )
+from bnuq.config.shorthand import NONE
 from bnuq.estimates import Estimator
 from bnuq.files.content import exists
 from bnuq.files.fetching import named_or_path
@@ -80,7 +82,8 @@ class Run:
     """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
     from the network; everything else is final. `members` are the other networks of an ensemble, of which this one is
     the first. `normalize_name` is the name that the numbers of `normalize` were requested by; the record holds the
-    numbers alone."""
+    numbers alone. `configured` are the settings of [data] that the config beside the weights has: the record states
+    them even where they are the defaults, as they would be the config's otherwise."""
 
     checkpoint: Path
     out: Path
@@ -144,6 +147,7 @@ class Run:
     trust_code: bool = False
     run_file: Path | None = None
     run_file_is_implicit: bool = False
+    configured: tuple[str, ...] = ()
     given: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # the options, where typed for it
 
     def record(self) -> dict[str, Any]:
@@ -158,36 +162,32 @@ class Run:
             "ood": list(map(_absolute, self.ood)),
             "perturb": list(map(_recorded_change, self.perturb)),
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
-            "mc_error": self.mc_error if self.samples == "auto" else None,
-            "max_samples": self.max_samples if self.samples == "auto" else None,
             "layers": self.layers,
-            "folders": {
-                named.text: str(named.base.absolute())
-                for named in (
-                    *(network.arch for network in networks),
-                    self.train,
-                    self.test,
-                    self.validation,
-                    *self.ood,
-                    *_sources(self.perturb),
-                )
-                if isinstance(named, Named) and _is_module_in_base(named)
-            },
+            "folders": {each.text: str(each.base.absolute()) for each in self.named if _is_module_in_base(each)},
         }
-        special |= {key: None for key in _WHERE_CHANGED if getattr(self, key) == getattr(Run, key)}
+        unchanged = (key for key in _WHERE_CHANGED if getattr(self, key) == getattr(Run, key))
+        special |= {key: None for key in unchanged if key not in self.configured}
+        if self.normalize is None and "normalize" in self.configured:
+            special["normalize"] = NONE
         sections = {
             name: {key: special[key] if key in special else _recorded(getattr(self, key)) for key in keys}
             for name, keys in _SECTIONS.items()
         }
-        sections["sampling"] |= msgspec.to_builtins(self.sampler)
-        sections["scoring"] = msgspec.to_builtins(self.scoring)
+        sections["sampling"] |= _recorded(self.sampler)
+        sections["scoring"] = _recorded(self.scoring)
         record = {
             name: {key: value for key, value in sections[name].items() if value is not None and value not in ({}, [])}
             for name in ("model", "data", "sampling", "scoring", "options")
         }
-        if self.certificate.risk is not None:
-            record["certificate"] = msgspec.to_builtins(self.certificate)
-        return record if self.tta is None else record | {"tta": msgspec.to_builtins(self.tta)}
+        whole = {"certificate": _recorded(self.certificate) or None, "tta": _recorded(self.tta)}
+        return record | {name: section for name, section in whole.items() if section is not None}
+
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """All factories and references, and what names the code of perturbations."""
+        archs, changes = (each.arch for each in (self, *self.members)), (change.source for change in self.perturb)
+        every = (*archs, self.train, self.test, self.validation, *self.ood, *changes)
+        return tuple(each for each in every if isinstance(each, Named))
 
     @property
     def single(self) -> tuple[Run, ...]:
@@ -196,7 +196,8 @@ class Run:
         return replace(self, members=()), *others
 
 
-_WHERE_CHANGED = ("outputs", "ignore", "interpolation", "channel_order", "post_hoc", "save_maps", "images")
+_WHERE_CHANGED = ("outputs", "ignore", "interpolation", "channel_order", "mc_error", "max_samples", "post_hoc")
+_WHERE_CHANGED += ("save_maps", "images")
 _SECTIONS = {  # of the record, and their keys
     "model": settings_of(ModelSection),
     "data": settings_of(DataSection),
@@ -210,13 +211,12 @@ def _recorded_change(change: Perturbation) -> str:
     return str(replace(change, code=_absolute(change.source) or "") if change.code else change)
 
 
-def _sources(changes: Iterable[Perturbation]) -> list[Named]:
-    """What names the code of perturbations."""
-    return [change.source for change in changes if change.source is not None]
-
-
 def _recorded(value: Any) -> Any:
-    """A value as it stands in a run file."""
+    """A value as it stands in a run file; a section by the settings that are not the defaults, written or not."""
+    if isinstance(value, Section):
+        values = [(key, getattr(value, key), field.default) for key, field in settings_of(type(value)).items()]
+        changed = [(key, inner) for key, inner, default in values if inner != default]
+        return {key: _recorded(inner) if isinstance(inner, Section) else inner for key, inner in changed}
     if isinstance(value, Named):
         return _absolute(value)
     if isinstance(value, Path):

@@ -44,7 +44,7 @@ def only_network(run: Run) -> Run:
     return run
 
 
-def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path) -> Run:
+def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path, samples: int = SAMPLES) -> Run:
     """The run that `models` and `options` request: a checkpoint or a run file (none: bnuq.toml in `folder`), and the
     checkpoints of the other networks of an ensemble.
 
@@ -53,10 +53,6 @@ def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path) -
     several runs, which `resolve_all` resolves; MistakenError lists all settings that are wrong, and has the run without
     them.
     """
-    return resolved_single(models, options, folder=folder)
-
-
-def resolved_single(models: Sequence[str], options: Options, *, folder: Path, samples: int = SAMPLES) -> Run:
     path, checkpoint, is_implicit = named_files(models[0] if models else None, folder)
     mistakes = Mistakes()
     content = RunFile() if path is None else mistakes.of(read_run_file, path)
@@ -222,15 +218,13 @@ def resolve_again(
     if run_file is not None:
         if not is_run_file(run_file):
             raise RequestError(f"{run_file}: is no run file; expected the one that {source} was made from.")
-        run = _with_code_of(run, resolved_single([run_file], Options(), folder=folder))
+        run = _with_code_of(run, resolve_ensemble([run_file], Options(), folder=folder))
     return replace(run, given=None)
 
 
 def _with_code_of(run: Run, named: Run) -> Run:
     """`run`, in which the code that `named` names, too, is the user's."""
-    places = (*(member.arch for member in named.single), named.train, named.test, named.validation, *named.ood)
-    places = (*places, *(change.source for change in named.perturb))
-    codes = {source.code for source in places if isinstance(source, Named) and source.named_by == BY_USER}
+    codes = {source.code for source in named.named if source.named_by == BY_USER}
 
     def trusted(source: Any) -> Any:
         return replace(source, named_by=BY_USER) if isinstance(source, Named) and source.code in codes else source

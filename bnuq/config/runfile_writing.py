@@ -56,12 +56,13 @@ def table(name: str, lines: Iterable[Line], folder: Path | None) -> str:
     return "\n".join([f"[{name}]", *(line.text(folder) for line in lines)])
 
 
-def as_value(value: Any, folder: Path | None) -> str:
-    """A value as TOML on one line; a path is written relative to `folder` where it lies near it."""
+def as_value(value: Any, folder: Path | None = None) -> str:
+    """A value as TOML on one line, with everything that cannot be seen written out; a path is written relative to
+    `folder` where it lies near it."""
     if isinstance(value, Section):
         return as_value(msgspec.to_builtins(value), folder)
     if isinstance(value, Mapping):
-        items = [f"{_key(key)} = {as_value(inner, folder)}" for key, inner in value.items() if inner is not None]
+        items = [f"{as_key(key)} = {as_value(inner, folder)}" for key, inner in value.items() if inner is not None]
         return f"{{ {', '.join(items)} }}" if items else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(as_value(inner, folder) for inner in value)}]"
@@ -69,11 +70,12 @@ def as_value(value: Any, folder: Path | None) -> str:
         return str(value)
     if isinstance(value, str) and folder is not None:
         value = _relative(value, folder)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+def as_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else as_value(key)
 
 
 def _relative(text: str, folder: Path) -> str:

@@ -300,8 +300,9 @@ class DataSection(Section, frozen=True):
         ),
     ] = None
     interpolation: Annotated[
-        Interpolation, setting("Interpolation of resized images: bilinear, bicubic or nearest.", "Data")
-    ] = "bilinear"
+        Interpolation | None,
+        setting("Interpolation of resized images: bilinear, bicubic or nearest.", "Data", shown="bilinear"),
+    ] = None
     channel_order: Annotated[ChannelOrder, setting("Channel order that the network expects.", "Data")] = "rgb"
     normalize: Annotated[
         Normalize | str | None,

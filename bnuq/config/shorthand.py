@@ -16,7 +16,7 @@ from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
 from bnuq.errors import MistakenError, Mistakes
 from bnuq.perturbations import ALL, FAMILIES, Perturbation, perturbation
 
-NONE = "none"  # switches off what a run file sets
+NONE = "none"  # switches off what a run file, or the config beside the weights, sets
 
 
 def published_name(text: Normalize | str | None) -> str | None:

@@ -81,7 +81,9 @@ def _refuse(path: Path, config: Mapping[str, Any], keys: Sequence[str]) -> None:
 
 def _timm(path: Path, config: Mapping[str, Any]) -> HubConfig:
     published = config.get("pretrained_cfg") or config  # older configs have its keys at the top
-    arguments = dict(_object(path, config, "model_args"))
+    arguments = config.get("model_args") or {}
+    _check(path, "model_args", arguments, isinstance(arguments, dict))
+    arguments = dict(arguments)
     size = published.get("input_size")
     if size is not None:
         _check(path, "input_size", size, _is_size(size, 3))
@@ -170,12 +172,6 @@ def _size(path: Path, size: Any) -> int | tuple[int, int] | None:
         return size
     _check(path, "size", size, _is_size(size, 2))
     return size[0], size[1]
-
-
-def _object(path: Path, config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    values = config.get(key) or {}
-    _check(path, key, values, isinstance(values, dict))
-    return values
 
 
 def _is_number(value: Any) -> bool:

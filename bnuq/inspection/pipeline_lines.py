@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from bnuq.config import Augment, as_toml
+from bnuq.config import Augment
 from bnuq.config.normalizations import PUBLISHED
+from bnuq.config.repeating import option_words
+from bnuq.config.runfile_writing import as_value
 from bnuq.data import Points
 from bnuq.findings import all_of
 from bnuq.inspection.pipeline_settings import DATA_OWN, TRIED, PipelineSetting
@@ -75,22 +78,19 @@ def run_file_lines(setting: PipelineSetting, remarks: Sequence[str], *, unsure: 
 
 
 def _options(setting: PipelineSetting) -> str:
-    """The same settings on the command line; empty if they need a table."""
-    options = {}
+    """The same settings on the command line."""
+    values: dict[str, Any] = {
+        "normalize": setting.normalize,
+        "channel_order": setting.channel_order,
+        "augment": setting.augment,
+    }
     if (normalize := setting.normalize) is not None:
         name = TRIED.get(setting.name or "", "")
-        numbers = "/".join(",".join(map(repr, values)) for values in (normalize.mean, normalize.std))
-        options["normalize"] = name if PUBLISHED.get(name) == (normalize.mean, normalize.std) else numbers
-        if setting.name == DATA_OWN and len(normalize.mean) > 4:
-            options["normalize"] = "train"
-    if setting.channel_order == "bgr":
-        options["channel-order"] = "bgr"
-    if setting.augment is not None:
-        keys = msgspec.to_builtins(setting.augment)
-        if any(isinstance(value, dict | list | tuple) for value in keys.values()):
-            return ""
-        options["augment"] = ",".join(key if value is True else f"{key}={value}" for key, value in keys.items())
-    return " ".join(f"--{name} {value}" for name, value in options.items())
+        is_own = setting.name == DATA_OWN and len(normalize.mean) > 4
+        is_published = PUBLISHED.get(name) == (normalize.mean, normalize.std)
+        values["normalize"] = "train" if is_own else name if is_published else normalize
+    given = {key: value for key, value in values.items() if value not in (None, "rgb")}
+    return shlex.join(word for key, value in given.items() for word in option_words(key, value))
 
 
 def _normalize_line(setting: PipelineSetting) -> str:
@@ -98,9 +98,8 @@ def _normalize_line(setting: PipelineSetting) -> str:
         return ""
     if setting.name == DATA_OWN and len(setting.normalize.mean) > 4:
         return 'normalize = "train"'
-    mean, std = (f"[{', '.join(map(repr, values))}]" for values in (setting.normalize.mean, setting.normalize.std))
     comments = {1: f"  # {setting.name}", 255: f"  # {all_of([setting.name or 'pixels', 'scale 0 to 255'])}"}
-    return f"normalize = {{ mean = {mean}, std = {std} }}{comments[setting.scale]}"
+    return f"normalize = {as_value(setting.normalize)}{comments[setting.scale]}"
 
 
 def _augment_line(augment: Augment | None) -> str:
@@ -108,11 +107,4 @@ def _augment_line(augment: Augment | None) -> str:
         return ""
     keys = msgspec.to_builtins(augment)  # without defaults
     order = ("resized_crop", "pad", "crop", "flip", *keys)
-    return f"augment = {_inline({key: keys[key] for key in order if key in keys})}"
-
-
-def _inline(value: Any) -> str:
-    """A value as in a run file, tables on one line."""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_inline(part)}' for key, part in value.items())} }}"
-    return f"[{', '.join(map(_inline, value))}]" if isinstance(value, list | tuple) else as_toml(value)
+    return f"augment = {as_value({key: keys[key] for key in order if key in keys})}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bnuq.arithmetic import in_words
+from bnuq.config.runfile_writing import as_key, as_value
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report.document import Facts, Heading, Listing, Paragraph, Part, ReportSection
 from bnuq.report.numbers import count
@@ -104,30 +104,6 @@ def run_file(run: Mapping[str, Any]) -> str:
         if not isinstance(keys, Mapping) or not keys:
             continue
         mark = "# " if section == "options" else ""
-        lines += [""] * bool(lines) + [f"{mark}[{_key(section)}]"]
-        lines += [f"{mark}{_key(key)} = {_toml(value)}" for key, value in keys.items() if value is not None]
+        lines += [""] * bool(lines) + [f"{mark}[{as_key(section)}]"]
+        lines += [f"{mark}{as_key(key)} = {as_value(value)}" for key, value in keys.items() if value is not None]
     return "\n".join(lines)
-
-
-def _key(key: str) -> str:
-    bare = key and all(letter.isascii() and (letter.isalnum() or letter in "-_") for letter in key)
-    return key if bare else _text(key)
-
-
-def _toml(value: Any) -> str:
-    """A JSON value as TOML, on one line."""
-    if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items() if v is not None)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return _text(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _text(value: str) -> str:
-    """A text in quotes, with everything that cannot be seen written out as TOML does."""
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(
-        c if c.isprintable() else f"\\u{ord(c):04x}" if ord(c) < 2**16 else f"\\U{ord(c):08x}" for c in quoted
-    )

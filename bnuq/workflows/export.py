@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -210,7 +211,7 @@ def _metadata(
     subject: Subject, method: Method, samples: int, scoring: Scoring, inputs: Tensor, result: Result | None
 ) -> dict[str, Any]:
     run = subject.run
-    record, is_ensemble = run.record(), "networks" in method.differs_by
+    is_ensemble = "networks" in method.differs_by
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
     accepts = scoring.accepts
     if accepts is not None:
@@ -226,7 +227,7 @@ def _metadata(
         "bank": subject.bank,
         "seed": run.seed,
         "inputs": {"shape": list(inputs.shape[1:]), "dtype": str(inputs.dtype).removeprefix("torch.")},
-        "normalize": record["data"].get("normalize"),
+        "normalize": msgspec.to_builtins(run.normalize),
         "classes": list(subject.sets["test"].classes or ()),
         "outputs": outputs,
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,

@@ -69,8 +69,7 @@ def check_several(runs: Runs, *, reading: bool = True) -> None:
 def check_shareable(runs: Sequence[Run], work: Path | str | None, option: str) -> None:
     """Raise RequestError for runs whose units other processes cannot compute."""
     for run in runs:
-        named = (run.train, run.test, run.validation, *run.ood)
-        if run.network is not None or any(getattr(each, "data", None) is not None for each in named):
+        if run.network is not None or any(each.data is not None for each in run.named):
             raise RequestError(f"{option} is for networks and data in files, which other processes can read.")
     if str(work).startswith("memory:"):
         raise RequestError(f"--work {work} is memory of this process, which {option} cannot share. Name a folder.")

@@ -15,7 +15,6 @@ from findings_of import noted, values_of
 
 import bnuq
 from bnuq import metrics
-from bnuq.config import Options, resolve_again
 from bnuq.errors import RequestError
 from bnuq.estimates import Estimator
 from bnuq.evaluation.estimates import RESAMPLES, replicate_weights
@@ -291,9 +290,6 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     stream = io.StringIO()
     print_record(report, read, stream, full=True)
     assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
-
-    again = resolve_again(dict(read.run), small / "model.bnuq.h5", Options(out=Path("again.h5")), folder=small)
-    assert again.bank == 40
 
 
 @pytest.mark.nightly  # tiles are cut by numbers, see above

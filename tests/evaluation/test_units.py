@@ -216,10 +216,6 @@ def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[
     assert titles and not any(title.startswith("Drawing") for title in titles)
 
 
-def changed_seed(_: Path) -> dict[str, Any]:
-    return {"seed": 1}
-
-
 def changed_points(folder: Path) -> dict[str, Any]:
     with np.load(folder / "test.npz") as file:
         x, y = file["x"], file["y"]
@@ -239,17 +235,7 @@ def changed_code(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def changed_chunks(_: Path) -> dict[str, Any]:
-    return {"chunk_size": 10}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param(changed_seed, marks=pytest.mark.nightly), changed_points, changed_reference, changed_code,
-        pytest.param(changed_chunks, marks=pytest.mark.nightly),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [changed_points, changed_reference, changed_code])
 def test_units_of_anything_else_are_not_taken(
     folder: Path, ran: dict[str, Any], change: Callable[[Path], dict[str, Any]]
 ) -> None:

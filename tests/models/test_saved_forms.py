@@ -22,12 +22,14 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.config import Options, resolve, resolve_again
+from bnuq.config.repeating import other_command
 from bnuq.errors import ModelError, RequestError
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.models.saving import with_statistics
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
+from bnuq.report.provenance import run_file
 from bnuq.sampling.site_search import find_sites
 from bnuq.workflows.evaluate import evaluate
 
@@ -306,6 +308,26 @@ def test_options_and_the_run_file_override_the_config(tmp_path):
     (tmp_path / "net.toml").write_text("[data]\ncrop = 6\n")
     run = resolve("net", Options(), folder=tmp_path)
     assert (run.resize, run.crop) == (None, (6, 6)) and run.normalize is not None
+
+
+WRITTEN = '[data]\ninterpolation = "bilinear"\nnormalize = "none"\n'
+
+
+@pytest.mark.parametrize("lines", ["", WRITTEN])
+def test_what_is_written_is_present_though_it_is_the_default_or_none_also_in_a_record(tmp_path, lines):
+    folder_of(tmp_path / "net", TIMM)
+    (tmp_path / "net.toml").write_text(lines)
+    options = {} if lines else {"interpolation": "bilinear", "normalize": "none"}
+    run = resolve("net", Options(**options), folder=tmp_path)
+    (tmp_path / "copy.toml").write_text(run_file(run.record()))
+    again = resolve_again(run.record(), tmp_path / "r.h5", Options(), folder=tmp_path)
+    earlier = {**run.record(), "data": {"resize": 10, "crop": [8, 8]}}  # as it was recorded
+    for repeated in (run, again, resolve("copy.toml", Options(), folder=tmp_path)):
+        assert (repeated.interpolation, repeated.normalize, repeated.resize) == ("bilinear", None, 10)
+        assert repeated.record() == run.record()
+    assert other_command(again, "inspect").endswith("--interpolation bilinear --normalize none")
+    again = resolve_again(earlier, tmp_path / "r.h5", Options(), folder=tmp_path)
+    assert (again.interpolation, again.normalize) == ("bilinear", None)
 
 
 PREPROCESSING = {

@@ -16,7 +16,7 @@ import torch
 from report_text import rendered
 from torch import nn
 
-from bnuq.config import Options, resolve, resolve_again
+from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.evaluation import perturbations
 from bnuq.gate import check
@@ -243,18 +243,13 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
 
 
 @pytest.mark.nightly  # as of every set
-def test_the_file_the_gate_and_a_repetition_take_them_like_others(folder: Path, whole: Result) -> None:
+def test_the_file_and_the_gate_take_them_like_others(folder: Path, whole: Result) -> None:
     read = evaluation_file.read(folder / "whole.h5")
     assert estimates_of(read).keys() == estimates_of(whole).keys()
     part = replace(read, methods={name: read.methods[name] for name in ("deterministic", "mcbn")})
     outcome = check(part, part)
     assert any("test+pgd:0.05" in comparison.address for comparison in outcome.comparisons)
     assert not outcome.failed
-    options = Options(out=folder / "third.h5", trust_code=True, methods=("mcbn",))
-    again = evaluate(resolve_again(dict(read.run), folder / "whole.h5", options, folder=folder))
-    assert estimates_of(again)["mcbn.sets.test+pgd:0.05.pll"].estimate.value == pytest.approx(
-        estimates_of(whole)["mcbn.sets.test+pgd:0.05.pll"].estimate.value, abs=1e-12
-    )
 
 
 def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from report_text import rendered
 from torch import nn
 
 import bnuq
-from bnuq.config import Augment, Normalize, Options, Run, resolve_again
+from bnuq.config import Augment, Normalize, Run
 from bnuq.data import points_in_memory
 from bnuq.errors import BnuqError
 from bnuq.evaluation.pipeline import Pipeline
@@ -24,7 +24,6 @@ from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
-from bnuq.workflows.evaluate import evaluate
 
 SAMPLES, METHODS = 8, ("tta", "mcbn+tta")
 PURPOSE = 23  # of test-time augmentation, never to be renumbered
@@ -216,13 +215,3 @@ def test_what_cannot_be_augmented_is_refused(folder: Path, case: str) -> None:
     (folder / "bad.toml").write_text(f"{small_run.RUN}\n{table}")
     with pytest.raises(BnuqError, match=message):
         evaluated(folder, "bad", run_file="bad.toml", **{"methods": ("tta",)} | options)
-
-
-@pytest.mark.nightly  # as of every method
-def test_the_same_run_is_repeated_from_its_result(folder: Path, whole: Result) -> None:
-    (folder / "own.toml").write_text(small_run.RUN + "\n[tta]\nflip = true\n")
-    own = evaluated(folder, "own", run_file="own.toml", methods=("tta",), ood=(), limit=20)
-    assert own.run["tta"] == {"flip": True} and "tta" not in whole.run and own.path is not None
-    again = evaluate(resolve_again(dict(own.run), own.path, Options(out="again.h5", arch="net.py:net"), folder=folder))
-    found, expected = (result.methods["tta"].sets["test"].points["predictive_entropy"] for result in (again, own))
-    np.testing.assert_array_equal(found, expected)

@@ -12,7 +12,7 @@ from bnuq.data.masks import Masks
 from bnuq.data.points import Points
 from bnuq.data.resizing import Fit, Size
 from bnuq.errors import DataError, RequestError
-from bnuq.findings import note
+from bnuq.findings import note, warning
 
 Shape = tuple[int, ...]
 
@@ -42,6 +42,9 @@ def fitted(
         points, sizes = _surveyed(points) if whole else (_unread(points, like), {})
     if not whole and isinstance(points.inputs, Decoded) and not isinstance(points.inputs.source, InArray):
         points = replace(points, listed=True)
+        if not points.inputs.source.encoded and (sample := len(points.sample)) < len(points):
+            few = warning("dataset-sampled", reference=points.reference, points=len(points), sample=sample)
+            points = replace(points, findings=(*points.findings, few))
     before = points.point_shape
     if adapt and like is not None and len(before) == len(like) == 3 and (before != like or len(sizes) > 1):
         points, sizes = _adapted(points, like, fit or Fit(), len(sizes), ignore), {}

@@ -1,0 +1,84 @@
+"""What a request asks for: all settings of the schema and the code that they name, but for the few that cannot matter.
+
+A new setting is part of it by default. Units of work, results that are used again, and comparisons take it from here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from bnuq.config import Named, Run, SweepSection
+from bnuq.config.earlier_versions import in_current_settings
+from bnuq.config.schema import Request, Section, settings_of
+from bnuq.files.content import sha256_of_file
+from bnuq.files.references import without_name
+from bnuq.trust import code_of
+
+CANNOT_MATTER: Mapping[str, str] = {
+    "runs": "each run is a request of its own, in whose texts its split and seed stand",
+    "check": "it judges results that are there",
+    "sweep.batch_sizes": "the address of a unit has its size",
+    "options.data_root": "the points that were found count",
+    "options.folders": "the code that was found counts",
+    "options.threads": "the threads that there were count",
+    "options.out": "it is written when all has been computed",
+    "options.on": "units are the same whichever process computes them",
+    "options.download": "the points that were found count",
+    "options.trust_pickle": "it is a permission",
+    "options.trust_code": "it is a permission",
+}
+
+
+def settings_of_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of a recorded request by its address, such as "data.resize"; its default where it was left out."""
+    settings = {}
+    tables = json.loads(json.dumps(in_current_settings(record)))
+    for name, field in settings_of(Request).items():
+        section, table = type(field.default), tables.get(name)
+        if not issubclass(section, Section):
+            settings[name] = table
+            continue
+        for key, setting in settings_of(section).items():
+            settings[f"{name}.{key}"] = (table or {}).get(key, _default(setting))
+    return settings
+
+
+def _default(setting: msgspec.structs.FieldInfo) -> Any:
+    default = setting.default_factory() if setting.default is msgspec.NODEFAULT else setting.default
+    return list(default) if isinstance(default, tuple) else default
+
+
+def differing(*records: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The settings that can matter and are not the same in all records, by their addresses: their value in each."""
+    tables = [*map(settings_of_record, records)]
+    values = {address: tuple(table[address] for table in tables) for address in tables[0]}
+    return {
+        address: of_all
+        for address, of_all in values.items()
+        if address not in CANNOT_MATTER and any(value != of_all[0] for value in of_all)
+    }
+
+
+def of_request(run: Run, sweep: SweepSection | None = None) -> dict[str, Any]:
+    """What a run asks for, and a `sweep` of it, as JSON values: its settings, code and files of predictions."""
+    swept = {} if sweep is None else {"sweep": msgspec.to_builtins(sweep)}
+    settings = settings_of_record(run.record() | swept)
+    return {
+        "settings": {address: value for address, value in settings.items() if address not in CANNOT_MATTER},
+        "code": code_of_request(run),
+        "predictions": None if run.predictions is None else sha256_of_file(run.predictions),
+    }
+
+
+def code_of_request(run: Run) -> list[str]:
+    """SHA-256 of each file of code that the run names, see `code_of`."""
+    functions = (*(network.arch for network in (run, *run.members)), *(change.source for change in run.perturb))
+    specs = [(named.text, named.base) for named in functions if named is not None]
+    for named in (run.train, run.test, run.validation, *run.ood):
+        if isinstance(named, Named) and named.data is None:
+            specs.append((without_name(named.text)[1], named.base))
+    return sorted({digest for spec, base in specs for digest in code_of(spec, base)})

@@ -65,7 +65,7 @@ class PlannedRun:
     @property
     def facts(self) -> dict[str, Any]:
         """All that determines the units of an evaluation, except their addresses."""
-        return self.identity | surrounding(self.prepared.pipeline)
+        return self.identity | surrounding(self.prepared.pipeline) | {"chunk_size": self.subject.run.chunk_size}
 
     @cached_property
     def identity(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,11 +20,18 @@ from bnuq.files.references import without_name
 from bnuq.trust import code_of
 
 CANNOT_MATTER: Mapping[str, str] = {
+    "model.checkpoint": "the bytes of its files count",
+    "model.arch": "its code and the name of its function count",
+    **dict.fromkeys(("data.train", "data.test", "data.ood", "data.validation"), "the points that were found count"),
+    "data.perturb": "the changed points count, by what they are computed from",
+    **dict.fromkeys(("data.classes", "data.palette"), "the names of the points' classes count, and their labels"),
+    "sampling.predictions": "the bytes of its file count",
     "runs": "each run is a request of its own, in whose texts its split and seed stand",
     "check": "it judges results that are there",
     "sweep.batch_sizes": "the address of a unit has its size",
     "options.data_root": "the points that were found count",
     "options.folders": "the code that was found counts",
+    "options.chunk_size": "it changes the last bits alone, as the free memory does: units of an evaluation count them",
     "options.threads": "the threads that there were count",
     "options.out": "it is written when all has been computed",
     "options.on": "units are the same whichever process computes them",
@@ -69,6 +77,7 @@ def of_request(run: Run, sweep: SweepSection | None = None) -> dict[str, Any]:
     settings = settings_of_record(run.record() | swept)
     return {
         "settings": {address: value for address, value in settings.items() if address not in CANNOT_MATTER},
+        "networks": [Path(network.arch.text).name for network in (run, *run.members) if network.arch],
         "code": code_of_request(run),
         "predictions": None if run.predictions is None else sha256_of_file(run.predictions),
     }

@@ -268,6 +268,7 @@ COMMANDS: Catalogue = {
         "{keys:joined} {keys:is|are} ignored: a batch is normalised as the baseline was (by {normalize}) and compared "
         "with its reference, {reference}; for others make another baseline, with a new name for --baseline"
     ),
+    "monitor-settings-taken": Entry("as for the baseline: {settings:joined}"),
     "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
         "directions are fitted to {points} points of the reference, fewer than the {statistics} statistics of the "

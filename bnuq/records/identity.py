@@ -71,6 +71,22 @@ def differing(*records: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def of_inputs(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the outputs of the deterministic network for a point depend on, but for numbers that a baseline
+    has of its own."""
+    return {
+        address: value
+        for address, value in settings_of_record(record).items()
+        if address not in CANNOT_MATTER and not address.startswith(_NOT_OF_INPUTS)
+    }
+
+
+_NOT_OF_INPUTS = (  # beginnings of addresses: what is drawn, scored, chosen or measured
+    "sampling.", "scoring.", "certificate.", "sweep.", "tta", "options.", "model.train_batch_size", "data.train_size",
+    "data.target", "data.group", "data.ignore", "data.augment", "data.normalize",
+)  # fmt: skip
+
+
 def of_request(run: Run, sweep: SweepSection | None = None) -> dict[str, Any]:
     """What a run asks for, and a `sweep` of it, as JSON values: its settings, code and files of predictions."""
     swept = {} if sweep is None else {"sweep": msgspec.to_builtins(sweep)}

@@ -235,6 +235,7 @@ COMMANDS: Catalogue = {
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
     "other-arithmetic": Entry(_other_arithmetic),
+    "other-settings": Entry(lambda settings: f"settings that differ: {'; '.join(settings)}"),
     "inconclusive": Entry(
         "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
         "but not significantly: {estimates:listed}.",

@@ -155,8 +155,8 @@ INPUTS: Catalogue = {
         "left out, and with it the check of the reference and scores that are fitted to it"
     ),
     "dataset-sampled": Entry(
-        "the reference ({reference}) is a Dataset of {points} items, of which {sample} at random, always the same, tell "
-        "whether it has changed since an interruption or an earlier result: a change of others is not noticed.",
+        "the reference ({reference}) is a Dataset of {points} items, of which {sample}, drawn at random, tell whether "
+        "it changed since an interruption or an earlier result: a change of others is not noticed.",
         "After a change of its items, remove the units of unfinished runs (RESULT.work); or give arrays.",
     ),
     "limited": Entry(

@@ -6,7 +6,7 @@ A new setting is part of it by default. Units of work, results that are used aga
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bnuq.config.earlier_versions import in_current_settings
 from bnuq.config.schema import Request, Section, settings_of
 from bnuq.files.content import sha256_of_file
 from bnuq.files.references import without_name
+from bnuq.records.evaluation import Result
 from bnuq.trust import code_of
 
 CANNOT_MATTER: Mapping[str, str] = {
@@ -60,15 +61,50 @@ def _default(setting: msgspec.structs.FieldInfo) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def differing(*records: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """The settings that can matter and are not the same in all records, by their addresses: their value in each."""
-    tables = [*map(settings_of_record, records)]
-    values = {address: tuple(table[address] for table in tables) for address in tables[0]}
-    return {
-        address: of_all
-        for address, of_all in values.items()
-        if address not in CANNOT_MATTER and any(value != of_all[0] for value in of_all)
-    }
+def settings_of_result(result: Result) -> dict[str, Any]:
+    """Every setting of a result that can matter, as it was resolved for the network and the data; and its code."""
+    settings, sampling = settings_of_record(result.run), result.sampling
+    settings |= {f"sampling.{key}": sampling[key] for key in sampling if f"sampling.{key}" in settings}
+    settings |= {f"options.{key}": sampling[key] for key in ("device", "precision") if key in sampling}
+    settings["sampling.methods"] = [*result.methods]
+    settings |= {key: value[:8] for key, value in result.provenance.items() if key == "code"}
+    return {address: value for address, value in settings.items() if address not in CANNOT_MATTER}
+
+
+def compared(results: Sequence[Result], *, all_set: bool = False) -> dict[str, tuple[Any, ...]]:
+    """The settings that are not the same in all results, by their names: their value in each. With `all_set`, also
+    those that are the same, unless they are the defaults."""
+    usual, tables = settings_of_record({}), [*map(settings_of_result, results)]
+    rows = {name: tuple(table[name] for table in tables) for name in tables[0] if all(name in t for t in tables)}
+
+    def is_shown(address: str, values: tuple[Any, ...]) -> bool:
+        likewise = all_set and (address in NAMES or values[0] != usual.get(address, values[0]))
+        return likewise or any(value != values[0] for value in values)
+
+    return {NAMES.get(address, address): values for address, values in rows.items() if is_shown(address, values)}
+
+
+NAMES = {
+    "sampling.samples": "T",
+    "sampling.batch_size": "b",
+    "sampling.bank": "draws in the bank",
+    "sampling.layers": "sampled layers",
+    "sampling.mutual_information": "estimator of mutual information",
+    **{f"sampling.{key}": key for key in ("methods", "seed")},
+    **{f"options.{key}": key for key in ("device", "precision")},
+}
+
+
+def in_words(value: Any) -> str:
+    """The value of a setting for people."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {in_words(inner)}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        words = [*map(in_words, value)]
+        return " ".join(words) if len(words) <= 6 else f"{len(words)}, from {words[0]} to {words[-1]}"
+    return str(value)
 
 
 def of_inputs(record: Mapping[str, Any]) -> dict[str, Any]:

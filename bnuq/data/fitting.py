@@ -85,9 +85,7 @@ def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
             f"data.{'resize' if fit.resize else 'crop'} needs images (channels, height, width); the points of "
             f"{points.reference} have shape {points.point_shape}."
         )
-    same = (fit.channels in (None, points.point_shape[0])) and fit.size_of(
-        *points.point_shape[1:]
-    ) == points.point_shape[1:]
+    same = fit.channels in (None, points.point_shape[0]) and fit.keeps(*points.point_shape[1:])
     if same and not isinstance(points.inputs, Decoded):
         return points
     inputs = points.inputs

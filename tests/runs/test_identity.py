@@ -180,9 +180,9 @@ def grouped(folder: Path, name: str, *, places: int) -> None:
 
 
 def worded(folder: Path, words: str) -> None:
-    for name in ("train", "test"):
-        with np.load(folder / f"{name}.npz") as arrays:
-            np.savez(folder / f"{name}.npz", x=arrays["x"], y=np.array([*words])[arrays["y"]])
+    with np.load(folder / "train.npz") as train, np.load(folder / "test.npz") as test:
+        np.savez(folder / "train.npz", x=train["x"])
+        np.savez(folder / "test.npz", x=test["x"], y=np.array([*words])[test["y"]])
 
 
 SEVERAL = 'perturb = ["mine:darker@1"]\n'

@@ -41,10 +41,11 @@ def fitted(
     if surveyed:
         points, sizes = _surveyed(points) if whole else (_unread(points, like), {})
     if not whole and isinstance(points.inputs, Decoded) and not isinstance(points.inputs.source, InArray):
-        points = replace(points, listed=True)
-        if not points.inputs.source.encoded and (sample := len(points.sample)) < len(points):
+        findings, sample = points.findings, len(points.sample)
+        if not points.inputs.source.encoded and sample < len(points):
             few = warning("dataset-sampled", reference=points.reference, points=len(points), sample=sample)
-            points = replace(points, findings=(*points.findings, few))
+            findings = (*findings, few)
+        points = replace(points, listed=True, findings=findings)
     before = points.point_shape
     if adapt and like is not None and len(before) == len(like) == 3 and (before != like or len(sizes) > 1):
         points, sizes = _adapted(points, like, fit or Fit(), len(sizes), ignore), {}

@@ -37,8 +37,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: GateSettings)
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
     both = settings_of_record(run.record()), settings_of_result(baseline)
-    scored = (_as_scored(each, baseline) for each in both)
-    problems += _other_scoring(*scored, settings)
+    new, old = (_as_scored(each, baseline) for each in both)
+    problems += _other_scoring(new, old, settings)
     for method in baseline.methods:
         addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
         if method not in common and not all(settings.allows("missing", address) for address in addresses_of_method):

@@ -321,7 +321,9 @@ def _as_its_baseline(run: Run, baseline: Baseline) -> tuple[Run, tuple[Finding, 
                 f"{json.dumps(asked[name])}; expected the same. Leave it out, or make another baseline: --baseline "
                 "FILE with a new name."
             )
-    taken = {name.partition(".")[2]: tuple(v) if isinstance(v, list) else v for name, v in others.items()}
+    taken: dict[str, Any] = {
+        name.partition(".")[2]: tuple(v) if isinstance(v, list) else v for name, v in others.items()
+    }
     told = [note("monitor-settings-taken", settings=[f"{name} = {json.dumps(v)}" for name, v in others.items()])]
     return replace(run, **taken), (*(told if taken else ()), *_ignored(run, baseline))
 

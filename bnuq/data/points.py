@@ -197,9 +197,10 @@ class Points:
     def identity(self) -> str:
         """The SHA-256 of all that is known of the points: also their groups, names, classes and numbers."""
         digest = hashlib.sha256(self.sha256.encode())
-        groups = None if self.group is None else self.group_of_point
-        for values in (groups, self.names, self.index, self.classes):
+        for values in (self.group_names, self.classes, self.names):
             digest.update(json.dumps(None if values is None else list(map(str, values))).encode())
+        for numbers in (self.index, np.zeros(0) if self.group is None else self.group):
+            _update(digest, np.asarray(numbers))
         return digest.hexdigest()
 
     def raw(self, indices: Any) -> NDArray[Any]:

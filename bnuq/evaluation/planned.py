@@ -103,16 +103,10 @@ class PlannedRun:
 
     def provenance(self, arithmetic: Arithmetic = FLOAT32) -> dict[str, str]:
         """Where a result with samples of this arithmetic comes from."""
-        run, predictions = self.subject.run, self.subject.predictions
-        surroundings = provenance(
-            checkpoint=run.checkpoint,
-            device=self.prepared.pipeline.device,
-            train=self.prepared.data.train,
-            by_group=run.sampler.batches == "group",
-            arithmetic=arithmetic,
-        )
-        made_of = {"identity": digest_of(self.identity), "code": digest_of(self.identity["request"]["code"])}
-        made_of["data"] = digest_of(self.identity["data"])
+        prepared, predictions = self.prepared, self.subject.predictions
+        device, train = prepared.pipeline.device, prepared.data.train
+        surroundings = provenance(self.subject.run, device=device, train=train, arithmetic=arithmetic)
+        made_of = {"identity": digest_of(self.identity), "data": digest_of(self.identity["data"])}
         imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
         return {**surroundings, "masks": MASKS, **made_of, **imported, **self.behaviour}
 

@@ -30,29 +30,26 @@ from bnuq.files.content import is_file, sha256_of_file
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.loading import LoadedModel
 from bnuq.records.evaluation import MASKS
-from bnuq.records.identity import of_request
+from bnuq.records.identity import code_of_request, of_request
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.shapes import Int64
 
 
 def provenance(
-    *,
-    checkpoint: Path,
-    device: torch.device,
-    train: Points | None,
-    by_group: bool = False,
-    arithmetic: Arithmetic = FLOAT32,
+    run: Run, *, device: torch.device, train: Points | None, arithmetic: Arithmetic = FLOAT32
 ) -> dict[str, str]:
-    """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
+    """Versions, machine, command and time of this process, the code that the run names, and the checkpoint folder's
+    revision if it has one.
 
     On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `arithmetic`. Where
-    mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`. The digest of a reference
+    mini-batches are drawn by group, also a digest of the groups of the reference `train`. The digest of a reference
     that is not read whole is that of its listing, which "reference_digest" says.
     """
     import h5py  # late: an error in the request needs none
 
-    codes = train.group if by_group and train is not None else None
+    groups = None
+    if run.sampler.batches == "group" and train is not None and train.group is not None:
+        groups = hashlib.sha256(np.ascontiguousarray(train.group, dtype="<i8").data).hexdigest()
     values = {
         "bnuq": bnuq.__version__,
         "python": platform.python_version(),
@@ -67,8 +64,9 @@ def provenance(
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
         "reference_digest": "listing" if train is not None and train.listed else None,
-        "reference_groups_sha256": None if codes is None else _digest_of(codes),
-        "git": _git_revision(checkpoint.parent),
+        "reference_groups_sha256": groups,
+        "code": digest_of(code_of_request(run)),
+        "git": _git_revision(run.checkpoint.parent),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -89,10 +87,6 @@ def _float32_settings(arithmetic: Arithmetic) -> dict[str, str]:
             with suppress(RuntimeError):
                 settings[name] = str(read()).lower()
     return settings
-
-
-def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(codes, dtype="<i8").data).hexdigest()
 
 
 _MOST_OUTPUTS = 2**16  # that a fingerprint is made of

@@ -198,7 +198,7 @@ class Session:
             alarm=stream.alarm,
             findings=(*self.loaded.findings, *opened.findings, *baseline.findings, *self._ignored, *findings),
             seconds=watch.seconds(),
-            provenance=provenance(checkpoint=self.run.checkpoint, device=opened.pipeline.device, train=None),
+            provenance=provenance(self.run, device=opened.pipeline.device, train=None),
         )
 
     def _made(self, reference: Points) -> Baseline:
@@ -236,7 +236,7 @@ class Session:
             bag=bag,
             seed=run.seed,
             findings=tuple(_on_baseline(run, reference, watch, blocks, len(rows))),
-            provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=None),
+            provenance=provenance(run, device=pipeline.device, train=None),
         )
 
     def _check_form(self, points: Points) -> None:

@@ -148,7 +148,7 @@ def _result(
         ),
         seconds=watch.seconds(),
         provenance=provenance(
-            checkpoint=runs[0].checkpoint,
+            runs[0],
             device=first.prepared.pipeline.device,
             train=first.prepared.data.train,
             arithmetic=networks[0].arithmetic,

@@ -182,7 +182,7 @@ def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
 def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
     for key in sorted(new.keys() | old.keys()):
         if new.get(key) != old.get(key) and not settings.allows("scoring"):
-            now, before = (in_words(side.get(key)) for side in (new, old))
+            now, before = (in_words(side.get(key, "the default")) for side in (new, old))
             advice = f"Use the same scoring, or {_allowing('scoring')}."
             yield f"scoring: {key} is {now} now, {before} in the baseline. {advice}"
 

@@ -43,7 +43,8 @@ CANNOT_MATTER: Mapping[str, str] = {
 
 
 def settings_of_record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting of a recorded request by its address, such as "data.resize"; its default where it was left out."""
+    """Every setting of a recorded request by its address, such as "data.resize", also one that only a newer version
+    knows; its default where it was left out."""
     settings = {}
     tables = json.loads(json.dumps(in_current_settings(record)))
     for name, field in settings_of(Request).items():
@@ -51,8 +52,9 @@ def settings_of_record(record: Mapping[str, Any]) -> dict[str, Any]:
         if not issubclass(section, Section):
             settings[name] = table
             continue
-        for key, setting in settings_of(section).items():
-            settings[f"{name}.{key}"] = (table or {}).get(key, _default(setting))
+        written = table if isinstance(table, dict) else {}
+        values = {key: _default(setting) for key, setting in settings_of(section).items()} | written
+        settings |= {f"{name}.{key}": value for key, value in values.items()}
     return settings
 
 
@@ -75,7 +77,10 @@ def compared(results: Sequence[Result], *, all_set: bool = False) -> dict[str, t
     """The settings that are not the same in all results, by their names: their value in each. With `all_set`, also
     those that are the same, unless they are the defaults."""
     usual, tables = settings_of_record({}), [*map(settings_of_result, results)]
-    rows = {name: tuple(table[name] for table in tables) for name in tables[0] if all(name in t for t in tables)}
+    names = dict.fromkeys(name for table in tables for name in table)
+    rows = {name: tuple(table.get(name) for table in tables) for name in names}
+    if None in rows.get("code", ()):  # results of earlier versions do not say
+        del rows["code"]
 
     def is_shown(address: str, values: tuple[Any, ...]) -> bool:
         likewise = all_set and (address in NAMES or values[0] != usual.get(address, values[0]))

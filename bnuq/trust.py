@@ -7,13 +7,16 @@ and those that it imports from its folder. Installed packages are trusted.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import hashlib
 import importlib
 import importlib.util
 import json
+import site
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -22,7 +25,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from bnuq.errors import RequestError, ResultError, UntrustedCodeError
-from bnuq.files.content import sha256_of_file
+from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.folders import config_folder, expanded
 from bnuq.files.references import without_arguments
 from bnuq.files.writing import write_bytes
@@ -80,6 +83,61 @@ def source_of(spec: str, base: Path) -> tuple[Path, bytes]:
             else getattr(error, "strerror", None) or str(error)
         )
         raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
+
+
+def code_of(spec: str, base: Path) -> list[str]:
+    """SHA-256 of each file of code that `spec` stands for: the file or the module that it names, and all that these
+    import, also within functions, from outside the environment's packages; nothing is run."""
+    place = without_arguments(spec)[0].rpartition(":")[0]
+    path = (base / expanded(place)).resolve() if names_a_file(spec) else None
+    files: set[Path] = set()
+    with _on_path(base if path is None else path.parent):
+        waiting = [*_modules_of(place)] if path is None else [("", path)]
+        while waiting:
+            name, file = waiting.pop()
+            if file not in files and is_file(file):
+                files.add(file)
+                waiting += (module for imported in _imports_of(file, name) for module in _modules_of(imported))
+    return sorted(map(sha256_of_file, files))
+
+
+def _imports_of(path: Path, name: str) -> Iterator[str]:
+    """The names of all modules, and of what may be one, that the file of the module of this name imports."""
+    package = name.split(".") if path.stem == "__init__" else name.split(".")[:-1]
+    try:
+        nodes = [*ast.walk(ast.parse(path.read_bytes()))]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # or a compiled module
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*parents, *filter(None, [node.module])])
+            yield from (f"{source}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _modules_of(name: str) -> Iterator[tuple[str, Path]]:
+    """A module, and the packages that it is in, each with its file; nothing of the environment's packages."""
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1 if parts[0] != "bnuq" else 1):  # whose version stands for it
+        module_spec = _module_spec(".".join(parts[:depth]))
+        if module_spec is None:
+            return
+        if module_spec.has_location and module_spec.origin:
+            file = Path(module_spec.origin).resolve()
+            if _is_installed(file.parents[depth - 1 + (file.stem == "__init__")]):
+                return
+            yield module_spec.name, file
+
+
+@functools.cache
+def _is_installed(folder: Path) -> bool:
+    """Whether packages were installed into this folder, or it is Python's own."""
+    paths = sysconfig.get_paths()
+    own = {*(paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")), *site.getsitepackages()}
+    own |= {str(Path(paths["platstdlib"]) / "lib-dynload"), site.getusersitepackages()}
+    return folder in map(Path.resolve, map(Path, own)) or next(folder.glob("*.dist-info"), None) is not None
 
 
 def names_a_file(spec: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.provenance import provenance
@@ -34,9 +35,8 @@ def training_device(name: str) -> torch.device:
 
 def machine(out: Path, device: torch.device) -> dict[str, str]:
     """Versions, machine, command and time."""
-    return {
-        name: value for name, value in provenance(checkpoint=out, device=device, train=None).items() if name != "git"
-    }
+    values = provenance(Run(checkpoint=out, out=out), device=device, train=None)
+    return {name: value for name, value in values.items() if name not in ("code", "git")}
 
 
 def run_all(tasks: Sequence[Any], work: Work, *, workers: int, advance: Advance) -> None:

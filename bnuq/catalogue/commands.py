@@ -235,6 +235,7 @@ COMMANDS: Catalogue = {
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
     "other-arithmetic": Entry(_other_arithmetic),
+    "other-settings": Entry(lambda settings: f"settings that differ: {'; '.join(settings)}"),
     "inconclusive": Entry(
         "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
         "but not significantly: {estimates:listed}.",
@@ -268,6 +269,7 @@ COMMANDS: Catalogue = {
         "{keys:joined} {keys:is|are} ignored: a batch is normalised as the baseline was (by {normalize}) and compared "
         "with its reference, {reference}; for others make another baseline, with a new name for --baseline"
     ),
+    "monitor-settings-taken": Entry("as for the baseline: {settings:joined}"),
     "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
         "directions are fitted to {points} points of the reference, fewer than the {statistics} statistics of the "

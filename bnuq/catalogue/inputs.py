@@ -155,6 +155,11 @@ INPUTS: Catalogue = {
         "the reference ({reference}) has points of {shape}, the test set of {test}: no method draws from it, so it was "
         "left out, and with it the check of the reference and scores that are fitted to it"
     ),
+    "dataset-sampled": Entry(
+        "the reference ({reference}) is a Dataset of {points} items, of which {sample}, drawn at random, tell whether "
+        "it changed since an interruption or an earlier result: a change of others is not noticed.",
+        "After a change of its items, remove the units of unfinished runs (RESULT.work); or give arrays.",
+    ),
     "limited": Entry(
         "at most {limit} {limit:point|points} of each evaluated set, drawn at random with seed {seed} (--limit)"
     ),

@@ -12,7 +12,7 @@ from bnuq.data.masks import Masks
 from bnuq.data.points import Points
 from bnuq.data.resizing import Fit, Size
 from bnuq.errors import DataError, RequestError
-from bnuq.findings import note
+from bnuq.findings import note, warning
 
 Shape = tuple[int, ...]
 
@@ -41,7 +41,11 @@ def fitted(
     if surveyed:
         points, sizes = _surveyed(points) if whole else (_unread(points, like), {})
     if not whole and isinstance(points.inputs, Decoded) and not isinstance(points.inputs.source, InArray):
-        points = replace(points, listed=True)
+        findings, sample = points.findings, len(points.sample)
+        if not points.inputs.source.encoded and sample < len(points):
+            few = warning("dataset-sampled", reference=points.reference, points=len(points), sample=sample)
+            findings = (*findings, few)
+        points = replace(points, listed=True, findings=findings)
     before = points.point_shape
     if adapt and like is not None and len(before) == len(like) == 3 and (before != like or len(sizes) > 1):
         points, sizes = _adapted(points, like, fit or Fit(), len(sizes), ignore), {}
@@ -82,9 +86,7 @@ def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
             f"data.{'resize' if fit.resize else 'crop'} needs images (channels, height, width); the points of "
             f"{points.reference} have shape {points.point_shape}."
         )
-    same = (fit.channels in (None, points.point_shape[0])) and fit.size_of(
-        *points.point_shape[1:]
-    ) == points.point_shape[1:]
+    same = fit.channels in (None, points.point_shape[0]) and fit.keeps(*points.point_shape[1:])
     if same and not isinstance(points.inputs, Decoded):
         return points
     inputs = points.inputs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -20,6 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.packing import Layout
 
 _BLOCK = 64 * 2**20  # bytes looked at in one go
+_SAMPLE = 256  # items of a Dataset
 Targets = Any  # an array or None; or `Masks`, which `Points.masks` gives by their type
 
 
@@ -151,7 +153,7 @@ class Points:
         """The SHA-256 of inputs and targets, the same whatever container and layout held the arrays.
 
         Pictures and masks in files count by their bytes: decoders differ in the last bit. For `listed` points,
-        the names and sizes of their files count, or their numbers and the first of them.
+        the names and sizes of their files count, or their numbers and a `sample` of them.
         """
         digest, inputs = hashlib.sha256(str(self.layout or "").encode()), self.inputs
         if isinstance(inputs, Computed):
@@ -162,7 +164,9 @@ class Points:
             _update(digest, inputs)
         elif self.listed:
             if not inputs.source.encoded:
-                digest.update(f"{inputs.dtype.str}{inputs.shape}".encode() + inputs[0].tobytes())
+                digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
+                for content in inputs.picked(self.sample).contents():
+                    digest.update(content)
             for line in inputs.listing():
                 digest.update(line)
         elif inputs.source.encoded:
@@ -178,6 +182,25 @@ class Points:
                 digest.update(part)
         else:
             _update(digest, masks.stored)
+        return digest.hexdigest()
+
+    @property
+    def sample(self) -> NDArray[np.int64]:
+        """The points of a Dataset that stand for it in a digest where it is `listed`: all of a few, else some of it, at
+        random, always the same."""
+        count = len(self)
+        if count <= _SAMPLE:
+            return np.arange(count)
+        return np.sort(np.random.default_rng(count).choice(count, _SAMPLE, replace=False))
+
+    @cached_property
+    def identity(self) -> str:
+        """The SHA-256 of all that is known of the points: also their groups, names, classes and numbers."""
+        digest = hashlib.sha256(self.sha256.encode())
+        for values in (self.group_names, self.classes, self.names):
+            digest.update(json.dumps(None if values is None else list(map(str, values))).encode())
+        for numbers in (self.index, np.zeros(0) if self.group is None else self.group):
+            _update(digest, np.asarray(numbers))
         return digest.hexdigest()
 
     def raw(self, indices: Any) -> NDArray[Any]:

@@ -45,6 +45,10 @@ class Fit:
         """The size that a picture of this size gets."""
         return self.size or self.crop or _after(self.resize, (height, width))
 
+    def keeps(self, *size: int) -> bool:
+        """Whether a picture of this size stays as it is: one that is enlarged and then cropped to its size does not."""
+        return all(step in (None, size) for step in (_after(self.resize, size), self.crop, self.size))
+
     def pads(self, height: int, width: int) -> bool:
         """Whether a picture of this size is smaller than the crop, and gets a border."""
         return self.crop is not None and any(

@@ -33,7 +33,7 @@ from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
 from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.shapes import Float, Shaped
-from bnuq.trust import names_a_file, resolve_factory, source_of
+from bnuq.trust import code_of, resolve_factory
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
@@ -68,9 +68,8 @@ class Perturbed:
         """What the points are computed from, but for the network: two networks are each attacked on the same points."""
         digest = self.perturbation.kind.digest
         further: Any = self.pipeline.run.seed if digest is None else digest
-        code, source = self.perturbation.code, self.perturbation.source
-        if code and names_a_file(code):
-            further = further, hashlib.sha256(source_of(code, source.base)[1]).hexdigest()
+        if self.perturbation.code:
+            further = further, *code_of(self.perturbation.code, self.perturbation.source.base)
         return hashlib.sha256(
             f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {further}".encode()
         ).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from bnuq.evaluation.predictions import (
     read_predictions,
     with_samples,
 )
-from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
+from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity, provenance, surrounding
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.setup import (
@@ -64,23 +65,14 @@ class PlannedRun:
     @property
     def facts(self) -> dict[str, Any]:
         """All that determines the units of an evaluation, except their addresses."""
-        run, prepared = self.subject.run, self.prepared
-        sha256, validation = prepared.loaded.checkpoint.sha256, prepared.data.validation
-        return {
-            "request": request_digest(run, checkpoint_sha256=sha256),
-            "members": [loaded.checkpoint.sha256 for loaded in self.members],
-            "fitted_to": None if validation is None else validation.sha256,
-            "calibrate": self.subject.calibration,
-            "chunk_size": run.chunk_size,
-            "arithmetic": prepared.pipeline.arithmetic.name,
-            **content(
-                checkpoint_sha256=sha256,
-                network=self.behaviour,
-                device=prepared.pipeline.device,
-                train=prepared.data.train,
-                by_group=run.sampler.batches == "group",
-            ),
-        }
+        return self.identity | surrounding(self.prepared.pipeline) | {"chunk_size": self.subject.run.chunk_size}
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """All that the estimates depend on."""
+        prepared, sets = self.prepared, {**self.subject.sets, "train": self.prepared.data.train}
+        networks = (prepared.loaded, *self.members)
+        return identity(self.subject.run, networks, self.behaviour, sets, prepared.pipeline.device)
 
     @property
     def model(self) -> dict[str, Any]:
@@ -111,17 +103,12 @@ class PlannedRun:
 
     def provenance(self, arithmetic: Arithmetic = FLOAT32) -> dict[str, str]:
         """Where a result with samples of this arithmetic comes from."""
-        run, predictions = self.subject.run, self.subject.predictions
-        surroundings = provenance(
-            checkpoint=run.checkpoint,
-            device=self.prepared.pipeline.device,
-            train=self.prepared.data.train,
-            by_group=run.sampler.batches == "group",
-            arithmetic=arithmetic,
-        )
-        request = request_digest(run, checkpoint_sha256=self.prepared.loaded.checkpoint.sha256)
+        prepared, predictions = self.prepared, self.subject.predictions
+        device, train = prepared.pipeline.device, prepared.data.train
+        surroundings = provenance(self.subject.run, device=device, train=train, arithmetic=arithmetic)
+        made_of = {"identity": digest_of(self.identity), "data": digest_of(self.identity["data"])}
         imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
-        return {**surroundings, "masks": MASKS, "request": request, **imported, **self.behaviour}
+        return {**surroundings, "masks": MASKS, **made_of, **imported, **self.behaviour}
 
     def check_same(self, expected: Result) -> None:
         """Raise ResultError where a result was made of anything else."""
@@ -138,6 +125,8 @@ class PlannedRun:
         for name in {**self.sets, **expected.sets}:
             digests = [sets[name].sha256 if name in sets else None for sets in (self.sets, expected.sets)]
             pairs[f"set {name}"] = digests[0], digests[1]
+        pairs["the code that the request names"] = made["code"], expected.provenance.get("code")
+        pairs["what is known of the points (groups, names, numbers)"] = made["data"], expected.provenance.get("data")
         for name, (value, recorded) in pairs.items():
             if value != recorded:
                 raise ResultError(

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -24,35 +23,33 @@ from torch import Tensor, nn
 import bnuq
 from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
-from bnuq.config import Named, Run
+from bnuq.config import Run, SweepSection
 from bnuq.data import Points
+from bnuq.evaluation.pipeline import Pipeline
 from bnuq.files.content import is_file, sha256_of_file
-from bnuq.files.folders import expanded
 from bnuq.metrics.arrays import as_float64
+from bnuq.models.loading import LoadedModel
 from bnuq.records.evaluation import MASKS
+from bnuq.records.identity import code_of_request, of_request
 from bnuq.sampling.interception import float32_as
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.shapes import Int64
-from bnuq.trust import names_a_file
 
 
 def provenance(
-    *,
-    checkpoint: Path,
-    device: torch.device,
-    train: Points | None,
-    by_group: bool = False,
-    arithmetic: Arithmetic = FLOAT32,
+    run: Run, *, device: torch.device, train: Points | None, arithmetic: Arithmetic = FLOAT32
 ) -> dict[str, str]:
-    """Versions, machine, command and time of this process, and the checkpoint folder's revision if it has one.
+    """Versions, machine, command and time of this process, the code that the run names, and the checkpoint folder's
+    revision if it has one.
 
     On CUDA also whether float32 products were rounded to TF32 in the samples, which have this `arithmetic`. Where
-    mini-batches are drawn `by_group`, also a digest of the groups of the reference `train`. The digest of a reference
+    mini-batches are drawn by group, also a digest of the groups of the reference `train`. The digest of a reference
     that is not read whole is that of its listing, which "reference_digest" says.
     """
     import h5py  # late: an error in the request needs none
 
-    codes = train.group if by_group and train is not None else None
+    groups = None
+    if run.sampler.batches == "group" and train is not None and train.group is not None:
+        groups = hashlib.sha256(np.ascontiguousarray(train.group, dtype="<i8").data).hexdigest()
     values = {
         "bnuq": bnuq.__version__,
         "python": platform.python_version(),
@@ -67,8 +64,9 @@ def provenance(
         "command": " ".join(sys.argv),
         "reference_sha256": None if train is None else train.sha256,
         "reference_digest": "listing" if train is not None and train.listed else None,
-        "reference_groups_sha256": None if codes is None else _digest_of(codes),
-        "git": _git_revision(checkpoint.parent),
+        "reference_groups_sha256": groups,
+        "code": digest_of(code_of_request(run)),
+        "git": _git_revision(run.checkpoint.parent),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -89,45 +87,6 @@ def _float32_settings(arithmetic: Arithmetic) -> dict[str, str]:
             with suppress(RuntimeError):
                 settings[name] = str(read()).lower()
     return settings
-
-
-def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
-    return hashlib.sha256(np.ascontiguousarray(codes, dtype="<i8").data).hexdigest()
-
-
-def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
-    """SHA-256 of the request before it is resolved for the network: the request, the checkpoint's bytes, the code
-    of the architecture, and imported predictions. The output path and the permission to run code are not part of
-    it."""
-    record = run.record()
-    request: dict[str, Any] = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
-    if run.members:
-        files = [sha256_of_file(member.checkpoint) for member in run.members if member.network is None]
-        request["members"] = [files, [code_of(member.arch) for member in run.members]]
-    if run.predictions is not None:
-        request["predictions"] = sha256_of_file(run.predictions)
-        if run.samples_by_default:  # as many as there are in the file
-            del record["sampling"]["samples"]
-    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
-def code_of(arch: Named | None) -> list[str]:
-    """SHA-256 of each file of code that makes the architecture: the named file, and those that it imports from its
-    folder (for a module, from the folder of its top-level package). Installed packages are left out."""
-    location = "" if arch is None else arch.text.rpartition(":")[0]
-    if arch is None or not location:
-        return []
-    named_file = names_a_file(arch.text)
-    path = (arch.base / expanded(location)).resolve()
-    finder = ModuleFinder([str(path.parent if named_file else arch.base)])
-    with suppress(ImportError, OSError, SyntaxError, ValueError, RecursionError):  # the modules found so far remain
-        if named_file:
-            finder.run_script(str(path))
-        else:
-            finder.import_hook(location)
-    imported = (getattr(module, "__file__", None) for module in finder.modules.values())
-    files = {Path(file) for file in imported if file} | ({path} if named_file else set())
-    return sorted(sha256_of_file(file) for file in files if is_file(file))
 
 
 _MOST_OUTPUTS = 2**16  # that a fingerprint is made of
@@ -153,38 +112,37 @@ def behaviour(model: nn.Module, example: Tensor) -> dict[str, str]:
     }
 
 
-def content(
-    *,
-    checkpoint_sha256: str,
+def identity(
+    run: Run,
+    loaded: Sequence[LoadedModel],
     network: Mapping[str, str],
+    sets: Mapping[str, Points | None],
     device: torch.device,
-    train: Points | None,
-    by_group: bool = False,
+    *,
+    sweep: SweepSection | None = None,
 ) -> dict[str, Any]:
-    """What determines an outcome beside the request: versions, threads of the CPU, whose number changes the rounding,
-    the network by its file and its `behaviour` to within the rounding of another machine, and the reference, whose
-    groups count where mini-batches are drawn by them. On a GPU also the generator of masks, which was another one."""
+    """All that the estimates of a run, or of its `sweep`, depend on: what it asks for, the networks by their files and
+    the first by its `behaviour` to within the rounding of another machine, every point, and the versions."""
     outputs = np.array(network["outputs"].split(), dtype=np.float64)
     size = float(np.max(np.abs(outputs))) or 1.0
-    codes = train.group if by_group and train is not None else None
     return {
-        "versions": [bnuq.__version__, torch.__version__, device.type],
-        "threads": torch.get_num_threads() if devices.is_host(device) else None,
-        **({} if devices.is_host(device) else {"masks": MASKS}),
-        "network": [checkpoint_sha256, network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
-        "reference": [None if train is None else train.sha256, None if codes is None else _digest_of(codes)],
+        "request": of_request(run, sweep),
+        "networks": [each.checkpoint.sha256 for each in loaded],
+        "network": [network["network"], f"{size:.2e}", *(f"{x:.3f}" for x in outputs / size)],
+        "data": {name: None if points is None else points.identity for name, points in sets.items()},
+        "versions": [bnuq.__version__, torch.__version__, device.type, None if devices.is_host(device) else MASKS],
     }
 
 
-def same_behaviour(first: Mapping[str, str], second: Mapping[str, str]) -> bool:
-    """Whether two networks are the same by `behaviour`; outputs may differ by the rounding of another machine."""
-    if "network" not in first or first["network"] != second.get("network"):
-        return False
-    try:
-        a, b = (np.array(network["outputs"].split(), dtype=np.float64) for network in (first, second))
-    except (KeyError, ValueError):
-        return False
-    return a.shape == b.shape and bool(np.all(np.abs(a - b) <= 1e-4 * np.max(np.abs(b), initial=0.0)))
+def digest_of(identity: Any) -> str:
+    """SHA-256 of what `identity` says, or of a part of it."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def surrounding(pipeline: Pipeline) -> dict[str, Any]:
+    """What else determines the last bits of a unit: the arithmetic, and on a CPU the number of threads."""
+    threads = torch.get_num_threads() if devices.is_host(pipeline.device) else None
+    return {"arithmetic": pipeline.arithmetic.name, "threads": threads}
 
 
 def _git_revision(folder: Path) -> str | None:

@@ -21,6 +21,7 @@ from bnuq.methods import method_named
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.history import made_at
+from bnuq.records.identity import compared, in_words
 from bnuq.store.table import Row
 
 _SURE = 3.0  # standard errors that no chance over points explains
@@ -218,6 +219,9 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
     new, old = (str(item.sampling["precision"]) for item in (current, baseline))
     if new != old:
         yield note("other-arithmetic", current=new, baseline=old)
+    others = compared((current, baseline)).items()
+    if settings := [f"{name} {in_words(new)} now, {in_words(old)} in the baseline" for name, (new, old) in others]:
+        yield note("other-settings", settings=settings)
 
 
 def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: GateSettings) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bnuq.config import DataSection, Run, ScoringSection
+from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.findings import listed
 from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
@@ -15,6 +15,7 @@ from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
+from bnuq.records.identity import in_words, settings_of_record, settings_of_result
 from bnuq.store.table import Row
 
 _MOST_NAMED = 8  # missing estimates that a message names
@@ -35,8 +36,8 @@ def check_request_comparable(run: Run, baseline: Result, settings: GateSettings)
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
-    new, old = _as_requested(run, task=baseline.model["task"]), _as_scored(baseline)
-    new, old = new | _promised(run.record(), baseline), old | _promised(baseline.run, baseline)
+    both = settings_of_record(run.record()), settings_of_result(baseline)
+    new, old = (_as_scored(each, baseline) for each in both)
     problems += _other_scoring(new, old, settings)
     for method in baseline.methods:
         addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
@@ -102,8 +103,8 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     yield from _other_numbers(current.sampling, baseline.sampling, settings, of_files=isinstance(current, Scored))
     common = [method for method in current.methods if method in baseline.methods]
     yield from _other_samplers(sampler_settings(current.run), sampler_settings(baseline.run), common, settings)
-    new, old = (_as_scored(result) | _calibrated(result, common) for result in (current, baseline))
-    new, old = new | _promised(current.run, baseline), old | _promised(baseline.run, baseline)
+    results = current, baseline
+    new, old = (_as_scored(settings_of_result(each), baseline) | _calibrated(each, common) for each in results)
     if all("tau" in result.methods[result.first].sets["test"].estimates for result in (current, baseline)):
         new["calibrate"], old["calibrate"] = (
             "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
@@ -154,27 +155,19 @@ def _other_samplers(
     yield from (sampler_keys[key] for key in sorted(sampler_keys))
 
 
-def _as_scored(result: Result) -> dict[str, Any]:
-    """The settings that estimates of a metric were computed with."""
-    scoring = _of_task(result.run, task=result.model["task"])
-    return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
-
-
-def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
-    """The settings that a regression is scored by; of a segmentation the value of the
-    pixels that are not scored."""
+def _as_scored(settings: Mapping[str, Any], baseline: Result) -> dict[str, Any]:
+    """Those of all settings that estimates of the baseline's task are computed with: those that a regression is scored
+    by, of a segmentation the value of the pixels that are not scored; and those of its promise, if it made one."""
+    task = baseline.model["task"]
+    used = {"sampling.mutual_information"}
     if task == "segmentation":
-        return {"ignore": run.get("data", {}).get("ignore", DataSection().ignore)}
-    scoring = run.get("scoring", {})
-    others = "set_coverage", "shift_window", "shift_loss"  # which no metric depends on
-    return {key: value for key, value in scoring.items() if task == "regression" and key not in others}
-
-
-def _promised(run: Mapping[str, Any], baseline: Result) -> dict[str, Any]:
-    """The risk and the confidence of the promise of a run, if the baseline has one."""
-    if baseline.certification is None:
-        return {}
-    return {key: run.get("certificate", {}).get(key, "not given") for key in ("risk", "confidence")}
+        used |= {"data.ignore"}
+    if task == "regression":  # no metric depends on the others
+        others = "set_coverage", "shift_window", "shift_loss"
+        used |= {name for name in settings if name.startswith("scoring.") and not name.endswith(others)}
+    if baseline.certification is not None:
+        used |= {name for name in settings if name.startswith("certificate.")}
+    return {name.partition(".")[2]: settings[name] for name in used}
 
 
 def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
@@ -182,19 +175,14 @@ def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
     nominal coverage; nothing if they have none."""
     if not any(method_named(name).recalibration for name in methods):
         return {}
-    nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
-    return {"calibrate": result.run.get("sampling", {}).get("calibrate"), "set_coverage": nominal}
-
-
-def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
-    """The same settings in a request, if it were of this task."""
-    return {"mutual_information": run.mutual_information, **_of_task(run.record(), task=task)}
+    settings = settings_of_record(result.run)
+    return {"calibrate": settings["sampling.calibrate"], "set_coverage": settings["scoring.set_coverage"]}
 
 
 def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
     for key in sorted(new.keys() | old.keys()):
         if new.get(key) != old.get(key) and not settings.allows("scoring"):
-            now, before = (side.get(key, "the default") for side in (new, old))
+            now, before = (in_words(side.get(key, "the default")) for side in (new, old))
             advice = f"Use the same scoring, or {_allowing('scoring')}."
             yield f"scoring: {key} is {now} now, {before} in the baseline. {advice}"
 

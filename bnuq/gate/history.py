@@ -12,7 +12,7 @@ from bnuq.gate.pairing import difference_of_points, under_one_name
 from bnuq.gate.settings import GateSettings
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.records.history import files_of, made_at
+from bnuq.records.history import copy_of, files_of, made_at
 from bnuq.store.codec import kind_of_result, time_of_result
 
 LAST = 5  # results that a new one is compared with
@@ -43,7 +43,7 @@ def last_results(
         if len(found) == last:
             break
         result = under_one_name(current, read(path, log_likelihoods=False))
-        if why := why_not(current, result, settings):
+        if why := copy_of(result, found) or why_not(current, result, settings):
             left_out[path.name] = why
         else:
             found.insert(0, result)

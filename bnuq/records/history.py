@@ -18,6 +18,13 @@ def made_at(result: Result) -> datetime | None:
         return None
 
 
+def copy_of(result: Result, others: Iterable[Result]) -> str | None:
+    """That a result is a copy of one of the others, in words; None if it is a result of its own."""
+    made = result.provenance, result.seconds  # no two runs take the same time to the last bit
+    original = next((other for other in others if (other.provenance, other.seconds) == made), None)
+    return None if original is None else f"it is a copy of {original.path}"
+
+
 def in_order(results: Iterable[Result]) -> list[Result]:
     """Oldest first. ResultError for a result that does not say when it was made."""
     timed = []

@@ -6,8 +6,6 @@ from bnuq.config import DEFAULT_SAMPLER
 from bnuq.methods import method_named
 from bnuq.records.evaluation import Result
 
-USUAL = "random points, biased variance"
-
 
 def sampler_in_words(result: Result) -> str:
     """How MCBN's mini-batches were drawn; "" if that was as usual, or no method drew any."""

@@ -25,7 +25,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
-from bnuq.records.history import in_order, made_at
+from bnuq.records.history import copy_of, in_order, made_at
 from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
@@ -73,7 +73,8 @@ def trend(results: Iterable[Result], metric: str | None = None) -> Trend:
     a metric that they do not have."""
     *others, last = in_order(results)
     allow = GateSettings(allow=("missing:*",))
-    reasons = [(other, why_not(last, other, allow)) for other in others]
+    later = [(other, [*others[row + 1 :], last]) for row, other in enumerate(others)]
+    reasons = [(other, copy_of(other, after) or why_not(last, other, allow)) for other, after in later]
     kept = (*(other for other, reason in reasons if reason is None), last)
     left_out = tuple((_name(other), reason) for other, reason in reasons if reason is not None)
     if len(kept) < _FEWEST:

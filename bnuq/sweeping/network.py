@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from bnuq.arithmetic import Arithmetic
 from bnuq.config import Run, SweepSection
 from bnuq.data import Points
@@ -14,7 +12,7 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.plan import plan_of
-from bnuq.evaluation.provenance import Stopwatch, behaviour, code_of, content
+from bnuq.evaluation.provenance import Stopwatch, behaviour, identity, surrounding
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
@@ -136,24 +134,10 @@ class SweptNetwork:
 
     def journal(self, work: WorkFolder) -> Journal:
         """The journal of this network's finished parts, keyed by all that determines them except the sizes."""
-        run, pipeline = self.run, self.prepared.pipeline
-        fits = self._validation if self.plan.task.is_regression else None
-        checkpoint_sha256 = self.prepared.loaded.checkpoint.sha256
-        network = behaviour(self.prepared.model, self.prepared.example)
-        facts = {
-            "precision": pipeline.arithmetic.name,
-            "code": code_of(run.arch),
-            "layers": [site.name for site in self.plan.layers],
-            "pipeline": [
-                msgspec.to_builtins(estimate) for estimate in (pipeline.normalize, run.normalize_targets, run.augment)
-            ],
-            "scoring": [msgspec.to_builtins(run.scoring), run.mutual_information, fits and fits.sha256],
-            "draws": [run.seed, self._draw_sets.samples, self._draw_sets.sets],
-        }
-        return work.journal(
-            facts
-            | content(checkpoint_sha256=checkpoint_sha256, network=network, device=pipeline.device, train=self._train)
-        )
+        prepared, sets = self.prepared, {**self.sets, "train": self._train}
+        network, device = behaviour(prepared.model, prepared.example), prepared.pipeline.device
+        facts = identity(self.run, [prepared.loaded], network, sets, device, sweep=self._settings)
+        return work.journal(facts | surrounding(prepared.pipeline))
 
     @property
     def _validation(self) -> Points | None:

@@ -118,7 +118,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             *_on_settings(run, network, uses_batch_noise=lag is not None or pipelines is not None),
         ),
         seconds=watch.seconds(),
-        provenance=provenance(checkpoint=run.checkpoint, device=network.pipeline.device, train=network.train),
+        provenance=provenance(run, device=network.pipeline.device, train=network.train),
         path=run.out,
     )
     write(result, run.out)

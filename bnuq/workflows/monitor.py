@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from bnuq.monitoring import baseline as baselines
 from bnuq.monitoring.features import LAST_LAYER, Watch, features_of
 from bnuq.monitoring.testing import Wealth, absorbed, compared
 from bnuq.progress import Progress, silent
+from bnuq.records.identity import of_inputs
 from bnuq.records.monitor import Baseline, Monitored, Stream, WatchedBlock, read_baseline, read_stream, write
 from bnuq.sampling.digests import fingerprint, is_of
 from bnuq.sampling.outputs import as_logits
@@ -94,10 +96,12 @@ class Session:
         level: float,
         resamples: int,
     ) -> None:
-        self.run, self.resamples = run, resamples
-        self.loaded = network_of(run)
+        self.resamples = resamples
+        self._ignored: tuple[Finding, ...] = ()
+        if baseline is not None:
+            run, self._ignored = _as_its_baseline(run, baseline)
+        self.run, self.loaded = run, network_of(run)
         self._opened: _Opened | None = None
-        self._ignored = () if baseline is None else tuple(_ignored(run, baseline))
         baseline = self._made(_reference(run)) if baseline is None else baseline
         self.baseline = baseline
         self.stream = stream or Stream(
@@ -206,7 +210,7 @@ class Session:
             alarm=stream.alarm,
             findings=(*self.loaded.findings, *opened.findings, *baseline.findings, *self._ignored, *findings),
             seconds=watch.seconds(),
-            provenance=provenance(checkpoint=self.run.checkpoint, device=opened.pipeline.device, train=None),
+            provenance=provenance(self.run, device=opened.pipeline.device, train=None),
         )
 
     def _made(self, reference: Points) -> Baseline:
@@ -237,13 +241,14 @@ class Session:
                 "shape": list(reference.point_shape),
                 "layout": str(reference.layout or ""),
                 "normalize": None if normalize is None else msgspec.to_builtins(normalize),
+                "settings": of_inputs(run.record()),
             },
             reference={"reference": reference.reference, "n": len(reference), "fitted": len(rows), "kept": len(others)},
             blocks=blocks,
             bag=bag,
             seed=run.seed,
             findings=tuple(_on_baseline(run, reference, watch, blocks, len(rows))),
-            provenance=provenance(checkpoint=run.checkpoint, device=pipeline.device, train=None),
+            provenance=provenance(run, device=pipeline.device, train=None),
         )
 
     def _check_form(self, points: Points) -> None:
@@ -312,6 +317,27 @@ def _on_baseline(
     known = {block.name for block in blocks}
     if left_out := [block.name for block in watch.blocks if block.name not in known]:
         yield note("constant-layers", layers=left_out)
+
+
+def _as_its_baseline(run: Run, baseline: Baseline) -> tuple[Run, tuple[Finding, ...]]:
+    """The run with the settings of the baseline that it leaves out, and notes. ResultError for one that it has
+    otherwise; only points that were neither resized nor cropped leave it to a batch how it gets their shape."""
+    known, asked, usual = baseline.inputs.get("settings", {}), of_inputs(run.record()), of_inputs({})
+    shape = ("data.resize", "data.crop", "data.interpolation")
+    open_to = shape if all(known.get(address) is None for address in shape[:2]) else ()
+    others = {name: value for name, value in known.items() if asked.get(name, value) != value and name not in open_to}
+    for name, value in others.items():
+        if asked[name] != usual[name]:
+            raise ResultError(
+                f"{baseline.path or 'the baseline'} was made with {name} = {json.dumps(value)}, and here it is "
+                f"{json.dumps(asked[name])}; expected the same. Leave it out, or make another baseline: --baseline "
+                "FILE with a new name."
+            )
+    taken: dict[str, Any] = {
+        name.partition(".")[2]: tuple(v) if isinstance(v, list) else v for name, v in others.items()
+    }
+    told = [note("monitor-settings-taken", settings=[f"{name} = {json.dumps(v)}" for name, v in others.items()])]
+    return replace(run, **taken), (*(told if taken else ()), *_ignored(run, baseline))
 
 
 def _ignored(run: Run, baseline: Baseline) -> Iterator[Finding]:

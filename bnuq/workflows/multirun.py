@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-import bnuq
 from bnuq.catalogue import distinct
 from bnuq.config import Run, RunOfSeveral, Runs
 from bnuq.errors import BnuqError, RequestError
-from bnuq.evaluation.provenance import behaviour, request_digest, same_behaviour
-from bnuq.evaluation.setup import prepare
+from bnuq.evaluation.planned import checked_run
+from bnuq.evaluation.provenance import Stopwatch, digest_of
 from bnuq.files.content import is_file, sha256_of_file
 from bnuq.files.writing import sole_request, within
 from bnuq.findings import Finding, note, notes, warning
@@ -33,7 +32,8 @@ from bnuq.workflows.queue import queued
 from bnuq.workflows.requests import check_several
 
 # Provenance that runs do not share
-NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
+_OF_REFERENCE = ("reference_sha256", "reference_groups_sha256")
+NOT_SHARED = (*_OF_REFERENCE, "predictions_sha256", "identity", "code", "data", "network", "outputs")
 
 
 @within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))
@@ -55,7 +55,7 @@ def evaluate_several(
     check_several(runs)
     rows, first = [], None
     summaries: list[_RunSummary] = []
-    missing = [single.run for single in runs.all if _existing_result(single.run) is None]
+    missing = [single.run for single in runs.all if not _is_there(single.run)]
     reused = len(runs.all) - len(missing)
     with progress("runs", len(runs.all)) as advance, queued(missing, work) as turns:
         for run_of_series in runs.all:
@@ -116,29 +116,16 @@ def _finished_runs_text(finished: int) -> str:
     return f"\n{several} kept: the same command resumes from here."
 
 
-def _existing_result(run: Run) -> Result | None:
-    """The existing result of `run`, where it is of the same request, network and data; else None."""
+def _is_there(run: Run) -> bool:
+    """Whether the result of `run` exists: of the same identity."""
     if not is_file(run.out):
-        return None
+        return False
     try:
         result = result_file.read(run.out)
-        request = request_digest(run, checkpoint_sha256=sha256_of_file(run.checkpoint))
-        if result.provenance["bnuq"] != bnuq.__version__ or result.provenance.get("request") != request:
-            return None
-        prepared = prepare(run)
-        data = prepared.data
-        if not same_behaviour(result.provenance, behaviour(prepared.model, prepared.example)):
-            return None
+        planned, _ = checked_run(run, Stopwatch())
+        return result.provenance.get("identity") == digest_of(planned.identity)
     except (BnuqError, OSError):  # the evaluation will raise the error
-        return None
-    sets = {"test": data.test, "validation": data.validation, **data.ood}
-    digests = {name: points.sha256 for name, points in sets.items() if points is not None}
-    reference = None if data.train is None else data.train.sha256
-    evaluated = {
-        name: evaluated_set.sha256 for name, evaluated_set in result.sets.items() if evaluated_set.kind != "perturbed"
-    }
-    same_data = evaluated == digests  # those that are perturbed follow from the test set and the request
-    return result if same_data and result.provenance.get("reference_sha256") == reference else None
+        return False
 
 
 _Form = tuple[str, tuple[str, ...], tuple[str, ...]]

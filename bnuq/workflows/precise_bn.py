@@ -130,7 +130,7 @@ def precise_bn(
             *_left_alone(sites),
         ),
         seconds=watch.seconds(),
-        provenance=provenance(checkpoint=run.checkpoint, device=prepared.pipeline.device, train=train),
+        provenance=provenance(run, device=prepared.pipeline.device, train=train),
         path=run.out,
     )
 

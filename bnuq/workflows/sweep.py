@@ -15,7 +15,7 @@ import msgspec
 
 from bnuq.catalogue import distinct
 from bnuq.config import Run, SweepSection
-from bnuq.data import Points
+from bnuq.data import Points, are_grey_files
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation.datasets import RunData, fetch_missing
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError, Worker
@@ -29,6 +29,7 @@ from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Progress, silent
 from bnuq.records import sweep as sweep_file
+from bnuq.records.identity import settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
@@ -147,7 +148,7 @@ def _result(
         ),
         seconds=watch.seconds(),
         provenance=provenance(
-            checkpoint=runs[0].checkpoint,
+            runs[0],
             device=first.prepared.pipeline.device,
             train=first.prepared.data.train,
             arithmetic=networks[0].arithmetic,
@@ -167,16 +168,15 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _shared_data(run: Run, networks: Sequence[SweptNetwork]) -> RunData | None:
-    """The points of an earlier network with the same data, if any."""
-    matching = (network.prepared.data for network in networks if _data_of(network.run) == _data_of(run))
-    return next(matching, None)
-
-
-def _data_of(run: Run) -> tuple[Any, ...]:
-    """All settings that determine the points of a run."""
-    record = run.record()
-    references = {key: record["data"].get(key) for key in ("train", "test", "ood", "validation", "group")}
-    return references, record["options"].get("folders"), run.limit, run.seed, run.data_root
+    """The points of an earlier network, if any, whose request differs in its network alone. Whether grey pictures are
+    read in colour is the network's choice, too."""
+    for network in networks:
+        settings, data = settings_of_record(network.run.record()), network.prepared.data
+        grey = are_grey_files(data.test) or any(finding.code == "grey-as-rgb" for finding in data.findings)
+        others = [name for name, value in settings_of_record(run.record()).items() if value != settings[name]]
+        if not grey and all(name.startswith("model.") for name in others):
+            return data
+    return None
 
 
 def _check_alike(networks: Sequence[SweptNetwork]) -> None:
@@ -189,7 +189,7 @@ def _check_alike(networks: Sequence[SweptNetwork]) -> None:
                 "compared draw by draw."
             )
     for name in sorted({*first.sets, *last.sets, "train"}):
-        pair = [None if (points := value.points_of(name)) is None else points.sha256 for value in (first, last)]
+        pair = [None if (points := value.points_of(name)) is None else points.identity for value in (first, last)]
         if pair[0] != pair[1]:
             subject = "the reference" if name == "train" else f"set {name}"
             raise DataError(

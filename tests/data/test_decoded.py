@@ -60,6 +60,9 @@ def test_resizing_changes_no_digest_and_one_size_no_pixel(mixed, tmp_path):
     np.save(tmp_path / "x.npy", x)
     array = load_points(str(tmp_path / "x.npy"))
     assert fitted(array, Fit(resize=8, crop=(8, 8))).inputs is array.inputs
+    np.testing.assert_array_equal(
+        fitted(array, Fit(resize=10, crop=(8, 8))).inputs[2], Fit(resize=10, crop=(8, 8))(x[2])
+    )
     small = fitted(array, Fit(resize=4))
     assert small.sha256 == array.sha256
     assert small.subset([3, 1]).sha256 == array.subset([3, 1]).sha256

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bnuq.config import Named
-from bnuq.evaluation import provenance
 from bnuq.files.content import sha256_of_file
+from bnuq.trust import code_of
 
 
 def test_code_is_the_named_file_and_all_that_it_imports_from_its_folder(tmp_path: Path):
@@ -21,9 +20,9 @@ def test_code_is_the_named_file_and_all_that_it_imports_from_its_folder(tmp_path
     imported = [package / name for name in ("__init__.py", "acts.py", "scale.py")]
 
     def code(arch: str) -> list[str]:
-        return provenance.code_of(Named(arch, tmp_path))
+        return code_of(arch, tmp_path)
 
     assert code("net.py:net") == sorted(map(sha256_of_file, [tmp_path / "net.py", *imported]))
     assert code("parts.acts:act") == sorted(map(sha256_of_file, imported))
-    assert code("torchvision:resnet18") == code("absent.py:net") == provenance.code_of(None) == []
+    assert code("torchvision:resnet18") == code("absent.py:net") == []
     assert code("broken.py:net") == [sha256_of_file(tmp_path / "broken.py")]

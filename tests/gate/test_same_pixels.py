@@ -78,10 +78,8 @@ def test_a_comparison_names_what_is_ignored_and_the_classes() -> None:
     results = {"a": of_pixels(), "b": of_pixels(("road", "tree"), ignore=11)}
     differing = {each.what: dict(each.values) for each in compared(results) if each.differs}
     assert differing == {
-        "ignore": {"a": "255", "b": "11"},
+        "data.ignore": {"a": "255", "b": "11"},
         "classes of pixels": {"a": "road, car", "b": "road, tree"},
     }
-    alike = {each.what: each.values["a"] for each in compared({"a": results["a"], "b": of_pixels(ignore=255)})}
-    assert alike["ignore"] == "255"
     of_points = replace(results["b"], model={**results["b"].model, "task": "classification"})
     assert not {"ignore", "classes of pixels"} & {each.what for each in compared({"a": of_points, "b": of_points})}

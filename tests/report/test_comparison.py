@@ -64,8 +64,8 @@ def test_settings_that_differ_come_first_with_who_has_what(four_methods, another
     results = {"a": four_methods, "b": another, "c": four_methods}
     *differing, shared = settings_of(results)
     assert differing == [
-        "seed: 0 in a and c; 1 in b.",
         "methods: deterministic mcbn mcdo mcbn+mcdo in a and c; deterministic mcbn in b.",
+        "seed: 0 in a and c; 1 in b.",
     ]
     assert shared.startswith("The same in all: checkpoint model.pt; test ") and "; b 16;" in shared
     assert "seed" not in shared
@@ -89,7 +89,7 @@ def test_another_pipeline_and_another_checkpoint_are_differences(four_methods) -
     model = {**four_methods.model, "sha256": "0" * 64, "path": "/there/other.pt"}
     changed = replace(four_methods, run={**four_methods.run, "data": data}, model=model)
     differences = {each.what: each.values["b"] for each in compared({"a": four_methods, "b": changed}) if each.differs}
-    assert differences == {"checkpoint": "other.pt", "augment": "pad 4, flip yes"}
+    assert differences == {"checkpoint": "other.pt", "data.augment": "pad 4, flip yes"}
 
 
 def test_estimates_on_other_points_are_said_to_be(four_methods) -> None:

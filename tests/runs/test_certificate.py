@@ -287,7 +287,7 @@ def test_another_promise_or_none_cannot_be_compared(place: Path, result: Result)
     with pytest.raises(ResultError, match=r"scoring: risk is 0\.2 now, 0\.1 in the baseline"):
         check(other, result)
     without = evaluated(place, "without")
-    with pytest.raises(ResultError, match=r"risk is not given now(.|\n)*certified_coverage"):
+    with pytest.raises(ResultError, match=r"risk is none now(.|\n)*certified_coverage"):
         check(without, result)
     assert check(result, without).passed
 

@@ -577,9 +577,6 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(interrupted: Path) -> N
 def test_parts_of_another_request_are_left(interrupted: Path, changed: dict[str, Any]) -> None:
     runs, settings = request(interrupted, (8, 16))
     record = sweep([replace(run, **changed) for run in runs], settings)
-    if "layers" in changed:  # of this network, the only one: under another name it is the same request
-        assert values_of(record, "sweep-continued")["parts"] == 6  # 2 of the draws and one of the points at each size
-        return
     assert "sweep-continued" not in noted(record)
 
 

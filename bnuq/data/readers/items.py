@@ -84,7 +84,8 @@ class DatasetItems:
         return channels > 1, (height, width)
 
     def content(self, index: int) -> bytes:
-        return self.item(index, None).tobytes()
+        point, label = self.parts(index)
+        return np.asarray(point.inputs[0]).tobytes() + (b"" if label is None else label.tobytes())
 
     def listed(self, index: int) -> bytes:
         return f"{index}\n".encode()

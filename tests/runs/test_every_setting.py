@@ -292,10 +292,8 @@ def test_units_of_another_value_are_not_taken(root: Path, place: str) -> None:
     assert_same(evaluated(written(root, network), lines, f"mixed.{place}"), undisturbed(root, place))
 
 
-SHARED = ["data.target", "data.classes", "data.resize", "data.crop", "data.interpolation"]  # whatever they are
-BY_KEY = pytest.mark.xfail(reason="sweep key", strict=True)
 SWEPT = [
-    pytest.param(*case.values, marks=[*case.marks, *([BY_KEY] if case.values[0] in SHARED else [])])
+    case
     for case in at_night.but(DAILY, FIELDS)
     if network_and_lines(case.values[0])[0] != "pixels" and not case.values[0].startswith("options.")
 ]

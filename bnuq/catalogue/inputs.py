@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from bnuq.findings import Catalogue, Entry, joined
 
@@ -32,7 +33,22 @@ def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
 INPUTS: Catalogue = {
     # predictions of other software
     "predictions-found": Entry(
-        lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
+        lambda file, of, found, shape, roles=None: (
+            f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
+            + "".join(f" · {role} {joined(names)}" for role, names in (roles or {}).items() if role != "predictions")
+        )
+    ),
+    "probabilities-rounded": Entry(
+        lambda file, scale, off: (
+            f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "
+            "and what is below 0 or above 1 by rounding is 0 or 1"
+        )
+    ),
+    "paired-by-ids": Entry(
+        lambda column, files, moved: (
+            f"rows of {joined([Path(file).name for file in files])} are paired by {column}, "
+            + ("in another order" if moved else "which is in one order")
+        )
     ),
     "labels-found": Entry("labels are {found} in {file}"),
     "columns-by-name": Entry(

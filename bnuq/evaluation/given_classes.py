@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data import Points
+from bnuq.data.readers.columns import texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation.given import GivenSet
@@ -116,8 +117,8 @@ def _order(
 def _named(given: GivenSet, labels: NDArray[Any], count: int) -> _Named:
     """The names of all `count` classes; of two, the column of one names the other by the labels, where these do."""
     names = given.classes
-    if len(names) == 1 and count == 2 and labels.ndim == 1 and labels.dtype.kind not in "fiub":
-        others = [text for text in np.unique(labels).tolist() if text != names[0]]
+    if len(names) == 1 and count == 2 and labels.ndim == 1:
+        others = [text for text in {*texts_of(labels).tolist()} if text != names[0]]
         names = (others[0], names[0]) if len(others) == 1 else ()
     return _Named(given, names if 1 < count == len(names) == len({*names}) else ())
 

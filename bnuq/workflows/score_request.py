@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bnuq.catalogue import distinct
 from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
@@ -87,8 +88,20 @@ def in_memory(values: Any, name: str) -> Source:
     if isinstance(values, str | Path | Columns):
         return values
     if isinstance(values, Mapping) or hasattr(values, "columns"):
-        return Columns(f"{name} (in memory)", {str(key): np.asarray(values[key]) for key in values})
-    return Columns(f"{name} (in memory)", {"": np.asarray(values)})
+        return Columns(f"{name} (in memory)", {str(key): _array(values[key]) for key in values})
+    return Columns(f"{name} (in memory)", {"": _array(values)})
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Numbers, or texts as objects; a list of L arrays (n, 2), as scikit-learn has of L labels, is (n, L)."""
+    if isinstance(values, list) and values and all(getattr(each, "shape", ())[1:] == (2,) for each in values):
+        values = np.stack([each[:, 1] for each in values], axis=-1)
+    array = np.asarray(values)
+    if array.dtype.kind in "fiub":
+        return array
+    return np.array(["" if each is None or each != each else str(each) for each in array.flat], object).reshape(
+        array.shape
+    )
 
 
 def sets_named(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -120,12 +133,13 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
     first = next(iter(files.values()))
     if (other_groups := groups_file(section, first)) is not None:
-        section = msgspec.structs.replace(section, groups=None)  # of other sets, what stands beside their predictions
+        column = str(section.groups).rpartition(":")[2]  # of other sets, what stands beside their predictions
+        section = msgspec.structs.replace(section, groups=None, ignore=(*section.ignore, column))
     truth = truth_of(request.labels, first, section)
-    task = task_of(truth, first, section.task)
+    task = task_of(truth, first, section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, section, task, len(truth.values))
+        sets = given_sets(columns, section, task, len(truth.values), truth.of_classes, truth.label_in(columns))
         sets.pop(VALIDATION, None)  # whose labels the file cannot hold
         sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
         for ood, sources in request.ood.items():
@@ -134,17 +148,18 @@ def loaded_of(request: ScoreRequest) -> Loaded:
                     f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
                     f"{len(files)}; expected one for each, in their order. Another set has another name."
                 )
-            sets[ood] = with_groups(given_set(columns_at(sources[number])[0], section, task), section)
+            other = given_set(
+                columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"]
+            )
+            sets[ood] = with_groups(other, section)
         if request.validation and len(request.validation) != len(files):
             raise RequestError(
                 f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
             )
         if request.validation:
-            sets[VALIDATION] = given_set(columns_at(request.validation[number])[0], section, task)
-        given[name] = {
-            set_: _as_asked(of if set_ == VALIDATION else of.with_scores(section.scores), section)
-            for set_, of in sets.items()
-        }
+            other = columns_at(request.validation[number])[0]
+            sets[VALIDATION] = given_set(other, section, task, classes=truth.of_classes, like=sets["test"])
+        given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
     _check_alike(given, files)
@@ -169,11 +184,6 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
-
-
-def _as_asked(given: GivenSet, section: ScoreSection) -> GivenSet:
-    """The predictions as the request says what they are."""
-    return given if section.outputs is None else replace(given, kind=section.outputs)
 
 
 def _in_one_order(

@@ -427,7 +427,9 @@ def test_rows_matched_by_ids_keep_their_groups_and_scores(named: str | None, tmp
         {name: np.mean((P.argmax(1) == LABELS)[name == SITE]) for name in ("siteA", "siteB", "siteC")}
     )
     np.testing.assert_array_equal(scored.methods["p"].sets["test"].points["score:mine"], mine)
-    assert "is neither a file nor a column" in refusal(tmp_path / "p.npz", tmp_path / "y.npz", groups="ward")
+    assert "is neither a file nor a column" in refusal(
+        tmp_path / "p.npz", tmp_path / "y.npz", groups="ward", scores=["mine"]
+    )
 
 
 def test_ood_sets_have_the_groups_of_their_files() -> None:
@@ -639,7 +641,9 @@ def test_columns_are_ood_scores_of_ones_own(tmp_path: Path) -> None:
     )
     verdict = bnuq.check(changed, scored)
     assert [each.score for each in verdict.comparisons if each.outcome == "worse"].count("score:my_score") >= 3
-    assert "has no array or column 'mine'" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", scores=("mine",))
+    assert "1 column has no role" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", scores=("mine",))
+    left = {"scores": ("mine",), "ignore": ("my *",)}
+    assert "has no array or column 'mine'" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", **left)
     assert "no finite number in row 0" in refusal({"m": {"p": P, "mine": np.full(N, np.nan)}}, LABELS, scores=("mine",))
     assert "of shape (3,)" in refusal({"m": {"p": P, "mine": np.zeros(3)}}, LABELS, scores=("mine",))
 

@@ -33,10 +33,16 @@ def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
 INPUTS: Catalogue = {
     # predictions of other software
     "predictions-found": Entry(
-        lambda file, of, found, shape, roles=None: (
-            f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
-            + "".join(f" · {role} {joined(names)}" for role, names in (roles or {}).items() if role != "predictions")
-        )
+        lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
+    ),
+    "hard-predictions-agree": Entry("{method}: its {points} hard predictions are the classes of the largest values"),
+    "hard-predictions-differ": Entry(
+        "{method}: {count} of {points} hard predictions are not the class of the largest value, which is scored.",
+        "Was another threshold used, or are the columns in another order (--classes)? If not, leave them out: --ignore.",
+    ),
+    "hard-predictions-unknown": Entry(
+        "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
+        "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
     "probabilities-rounded": Entry(
         lambda file, scale, off: (
@@ -62,6 +68,19 @@ INPUTS: Catalogue = {
             f"{joined(files)}: the columns have no names of classes, and are taken in this order: "
             f"{_numbered(enumerate(names))}"
         )
+    ),
+    "classes-by-order": Entry(
+        lambda names, alphabet: (
+            f"the columns have no names: column 1 is class {names[0]}{', the first in the alphabet' * alphabet}, column 2 "
+            f"class {names[1]}{', …' * (len(names) > 2)}. For another order: --classes NAME,NAME"
+        )
+    ),
+    "classes-in-another-order": Entry(
+        lambda names, right, order, better: (
+            f"{right:.1%} of the predictions are right if the columns are the classes {joined(names)}, and {better:.1%} "
+            f"if they are {joined(order)}."
+        ),
+        "Say which class each column is: --classes NAME,NAME, in the order of the columns.",
     ),
     "labels-numbered": Entry(
         lambda names: (

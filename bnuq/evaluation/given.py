@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bnuq import tasks
 from bnuq.config import ScoreSection
-from bnuq.data.readers.columns import Columns
+from bnuq.data.readers.columns import Columns, texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation import roles as named
@@ -22,7 +22,7 @@ from bnuq.metrics.registry import own_score
 from bnuq.shapes import Float
 from bnuq.tasks import Task
 
-Kind = Literal["logits", "probabilities", "log_probabilities", "means", "gaussian", "quantiles"]
+Kind = Literal["logits", "probabilities", "log_probabilities", "confidences", "means", "gaussian", "quantiles"]
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _ROUNDING = 1e-6  # below 0, or above 1, of a single probability
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
@@ -38,8 +38,9 @@ class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
     `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them, `roles`
-    the columns of the file by what they are, `hard` the one of hard predictions. Probabilities sum to `scale` to within
-    its `tolerance`-fold, and were seen to be `off` by as much."""
+    the columns of the file by what they are, `hard` the hard predictions beside them, as texts, or, if that `is_right`,
+    whether they are right, as `right` says in numbers. Probabilities sum to `scale` to within its
+    `tolerance`-fold, and were seen to be `off` by as much."""
 
     columns: Columns
     values: NDArray[Any]
@@ -51,10 +52,12 @@ class GivenSet:
     scores: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
     group: NDArray[Any] | None = None
     roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    hard: str | None = None
+    hard: NDArray[Any] | None = None
     scale: float = 1.0
     tolerance: float = TOLERANCE
     off: float = 0.0
+    is_right: bool = False
+    right: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return self.values.shape[1]
@@ -74,7 +77,10 @@ class GivenSet:
         sigma = None if self.sigma is None else self.sigma[:, rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
         group = None if self.group is None else self.group[rows]
-        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group)
+        hard, right = (None if of is None else of[rows] for of in (self.hard, self.right))
+        return replace(
+            self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, hard=hard, right=right
+        )
 
     def with_scores(self, names: Sequence[str]) -> GivenSet:
         """These predictions with the scores in the columns of these names; DataError where one is not a number of each
@@ -106,7 +112,7 @@ class GivenSet:
         for start in range(0, len(self), step):
             rows = slice(start, start + step)
             values = self.values[:, rows].astype(np.float64)
-            if self.kind == "probabilities":
+            if self.kind in ("probabilities", "confidences"):
                 values = values / self.scale
                 values[(values < 0) & (values >= -_ROUNDING)] = 0
                 values[(values > 1) & (values <= 1 + _ROUNDING)] = 1
@@ -120,7 +126,7 @@ class GivenSet:
             yield self._outputs(values, rows, task)
 
     def _outputs(self, values: NDArray[Any], rows: slice, task: Task) -> NDArray[Any]:
-        if self.kind == "probabilities":
+        if self.kind in ("probabilities", "confidences"):
             return as_logits(values, several_labels=not task.classifies_points)
         if self.sigma is not None:
             sigma = self.sigma[0, rows].astype(np.float64)
@@ -148,7 +154,7 @@ def wrong_values(
     allowed = ~np.isnan(values) & (values < np.inf) if kind in ("logits", "log_probabilities") else np.isfinite(values)
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
-    if kind == "probabilities":
+    if kind in ("probabilities", "confidences"):
         checks.append(((values < 0) | (values > 1 + tolerance), "probabilities, from 0 to 1"))
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
@@ -197,13 +203,20 @@ def given_set(
     elif task.is_regression:
         given, names = _of_regression(columns, roles, points)
     else:
-        given, names = _of_classes(columns, roles, section, task, points, classes, like)
+        given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
     rest = [name for name in columns.values if name not in roles and name not in names]
     if rest and not asked:
         raise named.without_role(columns, rest)
+    if given.kind == "confidences":
+        [of] = names[1:] or [None]
+        if of is not None:
+            is_right = roles[of] == "correct"
+            given = replace(given, hard=texts_of(columns[of]), is_right=is_right)
+            roles, names = roles | {of: "correct" if is_right else "hard"}, names[:1]
     hard = [name for name, role in roles.items() if role == "hard" and name not in names and columns[name].ndim == 1]
-    used = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
-    return replace(given, roles=used, hard=hard[0] if len(hard) == 1 and not task.is_regression else None)
+    if len(hard) == 1 and not task.is_regression and given.hard is None:
+        given = replace(given, hard=texts_of(columns[hard[0]]))
+    return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
 
 
 def _as_asked(
@@ -234,6 +247,7 @@ def _of_classes(
     points: int | None,
     classes: AbstractSet[str],
     like: GivenSet | None,
+    label: str | None,
 ) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
     sources: list[tuple[list[str], Kind | None, tuple[str, ...]]] = []
@@ -255,6 +269,9 @@ def _of_classes(
             by_labels = numeric
         if len(by_labels) > 1 and (by_labels is numeric or {*map(_as_class, by_labels)} >= classes):
             sources.append((by_labels, None, tuple(map(str.strip, by_labels))))
+    if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
+        values = np.stack([1 - (confidence := _numbers(columns, pair[0])), confidence], axis=-1)[None]
+        return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
     if not sources:
         sources += [([name], None, ()) for name, role in roles.items() if role == "score"]
     if len(sources) > 1:
@@ -267,6 +284,44 @@ def _of_classes(
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
     return _of_array(columns, names, task, points, section.outputs or kind or (like and like.kind), of), names
+
+
+def _pair(
+    columns: Columns, roles: Mapping[str, str], classes: AbstractSet[str], like: GivenSet | None, label: str | None
+) -> list[str] | None:
+    """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
+    none, or where a score is the probability of class 1. DataError where it may be either."""
+    of = {
+        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
+        for role in ("confidence", "score", "hard", "correct", "labels")
+    }
+    confidence, hard = of["confidence"] or of["score"], of["hard"]
+    if len(confidence) != 1:
+        return None
+    name, own = confidence[0], [each for each in of["labels"] if each != label]
+    if like is not None and like.kind == "confidences" and not (hard or of["correct"]):
+        return [name]
+    if not classes or (of["correct"] and not hard and of["confidence"]):
+        return [name, *of["correct"]] if of["correct"] else None
+    if len(hard or own) != 1:
+        if not named.is_numeric(columns[label]) if label in columns.values else of["confidence"]:
+            raise DataError(
+                f"{columns.source}: {name!r} is the probability of a class that no column names. If {label!r} is the "
+                "prediction, as of a pipeline of Hugging Face, name the true labels: --labels FILE:COLUMN; else call "
+                "the columns of the classes by these, such as prob_cat."
+            )
+        return None
+    if of["score"] and hard:
+        texts, values = texts_of(columns[hard[0]]), _numbers(columns, name)
+        found = sorted({*texts.tolist()} | classes)
+        if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
+            return None
+        if values.min() < 1 / len(found):
+            raise DataError(
+                f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in "
+                f"{hard[0]!r}, nor their confidence. Take it for the probability: --columns {name}; or call it conf."
+            )
+    return [name, (hard or own)[0]]
 
 
 def _as_class(name: str) -> str:

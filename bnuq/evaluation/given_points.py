@@ -22,7 +22,7 @@ from bnuq.evaluation.given import GivenSet
 from bnuq.evaluation.roles import class_columns, is_numeric, matching, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.shapes import Int64
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
@@ -44,15 +44,18 @@ class Truth:
     classes: tuple[str, ...] = ()
     columns: Columns | None = None
     name: str | None = None
+    is_right: bool = False  # whether predictions are right, and no labels
 
     @property
     def of_classes(self) -> frozenset[str]:
         """The names of the classes that occur, whole numbers without a fraction."""
-        return frozenset(texts_of(self.values).tolist()) if self.values.ndim == 1 else frozenset()
+        has_classes = self.values.ndim == 1 and not self.is_right
+        return frozenset(texts_of(self.values).tolist()) if has_classes else frozenset()
 
     def label_in(self, columns: Columns) -> str | None:
         """The column of the labels, if it is of this file."""
-        return self.name if self.columns is not None and columns.source == self.columns.source else None
+        is_here = self.columns is not None and columns.source == self.columns.source and not self.is_right
+        return self.name if is_here else None
 
 
 def columns_at(source: Source) -> tuple[Columns, str | None]:
@@ -72,6 +75,11 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     """The labels of a request, which may stand beside the first predictions; DataError if there are none."""
     if labels is None:
         if (name := _label_of(first, section)) is None:
+            roles = roles_of(first, section)
+            right = [name for name in roles if roles[name] == "correct"]
+            if len(right) == 1 and {"confidence", "score"} & {*roles.values()}:
+                truth = _truth(first, right[0], section)
+                return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
             raise DataError(
                 f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
                 + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
@@ -142,6 +150,8 @@ def _id_names(columns: Columns, section: ScoreSection, label: str | None = None)
 def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
     """The task by the labels: a regression for fractions, several labels for columns of 0 and 1; and a regression
     beside quantiles, or a mean. DataError where numbers may be targets as well as classes."""
+    if truth.is_right:
+        return CLASSIFICATION
     if section.task is not None:
         return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[section.task]
     values, roles = truth.values, roles_of(first, section, truth.label_in(first))
@@ -191,6 +201,8 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
         findings = (note("ids-in-one-file", file=Path(truth.source if truth.ids is not None else source).name),)
     own = _label_of(columns, section)
+    if own in given.roles.get("hard predictions", ()):
+        own = None
     if own is not None and source != truth.source and pair is None and len(columns[own]) == len(truth.values):
         comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
         differing = texts_of(columns[own]) != texts_of(truth.values) if comparable else np.zeros(1, bool)
@@ -201,6 +213,54 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
                 f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN)."
             )
     return given, findings
+
+
+def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
+    """1 for a prediction that is right, 0 for one that is wrong; DataError for what says neither."""
+    words = {"1": 1, "true": 1, "yes": 1, "right": 1, "correct": 1}
+    words |= {"0": 0, "false": 0, "no": 0, "wrong": 0, "incorrect": 0}
+    texts = [text.strip().lower() for text in texts_of(values).tolist()]
+    if unknown := [text for text in texts if text not in words]:
+        raise DataError(
+            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right: 0, 1."
+        )
+    return np.array([words[text] for text in texts])
+
+
+def judged(given: GivenSet, truth: Truth) -> GivenSet:
+    """Confidences with whether each prediction is right; other predictions as they are. DataError where that is not
+    known, and where predictions without a name of their own are all right."""
+    source, hard = given.columns.source, given.hard
+    if given.kind != "confidences":
+        return given
+    if hard is None:
+        raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
+    right = _is_right(hard, source, "correct") if given.is_right else (hard == texts_of(truth.values)) * 1
+    if right.all() and _label_of(given.columns, ScoreSection()) in given.roles.get("hard predictions", ()):
+        raise DataError(
+            f"{source}: its labels are those of {truth.source} throughout. If they are the predictions, call them "
+            "prediction; if not, the file does not say of what its scores are."
+        )
+    return replace(given, right=right)
+
+
+def compared(given: GivenSet, classes: Sequence[str], method: str) -> Iterator[Finding]:
+    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not."""
+    if given.hard is None or given.right is not None or given.is_of_samples:
+        return
+    names = [str(name) for name in classes] or [*map(str, range(given.values.shape[2]))]
+    numbers = {name: number for number, name in enumerate(names)}
+    hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
+    if (unknown := np.flatnonzero(hard < 0)).size:
+        word = str(given.hard[unknown[0]])[:50]
+        yield warning("hard-predictions-unknown", method=method, word=word, classes=names[:20])
+        return
+    values = given.values[0]
+    count = int((np.take_along_axis(values, hard[:, None], axis=1)[:, 0] < values.max(-1)).sum())
+    if count:
+        yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
+    else:
+        yield note("hard-predictions-agree", method=method, points=len(hard))
 
 
 def _pairing(columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[str, str] | None:
@@ -374,10 +434,7 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
     """Notes on what was taken for the predictions and the labels, and on what was done to the numbers."""
     for name, given in sets.items():
         file = Path(given.columns.source).name
-        roles = {role: [*columns] for role, columns in given.roles.items()}
-        yield note(
-            "predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape), roles=roles
-        )
+        yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

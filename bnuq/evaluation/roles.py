@@ -92,6 +92,7 @@ IN_WORDS = {
     "ids": "ids",
     "groups": "groups",
     "hard": "hard predictions",
+    "correct": "correctness",
     "own score": "scores",
     "ignored": "ignored",
 }

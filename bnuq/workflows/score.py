@@ -24,6 +24,7 @@ from bnuq.evaluation.given_points import Source
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer
+from bnuq.evaluation.tasks.given_pairs import PairScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
 from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import TaskScorer
@@ -146,7 +147,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         name: _FileSubject(
             run,
             ScoringPlan(loaded.task, loaded.outputs, (methods[name],)),
-            loaded.points,
+            {set_: _judged(points, loaded.given[name].get(set_)) for set_, points in loaded.points.items()},
             _scorer(run, loaded, loaded.given[name]["test"]),
             samples=loaded.given[name]["test"].samples,
         )
@@ -178,6 +179,11 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _judged(points: Points, given: GivenSet | None) -> Points:
+    """The points with whether each prediction of this file is right, where that takes the place of labels."""
+    return points if given is None or given.right is None else replace(points, targets=given.right)
 
 
 def _impossible(loaded: Loaded) -> Iterator[Finding]:
@@ -212,6 +218,8 @@ def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
             return RegressionScorer(run, None, loaded.outputs)
         return DistributionScorer(run, None, loaded.outputs, levels=given.levels)
     run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
+    if given.kind == "confidences":
+        return PairScorer(run, 2, tuple(test.classes or ()))
     if not loaded.task.classifies_points:
         return MultilabelScorer(run, 2, names_of(test, loaded.outputs))
     return ClassificationScorer(run, loaded.outputs, tuple(test.classes or ()))
@@ -228,6 +236,7 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
             "sha256": _digest(source),
             "samples": loaded.given[name]["test"].samples if loaded.given[name]["test"].is_of_samples else 1,
             "outputs": loaded.given[name]["test"].kind,
+            "roles": {role: [*columns] for role, columns in loaded.given[name]["test"].roles.items()},
         }
         for name, source in request.predictions.items()
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,15 @@ from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.given import GivenSet, given_set, given_sets
-from bnuq.evaluation.given_classes import check_numbers, in_one_order
+from bnuq.evaluation.given_classes import check_numbers, in_one_order, order_findings
 from bnuq.evaluation.given_points import (
     Source,
     Truth,
     columns_at,
+    compared,
     grouped,
     groups_file,
+    judged,
     labelled_points,
     matched,
     read_notes,
@@ -172,10 +174,18 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
         labels = grouped(labels, of_set, other_groups, section, is_test=name == "test")
+        for of_file in given.values():
+            of_file[name] = judged(of_file[name], labels)
+        if sets[name].kind == "confidences":
+            labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = labelled_points(labels, sets[name], task, name=name, classes=classes)
+        if name == "test" and task.classifies_points and not classes and sets[name].kind != "confidences":
+            findings += order_findings(points[name], sets[name])
         classes = points["test"].classes or ()
-        if task.classifies_points and not (section.classes or truth.classes):
+        if task.classifies_points and not (section.classes or truth.classes or sets[name].kind == "confidences"):
             findings += check_numbers(points[name], labels.values, sets[name])
+    for method, of_file in given.items():
+        findings += compared(of_file["test"], classes, method) if task.classifies_points else ()
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
     if section.held_out is not None:

@@ -37,7 +37,7 @@ INPUTS: Catalogue = {
     ),
     "hard-predictions-agree": Entry("{method}: its {points} hard predictions are the classes of the largest values"),
     "hard-predictions-differ": Entry(
-        "{method}: {count} of {points} hard predictions are not the class of the largest value, which is scored.",
+        "{method}: {count} of {points} hard predictions are not the class of the largest value.",
         "Was another threshold used, or are the columns in another order (--classes)? If not, leave them out: --ignore.",
     ),
     "hard-predictions-unknown": Entry(
@@ -71,14 +71,14 @@ INPUTS: Catalogue = {
     ),
     "classes-by-order": Entry(
         lambda names, alphabet: (
-            f"the columns have no names: column 1 is class {names[0]}{', the first in the alphabet' * alphabet}, column 2 "
-            f"class {names[1]}{', …' * (len(names) > 2)}. For another order: --classes NAME,NAME"
+            f"the columns have no names: column 1 is class {names[0]}{', the first in the alphabet' * alphabet}, "
+            f"column 2 class {names[1]}{', …' * (len(names) > 2)}. For another order: --classes NAME,NAME"
         )
     ),
     "classes-in-another-order": Entry(
         lambda names, right, order, better: (
-            f"{right:.1%} of the predictions are right if the columns are the classes {joined(names)}, and {better:.1%} "
-            f"if they are {joined(order)}."
+            f"{right:.1%} of the predictions are right if the columns are the classes {joined(names)}, and "
+            f"{better:.1%} if they are {joined(order)}."
         ),
         "Say which class each column is: --classes NAME,NAME, in the order of the columns.",
     ),

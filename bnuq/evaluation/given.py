@@ -141,9 +141,9 @@ class GivenSet:
 
 def as_logits(p: Float[np.ndarray, "sample point output"], *, several_labels: bool) -> NDArray[Any]:
     """Probabilities as logits: normalised log-probabilities of classes, or the log-odds of labels."""
-    log_p = np.log(p.clip(_LOWEST))
+    log_p = np.log(np.where(p > 0, p, _LOWEST))
     if several_labels:
-        return log_p - np.log((1 - p).clip(_LOWEST))
+        return log_p - np.log(np.where(p < 1, 1 - p, _LOWEST))
     return log_p - np.log(p.sum(-1, keepdims=True))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -302,6 +303,30 @@ def _rows_by_id(
             )
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids[order], wanted)]
+
+
+def shared_findings(
+    test: Points, validation: Points, given: Sequence[GivenSet], risk: float | None
+) -> Iterator[Finding]:
+    """A warning about points in both sets: of one id, or, without ids, of one row of predictions, where rows tell
+    points apart. RequestError where they shall carry a promise."""
+    if test.names is not None and validation.names is not None:
+        shared = len({*test.names} & {*validation.names})
+    else:
+        rows = [Counter(row.tobytes() for row in of.values[0]) for of in given]
+        single = [{row for row, count in of.items() if count == 1} for of in rows]
+        shared = len(single[0] & single[1])
+        if min(map(len, single)) < 0.9 * min(len(test), len(validation)) or shared <= 0.01 * len(validation):
+            return
+    if shared and risk is not None:
+        what = "ids" if test.names is not None and validation.names is not None else "rows of predictions"
+        raise RequestError(
+            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in the "
+            "test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids only "
+            "number the rows of a file: --ignore COLUMN.)"
+        )
+    if shared:
+        yield warning("validation-in-test", shared=shared, points=len(validation), test=test.reference)
 
 
 def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, classes: Sequence[str]) -> Points:

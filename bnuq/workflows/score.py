@@ -32,6 +32,7 @@ from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
+from bnuq.files.writing import sole_request
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
@@ -40,6 +41,8 @@ from bnuq.records.evaluation import EvaluatedSet, Scored
 from bnuq.workflows.score_request import Loaded, ScoreRequest, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
+_RANKING = {"predictive_entropy", "expected_entropy", "least_confidence", "max_probability", "energy", "max_logit"}
+_STEPS = 2.0**36  # of a mantissa that points are ranked by
 _FEW = 20  # validation points, below which what is fitted to them is not to be trusted
 
 
@@ -56,7 +59,7 @@ class _FileSubject(ScoredSubject):
 class _FileScoring(MethodScoring):
     """Scores the predictions of one file on every set."""
 
-    def __init__(self, subject: ScoredSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
+    def __init__(self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
         self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
         self._weights = subject.weights(self.method, 1)
 
@@ -80,16 +83,30 @@ class _FileScoring(MethodScoring):
                     of_view.add(reduction.arrays())
                 reductions, start = [scoring.reduction(view, first) for view in views], first
         return [
-            scoring.scores(view, scoring.reduction(view), of_view)
+            self._with_ties(scoring.scores(view, scoring.reduction(view), of_view))
             for view, of_view in zip(views, gathered, strict=True)
         ]
+
+    def _with_ties(self, scores: SetScores) -> SetScores:
+        """The scores of points to some digits fewer: those of equal predictions differ in the last by the order of the
+        classes. Of samples all digits stay, as replicates are of them."""
+        rounded = dict(scores.points)
+        for name in rounded.keys() & _RANKING if self._subject.samples == 1 else ():
+            mantissa, exponent = np.frexp(rounded[name])
+            rounded[name] = np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent)
+        return replace(scores, points=rounded)
 
 
 def score(request: ScoreRequest) -> Scored:
     """Score the predictions of `request`, write the result file, and return the result. BnuqError with one message
     where that cannot be done; the file is then not touched."""
-    started = datetime.now(UTC)
     evaluation_file.check_replaceable(request.out)
+    with sole_request(request.out, request.record()):
+        return _result(request)
+
+
+def _result(request: ScoreRequest) -> Scored:
+    started = datetime.now(UTC)
     loaded = loaded_of(request)
     run = Run(
         Path(name_of_source(next(iter(request.predictions.values())))),

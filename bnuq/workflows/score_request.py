@@ -29,6 +29,7 @@ from bnuq.evaluation.given_points import (
     labelled_points,
     matched,
     read_notes,
+    shared_findings,
     task_of,
     truth_of,
     unlabelled_points,
@@ -184,6 +185,9 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         classes = points["test"].classes or ()
         if task.classifies_points and not (section.classes or truth.classes or sets[name].kind == "confidences"):
             findings += check_numbers(points[name], labels.values, sets[name])
+    if VALIDATION in points:
+        both = [sets["test"], sets[VALIDATION]]
+        findings += shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
     for method, of_file in given.items():
         findings += compared(of_file["test"], classes, method) if task.classifies_points else ()
     for name in sets.keys() - {"test", VALIDATION}:

@@ -192,7 +192,8 @@ def test_samples_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Pa
         ours, theirs = estimates(scored, f"file{recalibrated}"), estimates(evaluated, f"predictions{recalibrated}")
         assert ours.keys() == theirs.keys() and len(ours) > 20
         for key, value in ours.items():
-            assert value == pytest.approx(theirs[key], rel=1e-12, abs=1e-12, nan_ok=True), key
+            rounding = 1e-6 if "classwise" in key or " set_" in key else 1e-12  # of probabilities that evaluate keeps
+            assert value == pytest.approx(theirs[key], rel=rounding, abs=1e-12, nan_ok=True), key
 
 
 def test_means_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:

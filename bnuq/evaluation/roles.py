@@ -127,7 +127,7 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
             asked[name] = role
     roles: dict[str, Role] = {}
     for at, name in enumerate(columns.values):
-        role = asked.get(name) or ("ids" if is_index(name, at) and len(columns.values) > 1 else role_by_name(name))
+        role = asked.get(name) or ("ids" if _is_index(columns, name, at) else role_by_name(name))
         roles[name] = role if role is not None else "own score" if name in section.scores else None
     quantiles = _levels([name for name, role in roles.items() if role is None], columns)
     roles = {name: "quantile" if name in quantiles else role for name, role in roles.items()}
@@ -140,6 +140,14 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
     stems = {match[1] for name in quantiles if (match := _BOUND.fullmatch(name))}
     roles |= {name: "ignored" for name in stems if name in roles and roles[name] is None}  # the point forecast
     return {name: role for name, role in roles.items() if role is not None}
+
+
+def _is_index(columns: Columns, name: str, at: int) -> bool:
+    """Whether a column is the index beside others: of texts or whole numbers."""
+    if not is_index(name, at) or len(columns.values) == 1:
+        return False
+    values = columns[name]
+    return values.ndim == 1 and not (is_numeric(values) and np.any(values % 1))
 
 
 def _repeats(columns: Columns, name: str) -> bool:

@@ -321,8 +321,8 @@ def shared_findings(
     if shared and risk is not None:
         what = "ids" if test.names is not None and validation.names is not None else "rows of predictions"
         raise RequestError(
-            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in the "
-            "test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids only "
+            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in "
+            "the test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids only "
             "number the rows of a file: --ignore COLUMN.)"
         )
     if shared:

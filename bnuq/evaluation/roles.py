@@ -84,7 +84,7 @@ PREFIXES = (  # of columns of one class each, such as prob_cat or p0, or as an e
 )
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[_ .\-](.+)|[ _]?[(\[](.+)[)\]]|(\d+))", re.IGNORECASE)
-_ENDING = re.compile(rf"(.+)[_ .\-]({_PREFIX})()", re.IGNORECASE)
+_ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
 IN_WORDS = {

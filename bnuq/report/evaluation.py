@@ -221,7 +221,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
 
 def _roles(roles: Mapping[str, Sequence[str]]) -> str:
     """What each column of a file is; "" where there is one array alone."""
-    shown = {role: [name for name in names if name] for role, names in roles.items()}
+    shown = {role: [name or "(index)" for name in names if name or role == "ids"] for role, names in roles.items()}
     return " · ".join(
         f"{role} {', '.join(names if len(names) <= _NAMED * 2 else [*names[:_NAMED], '…', names[-1]])}"
         for role, names in shown.items()

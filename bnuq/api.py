@@ -250,12 +250,10 @@ def score(
     `groups` and `ids` are arrays, or as on the command line. `settings` are the options of `bnuq score`: classes,
     calibrate, risk, seed, … Raises BnuqError if the request cannot be carried out.
     """
-    from bnuq.evaluation.roles import role_by_name
     from bnuq.workflows.score import score as run_scoring
-    from bnuq.workflows.score_request import ScoreRequest, in_memory, method_name
+    from bnuq.workflows.score_request import ScoreRequest, in_memory, is_of_one_method, method_name
 
-    of_one = {"sigma", "variance", "quantile", "labels", "confidence", "correct"}
-    if not isinstance(predictions, Mapping) or of_one & {role_by_name(str(name)) for name in predictions}:
+    if not isinstance(predictions, Mapping) or is_of_one_method(predictions):
         is_file = isinstance(predictions, str | Path)
         predictions = {method_name(str(predictions))[0] if is_file else "predictions": predictions}
     sources = {method_name(f"{name}=")[0]: in_memory(of, name) for name, of in predictions.items()}

@@ -38,7 +38,7 @@ INPUTS: Catalogue = {
     "hard-predictions-agree": Entry("{method}: its {points} hard predictions are the classes of the largest values"),
     "hard-predictions-differ": Entry(
         "{method}: {count} of {points} hard predictions are not the class of the largest value.",
-        "Was another threshold used, or are the columns in another order (--classes)? If not, leave them out: --ignore.",
+        "Was another threshold used, or are the columns in another order (--classes)? Else leave them out: --ignore.",
     ),
     "hard-predictions-unknown": Entry(
         "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",

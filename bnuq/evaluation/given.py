@@ -30,6 +30,7 @@ LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
+_Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
 
 
@@ -250,25 +251,10 @@ def _of_classes(
     label: str | None,
 ) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
-    sources: list[tuple[list[str], Kind | None, tuple[str, ...]]] = []
-    for name, role in roles.items():
-        if role in _KINDS or (role in ("hard", "array", "score", "confidence", "mean") and _is_wide(columns, name)):
-            sources.append(([name], _KINDS.get(role), ()))
     free = [name for name in columns.values if name not in roles]
-    sources += [([name], None, ()) for name in free if classes and {*columns.keys.get(name, ())} >= classes]
-    for prefix, family in named.class_columns(columns, free).items():
-        if len(family) > 1 or {*family.values()} <= classes | {"1", "yes", "true", "pos", "positive"}:
-            whole = classes and {*family} >= classes  # the labels are called like the columns
-            sources.append(([*family], named.kind_of(prefix), tuple(family if whole else family.values())))
-    numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
-    if not sources and task.classifies_points and len(numeric) > 1:
-        texts = [*map(_as_class, numeric)]
-        by_labels = [name for name, text in zip(numeric, texts, strict=True) if text in classes]
-        numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
-        if numbered or _probabilities(_some(np.stack([columns[name] for name in numeric], axis=-1)[None])):
-            by_labels = numeric
-        if len(by_labels) > 1 and (by_labels is numeric or {*map(_as_class, by_labels)} >= classes):
-            sources.append((by_labels, None, tuple(map(str.strip, by_labels))))
+    sources = _sources(columns, roles, free, classes)
+    if not sources and task.classifies_points:
+        sources = _unnamed(columns, free, classes)
     if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
         values = np.stack([1 - (confidence := _numbers(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
@@ -291,10 +277,7 @@ def _pair(
 ) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
-    of = {
-        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
-        for role in ("confidence", "score", "hard", "correct", "labels")
-    }
+    of = _by_role(columns, roles)
     confidence, hard = of["confidence"] or of["score"], of["hard"]
     if len(confidence) != 1:
         return None
@@ -304,24 +287,68 @@ def _pair(
     if not classes or (of["correct"] and not hard and of["confidence"]):
         return [name, *of["correct"]] if of["correct"] else None
     if len(hard or own) != 1:
-        if not named.is_numeric(columns[label]) if label in columns.values else of["confidence"]:
+        if of["confidence"] or (label in columns.values and not named.is_numeric(columns[label])):
             raise DataError(
                 f"{columns.source}: {name!r} is the probability of a class that no column names. If {label!r} is the "
                 "prediction, as of a pipeline of Hugging Face, name the true labels: --labels FILE:COLUMN; else call "
                 "the columns of the classes by these, such as prob_cat."
             )
         return None
-    if of["score"] and hard:
-        texts, values = texts_of(columns[hard[0]]), _numbers(columns, name)
-        found = sorted({*texts.tolist()} | classes)
-        if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
-            return None
-        if values.min() < 1 / len(found):
-            raise DataError(
-                f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in "
-                f"{hard[0]!r}, nor their confidence. Take it for the probability: --columns {name}; or call it conf."
-            )
+    if of["score"] and hard and _is_of_class_1(columns, name, hard[0], classes):
+        return None
     return [name, (hard or own)[0]]
+
+
+def _by_role(columns: Columns, roles: Mapping[str, str]) -> dict[str, list[str]]:
+    return {
+        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
+        for role in ("confidence", "score", "hard", "correct", "labels")
+    }
+
+
+def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
+    """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
+    DataError where it is neither."""
+    texts, values = texts_of(columns[hard]), _numbers(columns, name)
+    found = sorted({*texts.tolist()} | classes)
+    if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
+        return True
+    if values.min() < 1 / len(found):
+        raise DataError(
+            f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in {hard!r}, "
+            f"nor their confidence. Take it for the probability: --columns {name}; or call it confidence."
+        )
+    return False
+
+
+def _sources(
+    columns: Columns, roles: Mapping[str, str], free: Sequence[str], classes: AbstractSet[str]
+) -> list[_Source]:
+    """The arrays, and the columns of a class each, that names say are predictions."""
+    sources: list[_Source] = []
+    for name, role in roles.items():
+        if role in _KINDS or (role in ("hard", "array", "score", "confidence", "mean") and _is_wide(columns, name)):
+            sources.append(([name], _KINDS.get(role), ()))
+    sources += [([name], None, ()) for name in free if classes and {*columns.keys.get(name, ())} >= classes]
+    for prefix, family in named.class_columns(columns, free).items():
+        if len(family) > 1 or {*family.values()} <= classes | {"1", "yes", "true", "pos", "positive"}:
+            whole = classes and {*family} >= classes  # the labels are called like the columns
+            sources.append(([*family], named.kind_of(prefix), tuple(family if whole else family.values())))
+    return sources
+
+
+def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str]) -> list[_Source]:
+    """The columns that are called like the labels, or all numbers that are left if they sum to one in each row."""
+    numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
+    if len(numeric) < 2:
+        return []
+    texts = [*map(_as_class, numeric)]
+    numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
+    if not numbered and not _probabilities(_some(np.stack([columns[name] for name in numeric], axis=-1)[None])):
+        if not {*texts} >= classes or len(classes) < 2:
+            return []
+        numeric = [name for name, text in zip(numeric, texts, strict=True) if text in classes]
+    return [(numeric, None, tuple(map(str.strip, numeric)))]
 
 
 def _as_class(name: str) -> str:

@@ -146,8 +146,8 @@ def order_findings(points: Points, given: GivenSet) -> Iterator[Finding]:
         other = order[top] == labels
         if int(other.sum()) - int(right.sum()) > _CERTAIN * np.sqrt(np.count_nonzero(other != right)):
             shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
-            values = {"right": float(right.mean()), "better": float(other.mean())}
-            yield warning("classes-in-another-order", names=shown[0], order=shown[1], **values)
+            share, better = float(right.mean()), float(other.mean())
+            yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=share, better=better)
             return
 
 

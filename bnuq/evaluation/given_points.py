@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -167,17 +167,23 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
     is_spread = found & {"quantile", "mean"} or (found & {"sigma", "variance"} and "hard" in found)
     if section.outputs is None and is_spread:
         return REGRESSION
+    return REGRESSION if section.outputs is None and _are_means(first, roles, found, finite) else CLASSIFICATION
+
+
+def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], targets: NDArray[Any]) -> bool:
+    """Whether a column of point predictions with fractions stands alone, beside whole targets; DataError where it may
+    be probabilities."""
     of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
     of_classes |= class_columns(first, [name for name in first.values if name not in roles]).keys()
     hard = [name for name in roles if roles[name] == "hard" and first[name].ndim == 1 and is_numeric(first[name])]
-    if not of_classes and any(np.any(first[name] % 1) for name in hard):
-        if not np.isin(finite, (0, 1)).all():
-            return REGRESSION
+    if of_classes or not any(np.any(first[name] % 1) for name in hard):
+        return False
+    if np.isin(targets, (0, 1)).all():
         raise DataError(
             f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
             f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression."
         )
-    return CLASSIFICATION
+    return True
 
 
 def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[GivenSet, tuple[Finding, ...]]:
@@ -321,9 +327,9 @@ def shared_findings(
     if shared and risk is not None:
         what = "ids" if test.names is not None and validation.names is not None else "rows of predictions"
         raise RequestError(
-            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in "
-            "the test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids only "
-            "number the rows of a file: --ignore COLUMN.)"
+            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in the "
+            "test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids "
+            "only number the rows of a file: --ignore COLUMN.)"
         )
     if shared:
         yield warning("validation-in-test", shared=shared, points=len(validation), test=test.reference)

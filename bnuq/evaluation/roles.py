@@ -122,24 +122,22 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
     asked: dict[str, Role] = dict.fromkeys(matching(columns, section.ignore, needed=False), "ignored")
     asked |= dict.fromkeys(matching(columns, section.columns), "predictions")
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
-    for name, role in ((section.ids, "ids"), (section.groups, "groups"), (label, "labels")):
-        if name in columns.values:
-            asked[name] = role
-    roles: dict[str, Role] = {}
-    for at, name in enumerate(columns.values):
-        role = asked.get(name) or ("ids" if _is_index(columns, name, at) else role_by_name(name))
-        roles[name] = role if role is not None else "own score" if name in section.scores else None
-    quantiles = _levels([name for name, role in roles.items() if role is None], columns)
-    roles = {name: "quantile" if name in quantiles else role for name, role in roles.items()}
-    for role, option in (("ids", section.ids), ("groups", section.groups), ("labels", label)):
-        if option is not None:  # and no other column
-            roles = {name: "ignored" if of == role and name != option else of for name, of in roles.items()}
+    single = [("ids", section.ids), ("groups", section.groups), ("labels", label)]
+    asked |= {name: role for role, name in single if name in columns.values}
+    roles = {name: asked.get(name) or _by_name(columns, name, at) for at, name in enumerate(columns.values)}
+    alone = {role: name for role, name in single if name is not None}  # and no other column
     for name, role in roles.items():
-        if role == "ids" and name != section.ids and _repeats(columns, name):
+        is_other = role in alone and name != alone[role]
+        if is_other or (role == "ids" and name != section.ids and _repeats(columns, name)):
             roles[name] = "ignored"
-    stems = {match[1] for name in quantiles if (match := _BOUND.fullmatch(name))}
-    roles |= {name: "ignored" for name in stems if name in roles and roles[name] is None}  # the point forecast
-    return {name: role for name, role in roles.items() if role is not None}
+    quantiles = _levels([name for name, role in roles.items() if role is None], columns)
+    stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
+    roles |= {name: "ignored" for name in stems if roles.get(name, "") is None}  # the point forecast
+    return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
+
+
+def _by_name(columns: Columns, name: str, at: int) -> Role | None:
+    return "ids" if _is_index(columns, name, at) else role_by_name(name)
 
 
 def _is_index(columns: Columns, name: str, at: int) -> bool:
@@ -176,33 +174,33 @@ def _levels(names: Sequence[str], columns: Columns) -> dict[str, float]:
         raise DataError(
             f"{columns.source}: {listed([*bounds])} are of several models. Name those of one: --columns 'NAME-*'."
         )
-    stated = {name: match for name in names if (match := _LEVEL.fullmatch(name.strip()))}
-    by_prefix: dict[str, list[str]] = {}
-    for name, match in stated.items():
-        by_prefix.setdefault((match[1] or "").lower(), []).append(name)
-    for prefix, of_prefix in by_prefix.items():
-        numbers = [stated[name][2] or stated[name][4] for name in of_prefix]
-        whole = [int(number) for number in numbers if "." not in number]
-        if len(of_prefix) == 1 and not levels and len(by_prefix) == 1:
-            continue
-        in_order = len(whole) > 1 and max(whole) - min(whole) == len(whole) - 1
-        if prefix == "p" and (in_order or len(whole) == 1):
-            continue  # of classes: p0, p1
-        if whole and prefix in ("q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
-            raise DataError(
-                f"{columns.source}: {listed(of_prefix)} may be quantiles in order (quartiles, deciles, minimum and "
-                "maximum) or percentiles. Name them by their levels above 0 and below 1, such as q0.25, or leave them "
-                f"out: --ignore {','.join(of_prefix[:5])}."
-            )
-        made = [
-            float(number) / (1 if "." in number and prefix not in ("pct", "percentile") else 100) for number in numbers
-        ]
-        if not all(0 < level < 1 for level in made):
-            raise DataError(
-                f"{columns.source}: {listed(of_prefix)} are not all quantiles at levels above 0 and below 1."
-            )
-        levels |= dict(zip(of_prefix, made, strict=True))
+    by_prefix: dict[str, dict[str, str]] = {}
+    for name in names:
+        if match := _LEVEL.fullmatch(name.strip()):
+            by_prefix.setdefault((match[1] or "").lower(), {})[name] = match[2] or match[4]
+    for prefix, numbers in by_prefix.items():
+        if len(numbers) > 1 or levels or len(by_prefix) > 1:
+            levels |= _stated(prefix, numbers, columns)
     return levels if len(levels) > 1 else {}
+
+
+def _stated(prefix: str, numbers: Mapping[str, str], columns: Columns) -> dict[str, float]:
+    """The levels that numbers behind this prefix state, by column; none where they are classes. DataError where they
+    may be positions."""
+    whole = [int(number) for number in numbers.values() if "." not in number]
+    if prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1:
+        return {}  # of classes: p0, p1
+    if whole and prefix in ("q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
+        raise DataError(
+            f"{columns.source}: {listed([*numbers])} may be quantiles in order (quartiles, deciles, extremes) or "
+            "percentiles. Name them by their levels above 0 and below 1, such as q0.25, or leave them out: --ignore "
+            f"{','.join([*numbers][:5])}."
+        )
+    in_percent = prefix in ("pct", "percentile")
+    levels = {name: float(of) / (100 if in_percent or "." not in of else 1) for name, of in numbers.items()}
+    if not all(0 < level < 1 for level in levels.values()):
+        raise DataError(f"{columns.source}: {listed([*numbers])} are not all quantiles at levels above 0 and below 1.")
+    return levels
 
 
 def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str, str]]:

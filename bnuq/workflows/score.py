@@ -20,7 +20,6 @@ from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
-from bnuq.evaluation.given_points import Source
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer
@@ -38,7 +37,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import EvaluatedSet, Scored
-from bnuq.workflows.score_request import Loaded, ScoreRequest, loaded_of, name_of_source
+from bnuq.workflows.score_request import Loaded, ScoreRequest, Source, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
 _RANKING = {"predictive_entropy", "expected_entropy", "least_confidence", "max_probability", "energy", "max_logit"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from bnuq.evaluation.given_points import (
     with_groups,
 )
 from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
@@ -95,6 +96,12 @@ def in_memory(values: Any, name: str) -> Source:
     return Columns(f"{name} (in memory)", {"": _array(values)})
 
 
+def is_of_one_method(values: Mapping[str, Any]) -> bool:
+    """Whether a dict is the columns of one method, by their names, and not the predictions of several."""
+    of_columns = {"sigma", "variance", "quantile", "labels", "confidence", "correct"}
+    return bool(of_columns & {role_by_name(str(name)) for name in values})
+
+
 def _array(values: Any) -> NDArray[Any]:
     """Numbers, or texts as objects; a list of L arrays (n, 2), as scikit-learn has of L labels, is (n, L)."""
     if isinstance(values, list) and values and all(getattr(each, "shape", ())[1:] == (2,) for each in values):
@@ -143,25 +150,7 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
         sets = given_sets(columns, section, task, len(truth.values), truth.of_classes, truth.label_in(columns))
-        sets.pop(VALIDATION, None)  # whose labels the file cannot hold
-        sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
-        for ood, sources in request.ood.items():
-            if len(sources) != len(files):
-                raise RequestError(
-                    f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
-                    f"{len(files)}; expected one for each, in their order. Another set has another name."
-                )
-            other = given_set(
-                columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"]
-            )
-            sets[ood] = with_groups(other, section)
-        if request.validation and len(request.validation) != len(files):
-            raise RequestError(
-                f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
-            )
-        if request.validation:
-            other = columns_at(request.validation[number])[0]
-            sets[VALIDATION] = given_set(other, section, task, classes=truth.of_classes, like=sets["test"])
+        _add_others(sets, request, section, (number, len(files)), task, truth)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
@@ -185,11 +174,7 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         classes = points["test"].classes or ()
         if task.classifies_points and not (section.classes or truth.classes or sets[name].kind == "confidences"):
             findings += check_numbers(points[name], labels.values, sets[name])
-    if VALIDATION in points:
-        both = [sets["test"], sets[VALIDATION]]
-        findings += shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
-    for method, of_file in given.items():
-        findings += compared(of_file["test"], classes, method) if task.classifies_points else ()
+    findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
@@ -198,6 +183,46 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
+
+
+def _add_others(
+    sets: dict[str, GivenSet],
+    request: ScoreRequest,
+    section: ScoreSection,
+    of: tuple[int, int],
+    task: Task,
+    truth: Truth,
+) -> None:
+    """Adds the OOD and validation sets of file number … of so many to its test set."""
+    number, count = of
+    sets.pop(VALIDATION, None)  # whose labels the file cannot hold
+    sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
+    for ood, sources in request.ood.items():
+        if len(sources) != count:
+            raise RequestError(
+                f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
+                f"{count}; expected one for each, in their order. Another set has another name."
+            )
+        other = given_set(columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"])
+        sets[ood] = with_groups(other, section)
+    if request.validation and len(request.validation) != count:
+        raise RequestError(f"--validation names {len(request.validation)} files; expected {count}, one for each.")
+    if request.validation:
+        other = columns_at(request.validation[number])[0]
+        sets[VALIDATION] = given_set(other, section, task, classes=truth.of_classes, like=sets["test"])
+
+
+def _compared(
+    points: Mapping[str, Points], given: Mapping[str, Mapping[str, GivenSet]], request: ScoreRequest, task: Task
+) -> Iterator[Finding]:
+    """What test and validation points share, and how hard predictions agree with the others."""
+    sets = next(iter(given.values()))
+    if VALIDATION in points:
+        both = [sets["test"], sets[VALIDATION]]
+        yield from shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
+    for method, of_file in given.items():
+        if task.classifies_points:
+            yield from compared(of_file["test"], points["test"].classes or (), method)
 
 
 def _in_one_order(

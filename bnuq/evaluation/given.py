@@ -269,7 +269,8 @@ def _of_classes(
     if not sources:
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
-    return _of_array(columns, names, task, points, section.outputs or kind or (like and like.kind), of), names
+    kind = section.outputs or kind or (None if like is None else like.kind)
+    return _of_array(columns, names, task, points, kind, of), names
 
 
 def _pair(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,7 +221,7 @@ def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str,
     return found
 
 
-def kind_of(prefix: str) -> str | None:
+def kind_of(prefix: str) -> Literal["logits", "probabilities", "log_probabilities"] | None:
     """What columns that begin so hold, where that says so."""
     prefix = prefix.lower()
     if prefix.startswith("log"):

@@ -60,7 +60,7 @@ class _FileScoring(MethodScoring):
 
     def __init__(self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
         self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
-        self._weights = subject.weights(self.method, 1)
+        self._weights, self._is_single = subject.weights(self.method, 1), subject.samples == 1
 
     def _samples(self, name: str) -> Iterator[np.ndarray]:
         return self._given[name].blocks(self._subject.plan.task)
@@ -90,7 +90,7 @@ class _FileScoring(MethodScoring):
         """The scores of points to some digits fewer: those of equal predictions differ in the last by the order of the
         classes. Of samples all digits stay, as replicates are of them."""
         rounded = dict(scores.points)
-        for name in rounded.keys() & _RANKING if self._subject.samples == 1 else ():
+        for name in rounded.keys() & _RANKING if self._is_single else ():
             mantissa, exponent = np.frexp(rounded[name])
             rounded[name] = np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent)
         return replace(scores, points=rounded)

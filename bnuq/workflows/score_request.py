@@ -169,11 +169,10 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         if sets[name].kind == "confidences":
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = labelled_points(labels, sets[name], task, name=name, classes=classes)
-        if name == "test" and task.classifies_points and not classes and sets[name].kind != "confidences":
-            findings += order_findings(points[name], sets[name])
+        if task.classifies_points and sets[name].kind != "confidences":
+            is_known = bool(section.classes or truth.classes)
+            findings += _on_classes(points[name], labels, sets[name], is_named=bool(classes), is_known=is_known)
         classes = points["test"].classes or ()
-        if task.classifies_points and not (section.classes or truth.classes or sets[name].kind == "confidences"):
-            findings += check_numbers(points[name], labels.values, sets[name])
     findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
@@ -223,6 +222,14 @@ def _compared(
     for method, of_file in given.items():
         if task.classifies_points:
             yield from compared(of_file["test"], points["test"].classes or (), method)
+
+
+def _on_classes(points: Points, labels: Truth, given: GivenSet, *, is_named: bool, is_known: bool) -> Iterator[Finding]:
+    """What is to be said of the order of the classes, which columns may name, and a request knows."""
+    if not is_named and points.name == "test":
+        yield from order_findings(points, given)
+    if not is_known:
+        yield from check_numbers(points, labels.values, given)
 
 
 def _in_one_order(

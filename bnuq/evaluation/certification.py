@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from bnuq import metrics
+from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores

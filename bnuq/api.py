@@ -245,14 +245,15 @@ def score(
     `predictions` are an array of logits or probabilities (n, K), or of samples (T, n, K), a DataFrame or a file; or a
     dict of such by the names of their methods, where a dict of arrays (`mean` and `sigma`, or `quantiles` and `levels`)
     is a distribution. `ood` holds predictions of other points by the names of their sets, and `validation` those of
-    held-out points with their `label`, as a file, a DataFrame or a dict; of several methods each is a list. `labels`,
+    held-out points with their `label`, as a file, a DataFrame, a dict or (array, labels); of several methods each is a
+    list. `labels`,
     `groups` and `ids` are arrays, or as on the command line. `settings` are the options of `bnuq score`: classes,
     calibrate, risk, seed, … Raises BnuqError if the request cannot be carried out.
     """
     from bnuq.workflows.score import score as run_scoring
-    from bnuq.workflows.score_request import ScoreRequest, in_memory, method_name
+    from bnuq.workflows.score_request import ScoreRequest, in_memory, is_of_one_method, method_name
 
-    if not isinstance(predictions, Mapping):
+    if not isinstance(predictions, Mapping) or is_of_one_method(predictions):
         is_file = isinstance(predictions, str | Path)
         predictions = {method_name(str(predictions))[0] if is_file else "predictions": predictions}
     sources = {method_name(f"{name}=")[0]: in_memory(of, name) for name, of in predictions.items()}
@@ -288,10 +289,13 @@ def score(
 
 
 def _each(values: Any, name: str) -> list[Any]:
-    """The predictions of a set, of several methods as a list."""
+    """The predictions of a set, of several methods as a list; (predictions, labels) of one are a pair."""
     from bnuq.workflows.score_request import in_memory
 
-    return [in_memory(of, name) for of in (values if isinstance(values, list) else [values])]
+    return [
+        in_memory({"": of[0], "label": of[1]} if isinstance(of, tuple) and len(of) == 2 else of, name)
+        for of in (values if isinstance(values, list) else [values])
+    ]
 
 
 def shift(

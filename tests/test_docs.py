@@ -43,6 +43,7 @@ from bnuq.config.schema import (
 )
 from bnuq.errors import RequestError
 from bnuq.evaluation import recalibration
+from bnuq.evaluation.roles import NAMES, PREFIXES
 from bnuq.inspection import pipelines
 from bnuq.report.document import Report
 
@@ -70,7 +71,8 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
     "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 diabetes_mlp.bnuq.h5",
     "score.md": "both.h5 both.html forest.csv forest_noise.csv forest.score.h5 labels.npy logistic.csv "
-    "logistic_noise.csv model.jsonl promised.h5",
+    "logistic_noise.csv model.jsonl promised.h5 sklearn.csv sklearn.score.h5 keras.npz keras.score.h5 reviews.jsonl "
+    "gold.jsonl reviews.score.h5 table.csv table.score.h5 forecasts.csv forecasts.score.h5",
     "segmentation.md": "camvid.bnuq.h5 encoder.h5 b4.h5 maps.h5 arrays",
     "shift.md": "shifted.h5",
     "stability.md": "",
@@ -321,6 +323,25 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
     replaced = [name for name in made if re.fullmatch(r"baseline\..*Z\.h5", name)]
     assert len(replaced) == (page.name == "gate.md")  # the old baseline, kept
     assert made - {"pictures", "__pycache__", *replaced} == set(MADE[page.name].split())
+
+
+def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And every name of the table, and every beginning of a column's, stands on the page."""
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "score.md"
+    (made,) = (block for block in blocks(page, "python") if "sklearn.csv" in block)
+    exec(compile(f"import numpy as np\nimport pandas as pd\n{made}", page.name, "exec"), {})
+    shown = list(zip(commands(page), blocks(page, "text"), strict=False))
+    assert len(shown) == 5
+    for command, output in shown:
+        assert run(shlex.split(command)[1:]) == 0, command
+        assert " ".join(output.split()) in " ".join(capsys.readouterr().out.split()), command
+    assert run(["score", "table.csv"]) == 2 and "--ignore reviewer leaves" in capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    known = {name for names in NAMES.values() for name in names if name} | {*PREFIXES}
+    assert [name for name in known if f"`{name}`" not in text] == []
 
 
 def test_every_run_file_that_a_page_shows_is_one(own_folder: Path) -> None:

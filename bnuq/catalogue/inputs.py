@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from bnuq.findings import Catalogue, Entry, joined
 
@@ -34,6 +35,27 @@ INPUTS: Catalogue = {
     "predictions-found": Entry(
         lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
     ),
+    "hard-predictions-agree": Entry("{method}: its {points} hard predictions are the classes of the largest values"),
+    "hard-predictions-differ": Entry(
+        "{method}: {count} of {points} hard predictions are not the class of the largest value.",
+        "Was another threshold used, or are the columns in another order (--classes)? Else leave them out: --ignore.",
+    ),
+    "hard-predictions-unknown": Entry(
+        "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
+        "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
+    ),
+    "probabilities-rounded": Entry(
+        lambda file, scale, off: (
+            f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "
+            "and what is below 0 or above 1 by rounding is 0 or 1"
+        )
+    ),
+    "paired-by-ids": Entry(
+        lambda column, files, moved: (
+            f"rows of {joined([Path(file).name for file in files])} are paired by {column}, "
+            + ("in another order" if moved else "which is in one order")
+        )
+    ),
     "labels-found": Entry("labels are {found} in {file}"),
     "columns-by-name": Entry(
         lambda files, by, names: (
@@ -46,6 +68,19 @@ INPUTS: Catalogue = {
             f"{joined(files)}: the columns have no names of classes, and are taken in this order: "
             f"{_numbered(enumerate(names))}"
         )
+    ),
+    "classes-by-order": Entry(
+        lambda names, alphabet: (
+            f"the columns have no names: column 1 is class {names[0]}{', the first in the alphabet' * alphabet}, "
+            f"column 2 class {names[1]}{', …' * (len(names) > 2)}. For another order: --classes NAME,NAME"
+        )
+    ),
+    "classes-in-another-order": Entry(
+        lambda names, right, order, better: (
+            f"{right:.1%} of the predictions are right if the columns are the classes {joined(names)}, and "
+            f"{better:.1%} if they are {joined(order)}."
+        ),
+        "Say which class each column is: --classes NAME,NAME, in the order of the columns.",
     ),
     "labels-numbered": Entry(
         lambda names: (

@@ -655,8 +655,15 @@ class ScoreSection(Section, frozen=True):
     columns: Annotated[
         tuple[str, ...],
         setting(
-            "Columns, or the array, of the predictions.", metavar="NAME", commas=True, shown="by their names, as noted"
+            "Columns, or the array, of the predictions, or a pattern such as 'prob_*'.",
+            metavar="NAME",
+            commas=True,
+            shown="by their names, as noted",
         ),
+    ] = ()
+    ignore: Annotated[
+        tuple[str, ...],
+        setting("Columns, or patterns of their names, that are nothing of this.", metavar="NAME", commas=True),
     ] = ()
     scores: Annotated[
         tuple[str, ...],

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from bnuq import metrics
+from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
@@ -49,7 +50,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
             "without validation points that are held out of training and test: --validation REF, or a part of the test "
             f"set, {subject.half_of_test}. Halves of a test set that are fitted to each other keep no promise."
         )
-    elif validation.sha256 == test.sha256 or any(map(_is_unfit, findings)):
+    elif (validation.sha256 == test.sha256 and not _are_numbered(test)) or any(map(_is_unfit, findings)):
         why = (
             f"by {validation.reference}: it shares points with the test set or the training set, and a promise is only "
             "kept by points that are independent of both. Name others with --validation."
@@ -66,6 +67,11 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         why = "for each group, as the test set and the validation points have no groups; see --group."
     if why:
         raise RequestError(f"--risk {asked.risk:g}: there is no certificate {why}")
+
+
+def _are_numbered(points: Points) -> bool:
+    """Whether points are known by their numbers alone, as those of predictions without ids are."""
+    return points.names is None and isinstance(points.inputs, np.ndarray) and points.inputs.ndim == 1
 
 
 def _is_unfit(finding: Finding) -> bool:

@@ -2,53 +2,46 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bnuq import tasks
 from bnuq.config import ScoreSection
-from bnuq.data.readers.columns import Columns
-from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
+from bnuq.data.readers.columns import Columns, texts_of
+from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
+from bnuq.evaluation import roles as named
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
 from bnuq.shapes import Float
 from bnuq.tasks import Task
 
-Kind = Literal["logits", "probabilities", "log_probabilities", "means", "gaussian", "quantiles"]
+Kind = Literal["logits", "probabilities", "log_probabilities", "confidences", "means", "gaussian", "quantiles"]
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
+_ROUNDING = 1e-6  # below 0, or above 1, of a single probability
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
 LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
-
-# Names of arrays and columns, in any case and in this order
-LABELS = (*TARGETS, "truth", "y_true", "true_label", "gold")
-IDS = ("id", "ids", "uid", "sample_id", "example_id")
-GROUPS = (GROUP, "groups")
-SCORES = ("score", "ood_score", "uncertainty")
-_NAMES: dict[Kind, tuple[str, ...]] = {
-    "logits": ("logits", "logit"),
-    "log_probabilities": ("log_probabilities", "log_probs", "logprobs", "log_prob", "logprob"),
-    "probabilities": ("probabilities", "probability", "probs", "prob", "proba", "p", "y_prob", "y_proba", "softmax"),
-}
-_KINDS: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names}
-_MEANS = ("mean", "mu", "loc", "prediction", "predictions", "y_pred", "yhat", "y_hat")
-_SIGMAS = ("sigma", "std", "sd", "stddev", "scale", "y_std")
-_ANY = ("samples", "predictions", "prediction", "preds", "pred", "outputs", "output", "y_pred", "scores", "arr_0", "")
-_CLASS = re.compile(rf"({'|'.join(sorted(_KINDS, key=len, reverse=True))})[_\-. (\[]+(.+?)[)\]]?", re.IGNORECASE)
-_QUANTILE = re.compile(r"(?:q|quantile|pct|percentile)[_ ]?(0?\.\d+|\d{1,2}(?:\.\d+)?)", re.IGNORECASE)
+_SAMPLED = 10_000  # points that tell the kind
+_SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
+_Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
+_KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
 
 
 @frozen
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
-    `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them."""
+    `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them, `roles`
+    the columns of the file by what they are, `hard` the hard predictions beside them, as texts, or, if that `is_right`,
+    whether they are right, as `right` says in numbers. Probabilities sum to `scale` to within its
+    `tolerance`-fold, and were seen to be `off` by as much."""
 
     columns: Columns
     values: NDArray[Any]
@@ -59,6 +52,13 @@ class GivenSet:
     levels: NDArray[Any] | None = None
     scores: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
     group: NDArray[Any] | None = None
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    hard: NDArray[Any] | None = None
+    scale: float = 1.0
+    tolerance: float = TOLERANCE
+    off: float = 0.0
+    is_right: bool = False
+    right: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return self.values.shape[1]
@@ -78,7 +78,10 @@ class GivenSet:
         sigma = None if self.sigma is None else self.sigma[:, rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
         group = None if self.group is None else self.group[rows]
-        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group)
+        hard, right = (None if of is None else of[rows] for of in (self.hard, self.right))
+        return replace(
+            self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, hard=hard, right=right
+        )
 
     def with_scores(self, names: Sequence[str]) -> GivenSet:
         """These predictions with the scores in the columns of these names; DataError where one is not a number of each
@@ -110,7 +113,11 @@ class GivenSet:
         for start in range(0, len(self), step):
             rows = slice(start, start + step)
             values = self.values[:, rows].astype(np.float64)
-            if (wrong := wrong_values(values, self.kind, task)) is not None:
+            if self.kind in ("probabilities", "confidences"):
+                values = values / self.scale
+                values[(values < 0) & (values >= -_ROUNDING)] = 0
+                values[(values > 1) & (values <= 1 + _ROUNDING)] = 1
+            if (wrong := wrong_values(values, self.kind, task, self.tolerance)) is not None:
                 sample, row, what, expected = wrong
                 of_sample = f" of sample {sample}" if self.is_of_samples else ""
                 raise DataError(
@@ -120,7 +127,7 @@ class GivenSet:
             yield self._outputs(values, rows, task)
 
     def _outputs(self, values: NDArray[Any], rows: slice, task: Task) -> NDArray[Any]:
-        if self.kind == "probabilities":
+        if self.kind in ("probabilities", "confidences"):
             return as_logits(values, several_labels=not task.classifies_points)
         if self.sigma is not None:
             sigma = self.sigma[0, rows].astype(np.float64)
@@ -135,25 +142,25 @@ class GivenSet:
 
 def as_logits(p: Float[np.ndarray, "sample point output"], *, several_labels: bool) -> NDArray[Any]:
     """Probabilities as logits: normalised log-probabilities of classes, or the log-odds of labels."""
-    log_p = np.log(p.clip(_LOWEST))
+    log_p = np.log(np.where(p > 0, p, _LOWEST))
     if several_labels:
-        return log_p - np.log((1 - p).clip(_LOWEST))
+        return log_p - np.log(np.where(p < 1, 1 - p, _LOWEST))
     return log_p - np.log(p.sum(-1, keepdims=True))
 
 
 def wrong_values(
-    values: Float[np.ndarray, "sample row output"], kind: Kind | None, task: Task
+    values: Float[np.ndarray, "sample row output"], kind: Kind | None, task: Task, tolerance: float = TOLERANCE
 ) -> tuple[int, int, str, str] | None:
     """The first row that is wrong: its sample, its number, what it has, and what is expected; None if there is none."""
     allowed = ~np.isnan(values) & (values < np.inf) if kind in ("logits", "log_probabilities") else np.isfinite(values)
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
-    if kind == "probabilities":
-        checks.append(((values < 0) | (values > 1 + TOLERANCE), "probabilities, from 0 to 1"))
+    if kind in ("probabilities", "confidences"):
+        checks.append(((values < 0) | (values > 1 + tolerance), "probabilities, from 0 to 1"))
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
             total = (values if kind == "probabilities" else np.exp(values)).sum(-1)
-        checks.append((~(np.abs(total - 1) <= TOLERANCE), f"a sum of 1 to within {TOLERANCE:g}"))
+        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}"))
     if kind == "quantiles":
         checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level"))
     for wrong, expected in checks:
@@ -168,102 +175,263 @@ def wrong_values(
 # ── what is found in a file ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def given_sets(columns: Columns, section: ScoreSection, task: Task, points: int) -> dict[str, GivenSet]:
+def given_sets(
+    columns: Columns, section: ScoreSection, task: Task, points: int, classes: AbstractSet[str], label: str | None
+) -> dict[str, GivenSet]:
     """The predictions in a file: those of the test set, or, where an array is called "test", of every set by the names
-    of the arrays. The test set has so many `points`."""
+    of the arrays. The test set has so many `points`, and labels of these `classes` in the column `label`."""
     if not section.columns and "test" in columns.values:
         arrays = {name: values for name, values in columns.values.items() if values.ndim > 1}
-        return {name: _of_array(columns, name, values, task, None) for name, values in arrays.items()}
-    return {"test": given_set(columns, section, task, points)}
+        return {name: _of_array(columns, [name], task, None, section.outputs) for name in arrays}
+    return {"test": given_set(columns, section, task, points, classes, label)}
 
 
-def given_set(columns: Columns, section: ScoreSection, task: Task, points: int | None = None) -> GivenSet:
-    """The predictions of one set, in the columns that the request names or that have names that say so; DataError if
-    there are none."""
-    found = next(_found(columns, section, task, points), None)
-    if found is None:
-        what = "numbers of the predictive distribution" if task.is_regression else "logits or probabilities"
-        raise DataError(
-            f"{columns.source}: no array or column is known to hold {what}; it has {listed(list(columns.values))}. "
-            "Name them: --columns NAME,NAME."
-        )
-    return found
+def given_set(
+    columns: Columns,
+    section: ScoreSection,
+    task: Task,
+    points: int | None = None,
+    classes: AbstractSet[str] = frozenset(),
+    label: str | None = None,
+    like: GivenSet | None = None,
+) -> GivenSet:
+    """The predictions of one set; DataError if there are none, or several, or a column that has no role. Numbers that
+    no name tells are of the kind of those that they are `like`."""
+    roles = named.roles_of(columns, section, label)
+    asked = [name for name in roles if roles[name] == "predictions"]
+    if asked:
+        given, names = _as_asked(columns, asked, section, task, points)
+    elif task.is_regression:
+        given, names = _of_regression(columns, roles, points)
+    else:
+        given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
+    rest = [name for name in columns.values if name not in roles and name not in names]
+    if rest and not asked:
+        raise named.without_role(columns, rest)
+    if given.kind == "confidences":
+        [of] = names[1:] or [None]
+        if of is not None:
+            is_right = roles[of] == "correct"
+            given = replace(given, hard=texts_of(columns[of]), is_right=is_right)
+            roles, names = roles | {of: "correct" if is_right else "hard"}, names[:1]
+    hard = [name for name, role in roles.items() if role == "hard" and name not in names and columns[name].ndim == 1]
+    if len(hard) == 1 and not task.is_regression and given.hard is None:
+        given = replace(given, hard=texts_of(columns[hard[0]]))
+    return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
 
 
-def _found(columns: Columns, section: ScoreSection, task: Task, points: int | None) -> Iterator[GivenSet]:
-    if chosen := section.columns:
-        yield _joined(columns, chosen, task, points, kind=_KINDS.get(chosen[0].lower()))
-        return
+def _as_asked(
+    columns: Columns, asked: Sequence[str], section: ScoreSection, task: Task, points: int | None
+) -> tuple[GivenSet, Sequence[str]]:
+    """What the request names: a distribution by the names of its columns, else classes or means in this order."""
     if task.is_regression:
-        yield from _distribution(columns)
-    for name in _KINDS:
-        if not task.is_regression and (exact := columns.named([name])) is not None:
-            yield _of_array(columns, exact, columns[exact], task, points, kind=_KINDS[name])
-    if not task.is_regression:
-        yield from _of_classes(columns, task, points)
-    if (name := columns.named((*_ANY, *_MEANS))) is not None:
-        yield _of_array(columns, name, columns[name], task, points)
-    known = {*LABELS, *IDS, *GROUPS, *SCORES, *map(str.lower, section.scores)}
-    rest = [name for name, values in columns.values.items() if _is_column(values) and name.lower() not in known]
-    rest = [name for at, name in enumerate(rest) if not is_index(name, at)]
-    if rest:
-        yield replace(_joined(columns, rest, task, points), classes=tuple(rest))
+        roles = {name: role for name in asked if (role := named.role_by_name(name)) is not None}
+        roles |= dict.fromkeys(named.levels_of(asked, columns), "quantile")
+        if len(roles) == len(asked) > 1:
+            return _of_regression(columns, roles, points)
+        return _of_array(columns, asked, task, points, classes=tuple(asked) if len(asked) > 1 else ()), asked
+    kind, classes = section.outputs or named.kind_of(asked[0]), tuple(asked)
+    families = named.class_columns(columns, asked)
+    patterns = [pattern.split("*") for pattern in section.columns]
+    if len(families) == 1 and len(family := next(iter(families.values()))) == len(asked):
+        classes = tuple(family.values())
+    elif len(patterns) == 1 and len(patterns[0]) == 2:
+        classes = tuple(name.removeprefix(patterns[0][0]).removesuffix(patterns[0][1]) for name in asked)
+    return _of_array(columns, asked, task, points, kind, classes if len(asked) > 1 else ()), asked
 
 
-def _of_classes(columns: Columns, task: Task, points: int | None) -> Iterator[GivenSet]:
-    """Columns of one class each, such as prob_cat, by what they hold; those of texts are left out unless these are
-    meant to be numbers."""
-    named = {name: match for name in columns.values if (match := _CLASS.fullmatch(name)) is not None}
-    for kind in dict.fromkeys(match[1].lower() for match in named.values()):
-        names = [name for name, match in named.items() if match[1].lower() == kind]
-        all_texts = all(columns[name].dtype.kind == "U" for name in names)
-        names = [name for name in names if all_texts or _is_column(columns[name]) or _has_numbers(columns[name])]
-        if names:
-            classes = tuple(named[name][2] for name in names)
-            yield replace(_joined(columns, names, task, points, kind=_KINDS[kind]), classes=classes)
+def _of_classes(
+    columns: Columns,
+    roles: Mapping[str, str],
+    section: ScoreSection,
+    task: Task,
+    points: int | None,
+    classes: AbstractSet[str],
+    like: GivenSet | None,
+    label: str | None,
+) -> tuple[GivenSet, Sequence[str]]:
+    """Logits or probabilities: an array, or columns of a class each."""
+    free = [name for name in columns.values if name not in roles]
+    sources = _sources(columns, roles, free, classes)
+    if not sources and task.classifies_points:
+        sources = _unnamed(columns, free, classes)
+    if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
+        values = np.stack([1 - (confidence := _numbers(columns, pair[0])), confidence], axis=-1)[None]
+        return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
+    if not sources:
+        sources += [([name], None, ()) for name, role in roles.items() if role == "score"]
+    if len(sources) > 1:
+        sets = "; ".join(listed(names) for names, _, _ in sources)
+        raise DataError(
+            f"{columns.source}: has several predictions: {sets}. Name one: --columns NAME,NAME or 'PATTERN_*'; the "
+            "others are then ignored."
+        )
+    if not sources:
+        raise _without_predictions(columns, roles, free, "logits or probabilities")
+    [(names, kind, of)] = sources
+    kind = section.outputs or kind or (None if like is None else like.kind)
+    return _of_array(columns, names, task, points, kind, of), names
 
 
-def _distribution(columns: Columns) -> Iterator[GivenSet]:
-    """A Gaussian, or quantiles, of a regression."""
-    mean, sigma = columns.named(_MEANS), columns.named(_SIGMAS)
-    if mean is not None and sigma is not None:
-        values, deviations = (_as_samples(_numbers(columns, name)) for name in (mean, sigma))
+def _pair(
+    columns: Columns, roles: Mapping[str, str], classes: AbstractSet[str], like: GivenSet | None, label: str | None
+) -> list[str] | None:
+    """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
+    none, or where a score is the probability of class 1. DataError where it may be either."""
+    of = _by_role(columns, roles)
+    confidence, hard = of["confidence"] or of["score"], of["hard"]
+    if len(confidence) != 1:
+        return None
+    name, own = confidence[0], [each for each in of["labels"] if each != label]
+    if like is not None and like.kind == "confidences" and not (hard or of["correct"]):
+        return [name]
+    if not classes or (of["correct"] and not hard and of["confidence"]):
+        return [name, *of["correct"]] if of["correct"] else None
+    if len(hard or own) != 1:
+        if of["confidence"] or (label in columns.values and not named.is_numeric(columns[label])):
+            raise DataError(
+                f"{columns.source}: {name!r} is the probability of a class that no column names. If {label!r} is the "
+                "prediction, as of a pipeline of Hugging Face, name the true labels: --labels FILE:COLUMN; else call "
+                "the columns of the classes by these, such as prob_cat."
+            )
+        return None
+    if of["score"] and hard and _is_of_class_1(columns, name, hard[0], classes):
+        return None
+    return [name, (hard or own)[0]]
+
+
+def _by_role(columns: Columns, roles: Mapping[str, str]) -> dict[str, list[str]]:
+    return {
+        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
+        for role in ("confidence", "score", "hard", "correct", "labels")
+    }
+
+
+def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
+    """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
+    DataError where it is neither."""
+    texts, values = texts_of(columns[hard]), _numbers(columns, name)
+    found = sorted({*texts.tolist()} | classes)
+    if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
+        return True
+    if values.min() < 1 / len(found):
+        raise DataError(
+            f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in {hard!r}, "
+            f"nor their confidence. Take it for the probability: --columns {name}; or call it confidence."
+        )
+    return False
+
+
+def _sources(
+    columns: Columns, roles: Mapping[str, str], free: Sequence[str], classes: AbstractSet[str]
+) -> list[_Source]:
+    """The arrays, and the columns of a class each, that names say are predictions."""
+    sources: list[_Source] = []
+    for name, role in roles.items():
+        if role in _KINDS or (role in ("hard", "array", "score", "confidence", "mean") and _is_wide(columns, name)):
+            sources.append(([name], _KINDS.get(role), ()))
+    sources += [([name], None, ()) for name in free if classes and {*columns.keys.get(name, ())} >= classes]
+    for prefix, family in named.class_columns(columns, free).items():
+        if len(family) > 1 or {*family.values()} <= classes | {"1", "yes", "true", "pos", "positive"}:
+            whole = classes and {*family} >= classes  # the labels are called like the columns
+            sources.append(([*family], named.kind_of(prefix), tuple(family if whole else family.values())))
+    return sources
+
+
+def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str]) -> list[_Source]:
+    """The columns that are called like the labels, or all numbers that are left if they sum to one in each row."""
+    numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
+    if len(numeric) < 2:
+        return []
+    texts = [*map(_as_class, numeric)]
+    numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
+    if not numbered and not _probabilities(_some(np.stack([columns[name] for name in numeric], axis=-1)[None])):
+        if not {*texts} >= classes or len(classes) < 2:
+            return []
+        numeric = [name for name, text in zip(numeric, texts, strict=True) if text in classes]
+    return [(numeric, None, tuple(map(str.strip, numeric)))]
+
+
+def _as_class(name: str) -> str:
+    """The name of a class: a whole number without its fraction."""
+    return re.sub(r"^(-?\d+)\.0+$", r"\1", name.strip())
+
+
+def _is_wide(columns: Columns, name: str) -> bool:
+    return columns[name].ndim > 1 or (not name and named.is_numeric(columns[name]))
+
+
+def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str) -> DataError:
+    if free:
+        return named.without_role(columns, free)
+    hard = [name for name, role in roles.items() if role == "hard"]
+    why = (
+        f"{listed(hard)} is a hard prediction, which has no uncertainty"
+        if hard
+        else "no column has a name that says so"
+    )
+    shown = listed(list(columns.values))
+    return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
+
+
+def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | None) -> tuple[GivenSet, Sequence[str]]:
+    """Quantiles, a Gaussian, or means."""
+    by_role: dict[str, list[str]] = {}
+    for name, role in roles.items():
+        by_role.setdefault(role, []).append(name)
+    spread, of_levels = by_role.get("sigma", []) + by_role.get("variance", []), by_role.get("quantile", [])
+    middle = by_role.get("mean", []) or by_role.get("hard", []) or by_role.get("array", [])
+    families = named.numbered(columns, [name for name in columns.values if name not in roles])
+    if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
+        sets = listed([*of_levels, *middle, *spread])
+        raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
+    if {*of_levels} == {"quantiles", "levels"}:
+        return _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'"), of_levels
+    if of_levels:
+        levels = named.levels_of(of_levels, columns)
+        values = np.stack([_numbers(columns, name) for name in levels], axis=-1)[None]
+        found = f"quantiles {listed([*levels])}"
+        return _of_quantiles(columns, values, np.array([*levels.values()]), found), [*levels]
+    if spread and middle:
+        values, deviations = (_as_samples(_numbers(columns, name)) for name in (*middle, *spread))
         if values.shape != deviations.shape or len(values) > 1:
-            raise DataError(f"{columns.source}: {mean} and {sigma} have shapes that do not fit together.")
-        yield GivenSet(columns, values, "gaussian", f"mean {mean!r} and σ {sigma!r}", sigma=deviations)
-    levels = {name: float(match[1]) for name in columns.values if (match := _QUANTILE.fullmatch(name)) is not None}
-    levels = {name: level / 100 if level >= 1 else level for name, level in levels.items()}
-    if len(levels) > 1:
-        names = sorted(levels, key=lambda name: levels[name])
-        values = np.stack([_numbers(columns, name) for name in names], axis=-1)[None]
-        yield _of_quantiles(columns, values, np.array([levels[name] for name in names]), f"quantiles {listed(names)}")
-    if {"quantiles", "levels"} <= columns.values.keys():
-        yield _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'")
+            raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
+        if "variance" in by_role:
+            deviations = np.sqrt(np.maximum(deviations, 0))
+        found = f"mean {middle[0]!r} and {'variance' if 'variance' in by_role else 'σ'} {spread[0]!r}"
+        return GivenSet(columns, values, "gaussian", found, sigma=deviations), [*middle, *spread]
+    task = tasks.REGRESSION
+    if middle:
+        return _of_array(columns, middle, task, points), middle
+    if families:
+        return _of_array(columns, families[0], task, points, classes=tuple(families[0])), families[0]
+    free = [name for name in columns.values if name not in roles]
+    raise _without_predictions(columns, roles, free, "numbers of the predictive distribution")
 
 
 def _of_quantiles(columns: Columns, values: NDArray[Any], levels: NDArray[Any], found: str) -> GivenSet:
-    rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=-1e-9) > 0).all())
-    if not rises or not len(levels) or levels[-1] > 1 or values.shape[2:] != levels.shape or values.ndim != 3:
+    rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=0) > 0).all())
+    if not rises or not len(levels) or levels[-1] >= 1 or values.shape[2:] != levels.shape or values.ndim != 3:
         raise DataError(
             f"{columns.source}: {found} has shape {values.shape[1:]}, with the levels "
-            f"{listed([*map(str, levels.ravel())])}; expected (n, L), and L levels that rise from 0 to 1."
+            f"{listed([*map(str, levels.ravel())])}; expected (n, L), and L levels that rise from 0 to 1, inside."
         )
     return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64))
 
 
-def _joined(
-    columns: Columns, names: Sequence[str], task: Task, points: int | None, *, kind: Kind | None = None
+def _of_array(
+    columns: Columns,
+    names: Sequence[str],
+    task: Task,
+    points: int | None,
+    kind: Kind | None = None,
+    classes: tuple[str, ...] = (),
 ) -> GivenSet:
     """Several columns, or the one array of that name."""
-    if len(names) == 1:
-        return _of_array(columns, names[0], columns[names[0]], task, points, kind=kind)
-    stacked = np.stack([_numbers(columns, name) for name in names], axis=-1)
-    return _of_array(columns, f"{names[0]} … {names[-1]}", stacked, task, points, kind=kind)
-
-
-def _of_array(
-    columns: Columns, name: str, values: NDArray[Any], task: Task, points: int | None, *, kind: Kind | None = None
-) -> GivenSet:
+    if len(names) > 1:
+        name, values = f"{names[0]} … {names[-1]}", np.stack([_numbers(columns, each) for each in names], axis=-1)
+    else:
+        name, values = names[0], columns[names[0]]
     found = f"{name!r}" if name else "its array"
     if values.dtype.kind not in "fiu":
         raise DataError(f"{columns.source}: {found} holds {values.dtype}; expected numbers.")
@@ -276,17 +444,19 @@ def _of_array(
         raise DataError(
             f"{columns.source}: {found} has shape {values.shape}; expected (n, K), or (T, n, K) of samples."
         )
-    kind = "means" if task.is_regression else kind or _kind_by_numbers(samples, task)
+    known: dict[str, Any] = {"kind": "means"} if task.is_regression else _known(columns, found, samples, kind, task)
+    kind = known["kind"]
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
         with np.errstate(divide="ignore"):  # of a probability of 1
             log_of_other = np.log1p(-np.exp(np.minimum(samples, 0)))
         others = {"logits": np.zeros_like(samples), "log_probabilities": log_of_other}
-        other = others.get(kind, 1 - samples)
+        other = others.get(known["kind"], 1 - samples)
         samples = np.concatenate([other, samples], axis=-1)
-    classes = columns.keys.get(name, ())
-    if (names := columns.values.get("classes")) is not None and names.ndim == 1 and len(names) == samples.shape[2]:
-        classes = tuple(map(str, names.tolist()))
-    return GivenSet(columns, samples, kind, f"{found}, {kind.replace('_', '-')}", classes)
+    classes = columns.keys.get(name, ()) or classes
+    if (texts := columns.values.get("classes")) is not None and texts.ndim == 1 and len(texts) == samples.shape[2]:
+        classes = tuple(map(str, texts.tolist()))
+    found = f"{found}, {known['kind'].replace('_', '-')}"
+    return GivenSet(columns, samples, found=found, classes=tuple(map(_as_class, classes)), **known)
 
 
 def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
@@ -296,49 +466,78 @@ def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
 def _numbers(columns: Columns, name: str) -> NDArray[Any]:
     """A column; DataError for texts, with the first that is no number."""
     values = columns[name]
-    if values.dtype.kind != "U":
+    if values.dtype.kind in "fiu":
         return values
-    row = next((row for row, text in enumerate(values.flat) if not _is_number(text)), 0)
-    text = str(values.flat[row])
-    comma = " Write numbers with a decimal point, not a comma." * _is_number(text.replace(",", ".", 1))
+    texts = [str(text) for text in values.flat]
+    row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
+    comma = " Write numbers with a decimal point, not a comma." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
     raise DataError(
-        f"{columns.source}: {name!r} holds text, first {text[:50]!r} in row {row} (counted from 0); expected "
+        f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{comma}"
     )
 
 
-def _has_numbers(values: NDArray[Any]) -> bool:
-    """Whether there are numbers among the first texts of a column."""
-    return values.dtype.kind == "U" and any(_is_number(text.replace(",", ".", 1)) for text in values.flat[:1000])
+def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None, task: Task) -> dict[str, Any]:
+    """What the numbers are, by their name or by themselves: probabilities where most rows sum to 1, 100 or 255, to
+    within their rounding; log-probabilities likewise; logits where they are negative and nothing else. DataError where
+    they may be several of these."""
+    if kind in ("logits", "log_probabilities"):
+        return {"kind": kind}
+    sampled = _some(values)
+    if task.classifies_points and sampled.shape[2] > 1:
+        if (probabilities := _probabilities(sampled)) is not None:
+            return probabilities
+        with np.errstate(over="ignore"):
+            if (sampled <= TOLERANCE).all() and np.median(abs(np.exp(sampled).sum(-1) - 1)) <= TOLERANCE:
+                return {"kind": kind or "log_probabilities"}
+    elif bool(((sampled >= -_ROUNDING) & (sampled <= 1 + _ROUNDING)).all()):
+        if task.classifies_points and not np.any(sampled % 1) and kind is None:
+            raise DataError(
+                f"{columns.source}: {found} holds whole numbers: hard predictions, which have no uncertainty."
+            )
+        return {"kind": "probabilities"}
+    if kind == "probabilities":
+        return {"kind": kind}
+    if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
+        return {"kind": "logits"}
+    what = (
+        f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
+        + f", which sum to {np.median(sampled.sum(-1)):.6g} in the middle row" * (sampled.shape[2] > 1)
+    )
+    raise DataError(
+        f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
+        "clearly logits. Say what they are: --outputs logits, --outputs probabilities (or log_probabilities); "
+        "probabilities of several labels: --task multilabel."
+    )
 
 
-def _is_number(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(np.isfinite(float(text)))
-    return False
+def _tolerance(values: NDArray[Any], scale: float) -> float:
+    """How far sums may be from `scale`, relatively, by the decimals or the bits to which the numbers are rounded."""
+    classes, tolerance = values.shape[-1], TOLERANCE
+    short = values.astype(np.float32)
+    if bool((short == values).all()):
+        if not np.any(np.ascontiguousarray(short).view(np.uint32) & 0xFFFF):
+            tolerance = 2.0**-8  # bfloat16
+        elif bool((values.astype(np.float16) == values).all()):
+            tolerance = 2.0**-10
+    for digits in range(scale == 1, 7):  # whole numbers are no rounded probabilities
+        if bool((abs(values * 10**digits - np.round(values * 10**digits)) < _ROUNDING).all()):
+            is_whole = scale == 1 and not np.any(values % 1)
+            return tolerance if is_whole else max(tolerance, (classes * 0.5 * 10**-digits + _ROUNDING) / scale)
+    return tolerance
 
 
-def _is_column(values: NDArray[Any]) -> bool:
-    return values.ndim == 1 and values.dtype.kind in "fiu"
+def _probabilities(values: NDArray[np.float64]) -> dict[str, Any] | None:
+    """What they sum to, how closely, and how closely they were seen to; None where most rows sum to nothing of that."""
+    for scale in _SCALES:
+        tolerance, off = _tolerance(values, scale), abs(values.sum(-1) / scale - 1)
+        fits = (values >= -_ROUNDING * scale).all(-1) & (off <= tolerance)
+        if np.mean(fits) > 0.5:  # of the others, an error says where they stand
+            seen = max(float(off[fits].max()), -float(values[fits].min()) / scale)
+            return {"kind": "probabilities", "scale": scale, "tolerance": tolerance, "off": seen}
+    return None
 
 
-def _kind_by_numbers(values: NDArray[Any], task: Task) -> Kind:
-    """Probabilities where all numbers, and their sums, could be; log-probabilities likewise; else logits."""
-    sampled = values[:, :: max(1, values.shape[1] // 10_000)].astype(np.float64)
-    in_range = bool((sampled >= 0).all() and (sampled <= 1 + TOLERANCE).all())
-    if sampled.shape[2] == 1 or not task.classifies_points:
-        return "probabilities" if in_range else "logits"
-    if in_range and _sum_to_one(sampled):
-        return "probabilities"
-    return "log_probabilities" if (sampled <= TOLERANCE).all() and _sum_to_one(np.exp(sampled)) else "logits"
-
-
-def _sum_to_one(p: NDArray[Any]) -> bool:
-    """Whether most rows do: of the others, an error then says where they stand."""
-    return bool(np.median(abs(p.sum(-1) - 1)) <= TOLERANCE)
-
-
-def column_of(columns: Columns, requested: str | None, names: Sequence[str]) -> NDArray[Any] | None:
-    """The column that was requested, or that has one of these names; None where there is none."""
-    name = requested if requested is not None else columns.named(names)
-    return None if name is None else columns[name]
+def _some(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Points enough to tell what the numbers are."""
+    return values[:, :: max(1, values.shape[1] // _SAMPLED)].astype(np.float64)

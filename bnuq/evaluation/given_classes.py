@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data import Points
+from bnuq.data.readers.columns import texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation.given import GivenSet
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 
 _CERTAIN = 3.0  # standard errors by which another order of the classes has to be right more often
@@ -116,8 +117,8 @@ def _order(
 def _named(given: GivenSet, labels: NDArray[Any], count: int) -> _Named:
     """The names of all `count` classes; of two, the column of one names the other by the labels, where these do."""
     names = given.classes
-    if len(names) == 1 and count == 2 and labels.ndim == 1 and labels.dtype.kind not in "fiub":
-        others = [text for text in np.unique(labels).tolist() if text != names[0]]
+    if len(names) == 1 and count == 2 and labels.ndim == 1:
+        others = [text for text in {*texts_of(labels).tolist()} if text != names[0]]
         names = (others[0], names[0]) if len(others) == 1 else ()
     return _Named(given, names if 1 < count == len(names) == len({*names}) else ())
 
@@ -128,6 +129,30 @@ def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
         f"{listed(list(expected))}; expected the same names, in any order."
         + (" Name those of the columns, in their order: --classes NAME,NAME." if source == "the labels" else "")
     )
+
+
+def order_findings(points: Points, given: GivenSet) -> Iterator[Finding]:
+    """Of columns without names, a note on the classes that they are taken for; a warning where these make far fewer
+    predictions right than the reversed order does, or that of the numbers as texts."""
+    labels, count = points.targets, given.values.shape[2]
+    names = list(points.classes or map(str, range(count)))
+    yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    if not isinstance(labels, np.ndarray) or labels.ndim > 1:
+        return
+    top, in_order = given.values[0].argmax(-1), np.arange(count)
+    right = top == labels
+    as_numbers = sorted(in_order, key=lambda k: float(names[k])) if all(map(_is_whole, names)) else in_order
+    for order in (in_order[::-1], np.array(sorted(in_order, key=lambda k: names[k])), np.array(as_numbers)):
+        other = order[top] == labels
+        if int(other.sum()) - int(right.sum()) > _CERTAIN * np.sqrt(np.count_nonzero(other != right)):
+            shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
+            share, better = float(right.mean()), float(other.mean())
+            yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=share, better=better)
+            return
+
+
+def _is_whole(name: str) -> bool:
+    return re.fullmatch(r"-?\d+", name) is not None
 
 
 def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tuple[Finding, ...]:

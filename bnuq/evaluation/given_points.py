@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,20 @@ from numpy.typing import NDArray
 from bnuq.config import ScoreSection
 from bnuq.data import Points, check_label_matrix, check_labels, check_targets, load_points
 from bnuq.data.common_layout import group_codes
-from bnuq.data.readers.columns import Columns, read_columns
-from bnuq.data.readers.common import listed
+from bnuq.data.readers.columns import Columns, read_columns, texts_of
+from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.given import GROUPS, IDS, LABELS, GivenSet, column_of
+from bnuq.evaluation.given import GivenSet
+from bnuq.evaluation.roles import class_columns, is_numeric, matching, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.shapes import Int64
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
+_EXACT = 1e-6  # sums of probabilities of float32
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -38,6 +43,20 @@ class Truth:
     ids: NDArray[Any] | None = None
     group: NDArray[Any] | None = None
     classes: tuple[str, ...] = ()
+    columns: Columns | None = None
+    name: str | None = None
+    is_right: bool = False  # whether predictions are right, and no labels
+
+    @property
+    def of_classes(self) -> frozenset[str]:
+        """The names of the classes that occur, whole numbers without a fraction."""
+        has_classes = self.values.ndim == 1 and not self.is_right
+        return frozenset(texts_of(self.values).tolist()) if has_classes else frozenset()
+
+    def label_in(self, columns: Columns) -> str | None:
+        """The column of the labels, if it is of this file."""
+        is_here = self.columns is not None and columns.source == self.columns.source and not self.is_right
+        return self.name if is_here else None
 
 
 def columns_at(source: Source) -> tuple[Columns, str | None]:
@@ -56,12 +75,17 @@ def columns_at(source: Source) -> tuple[Columns, str | None]:
 def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Truth:
     """The labels of a request, which may stand beside the first predictions; DataError if there are none."""
     if labels is None:
-        if (name := first.named(LABELS)) is None:
+        if (name := _label_of(first, section)) is None:
+            roles = roles_of(first, section)
+            right = [name for name in roles if roles[name] == "correct"]
+            if len(right) == 1 and {"confidence", "score"} & {*roles.values()}:
+                truth = _truth(first, right[0], section)
+                return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
             raise DataError(
                 f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
                 + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
-                * ("column 0" in first.values)
-                + "Labels of another file are named by --labels REF."
+                * ({*first.values} <= {"", "column 0"})
+                + "Labels of another file, or of another column, are named by --labels FILE:COLUMN."
             )
         return _truth(first, name, section)
     if isinstance(labels, str | Path) and not exists(Path(expanded(str(labels).partition(":")[0]))):
@@ -71,7 +95,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         group = None if points.group is None else points.group_of_point
         return Truth(f"{labels}", points.targets, "labels", None, group, tuple(points.classes or ()))
     columns, column = columns_at(labels)
-    name = column or columns.named(LABELS)
+    name = column or _label_of(columns, section)
     if name is None and len(columns.values) == 1:
         name = next(iter(columns.values))
     if name is None:
@@ -81,57 +105,114 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     return _truth(columns, name, section)
 
 
+def _label_of(columns: Columns, section: ScoreSection) -> str | None:
+    """The column with a name of labels; None without one, DataError for several."""
+    names = [name for name, role in roles_of(columns, section).items() if role == "labels"]
+    if len(names) > 1:
+        raise DataError(
+            f"{columns.source}: {listed(names)} all have names of labels; expected one. Name it: --labels "
+            f"{columns.source}:{names[0]}; or leave others out: --ignore {','.join(names[1:])}."
+        )
+    return names[0] if names else None
+
+
 def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
-    group, ids = _beside(columns, section.groups, GROUPS), _beside(columns, section.ids, IDS)
-    classes = columns.values.get("classes")
-    names = () if classes is None or classes.dtype.kind != "U" else tuple(classes.tolist())
-    return Truth(columns.source, columns[name], f"{name!r}" if name else "its array", ids, group, names)
+    of_names = columns.values.get("classes")
+    names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
+    values = columns[name]
+    if (
+        values.ndim == 1
+        and not is_numeric(values)
+        and all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values)
+    ):
+        values = values.astype(np.int64)  # numbers as texts
+    found, ids, group = f"{name!r}" if name else "its array", _ids(columns, section, name), _groups(columns, section)
+    return Truth(columns.source, values, found, ids, group, names, columns, name)
 
 
-def _beside(columns: Columns, requested: str | None, names: Sequence[str]) -> NDArray[Any] | None:
-    """The column that was requested, or of one of these names; None where this file has none."""
-    return None if requested not in (None, *columns.values) else column_of(columns, requested, names)
+def _groups(columns: Columns, section: ScoreSection) -> NDArray[Any] | None:
+    """The column of groups; None where this file has none."""
+    names = [name for name, role in roles_of(columns, section).items() if role == "groups"]
+    return columns[names[0]] if names else None
 
 
-def task_of(truth: Truth, first: Columns, requested: str | None) -> Task:
-    """The task by the labels: a regression for fractions, several labels for columns of 0 and 1."""
-    if requested is not None:
-        return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[requested]
-    values = truth.values
-    if values.dtype.kind not in "fiub":
+def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> NDArray[Any] | None:
+    """The first ids of this file, as texts: not the index that pandas writes."""
+    names = _id_names(columns, section, label)
+    return columns.texts(names[0]) if names and not is_index(names[0], 0) else None
+
+
+def _id_names(columns: Columns, section: ScoreSection, label: str | None = None) -> list[str]:
+    """The columns of ids, an index last."""
+    names = [name for name, role in roles_of(columns, section, label).items() if role == "ids"]
+    return sorted(names, key=lambda name: is_index(name, 0))
+
+
+def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
+    """The task by the labels: a regression for fractions, several labels for columns of 0 and 1; and a regression
+    beside quantiles, or a mean. DataError where numbers may be targets as well as classes."""
+    if truth.is_right:
         return CLASSIFICATION
-    is_binary = values.ndim == 2 and values.shape[1] > 1 and bool(np.isin(values, (0, 1)).all())
-    if is_binary:
+    if section.task is not None:
+        return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[section.task]
+    values, roles = truth.values, roles_of(first, section, truth.label_in(first))
+    if not is_numeric(values):
+        return CLASSIFICATION
+    if values.ndim == 2 and values.shape[1] > 1 and bool(np.isin(values, (0, 1)).all()):
         return CLASSIFICATION if bool((values.sum(1) == 1).all()) else MULTILABEL
     finite = values[np.isfinite(values)]
-    whole = values.ndim == 1 and bool((finite == np.round(finite)).all())
-    spread = (
-        first.named(("sigma", "std", "quantiles")) is not None and first.named(("mean", "mu", "levels")) is not None
-    )
-    return REGRESSION if spread or not whole else CLASSIFICATION
+    if values.ndim > 1 or not bool((finite == np.round(finite)).all()):
+        return REGRESSION
+    found = {role for name, role in roles.items() if role != "hard" or is_numeric(first[name])}
+    is_spread = found & {"quantile", "mean"} or (found & {"sigma", "variance"} and "hard" in found)
+    if section.outputs is None and is_spread:
+        return REGRESSION
+    return REGRESSION if section.outputs is None and _are_means(first, roles, found, finite) else CLASSIFICATION
+
+
+def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], targets: NDArray[Any]) -> bool:
+    """Whether a column of point predictions with fractions stands alone, beside whole targets; DataError where it may
+    be probabilities."""
+    of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
+    of_classes |= class_columns(first, [name for name in first.values if name not in roles]).keys()
+    hard = [name for name in roles if roles[name] == "hard" and first[name].ndim == 1 and is_numeric(first[name])]
+    if of_classes or not any(np.any(first[name] % 1) for name in hard):
+        return False
+    if np.isin(targets, (0, 1)).all():
+        raise DataError(
+            f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
+            f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression."
+        )
+    return True
 
 
 def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[GivenSet, tuple[Finding, ...]]:
     """The predictions in the order of the labels: by ids where both have them, else row by row; DataError where they
     are of other points."""
     columns, source = given.columns, given.columns.source
-    ids = _beside(columns, section.ids, IDS)
+    of_one_file = truth.columns is None or source == truth.source
+    pair = None if of_one_file else _pairing(columns, truth, given, section)
     findings: tuple[Finding, ...] = ()
-    if ids is not None and truth.ids is not None and len(ids) == len(given):
-        given = given.taken(_rows_by_id(_texts(ids), _texts(truth.ids), source, truth.source))
+    if pair is not None and truth.columns is not None:
+        rows = _rows_by_id(columns.texts(pair[0]), truth.columns.texts(pair[1]), source, truth.source)
+        is_moved = bool((rows != np.arange(len(rows))).any())
+        findings = (note("paired-by-ids", column=pair[0] or "its index", files=[source, truth.source], moved=is_moved),)
+        given = given.taken(rows)
     elif len(given) != len(truth.values):
         raise DataError(
             f"{source}: holds predictions of {len(given)} points ({given.found}), and {truth.source} "
             f"{len(truth.values)} labels; expected as many, in one order, or ids in both (--ids COLUMN)."
         )
-    elif section.ids is not None:
+    elif section.ids is not None and source != truth.source:
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")
-    elif (ids is None) != (truth.ids is None) and source != truth.source:
-        findings = (note("ids-in-one-file", file=Path(source if ids is not None else truth.source).name),)
-    own = columns.named(LABELS)
-    if own is not None and source != truth.source and ids is None and len(columns[own]) == len(truth.values):
+    elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
+        findings = (note("ids-in-one-file", file=Path(truth.source if truth.ids is not None else source).name),)
+    own = _label_of(columns, section)
+    if own in given.roles.get("hard predictions", ()):
+        own = None
+    if own is not None and source != truth.source and pair is None and len(columns[own]) == len(truth.values):
         comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
-        differing = _texts(columns[own]) != _texts(truth.values) if comparable else np.zeros(1, bool)
+        differing = texts_of(columns[own]) != texts_of(truth.values) if comparable else np.zeros(1, bool)
         if differing.any():
             row = int(np.flatnonzero(differing)[0])
             raise DataError(
@@ -141,11 +222,72 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     return given, findings
 
 
-def _texts(values: NDArray[Any]) -> NDArray[Any]:
-    """Values as texts, whole numbers without a fraction."""
-    if values.dtype.kind == "f" and bool(np.isfinite(values).all()) and bool((values == np.round(values)).all()):
-        values = values.astype(np.int64)
-    return values.astype(str)
+def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
+    """1 for a prediction that is right, 0 for one that is wrong; DataError for what says neither."""
+    words = {"1": 1, "true": 1, "yes": 1, "right": 1, "correct": 1}
+    words |= {"0": 0, "false": 0, "no": 0, "wrong": 0, "incorrect": 0}
+    texts = [text.strip().lower() for text in texts_of(values).tolist()]
+    if unknown := [text for text in texts if text not in words]:
+        raise DataError(
+            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right: 0, 1."
+        )
+    return np.array([words[text] for text in texts])
+
+
+def judged(given: GivenSet, truth: Truth) -> GivenSet:
+    """Confidences with whether each prediction is right; other predictions as they are. DataError where that is not
+    known, and where predictions without a name of their own are all right."""
+    source, hard = given.columns.source, given.hard
+    if given.kind != "confidences":
+        return given
+    if hard is None:
+        raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
+    right = _is_right(hard, source, "correct") if given.is_right else (hard == texts_of(truth.values)) * 1
+    if right.all() and _label_of(given.columns, ScoreSection()) in given.roles.get("hard predictions", ()):
+        raise DataError(
+            f"{source}: its labels are those of {truth.source} throughout. If they are the predictions, call them "
+            "prediction; if not, the file does not say of what its scores are."
+        )
+    return replace(given, right=right)
+
+
+def compared(given: GivenSet, classes: Sequence[str], method: str) -> Iterator[Finding]:
+    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not."""
+    if given.hard is None or given.right is not None or given.is_of_samples:
+        return
+    names = [str(name) for name in classes] or [*map(str, range(given.values.shape[2]))]
+    numbers = {name: number for number, name in enumerate(names)}
+    hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
+    if (unknown := np.flatnonzero(hard < 0)).size:
+        word = str(given.hard[unknown[0]])[:50]
+        yield warning("hard-predictions-unknown", method=method, word=word, classes=names[:20])
+        return
+    values = given.values[0]
+    count = int((np.take_along_axis(values, hard[:, None], axis=1)[:, 0] < values.max(-1)).sum())
+    if count:
+        yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
+    else:
+        yield note("hard-predictions-agree", method=method, points=len(hard))
+
+
+def _pairing(columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[str, str] | None:
+    """The columns that pair the rows of two files: ids; else one of both files that has the same values, all of them
+    different. None without any."""
+    assert truth.columns is not None
+    ours, theirs = _id_names(columns, section), _id_names(truth.columns, section, truth.name)
+    lower = {name.strip().lower(): name for name in theirs}
+    pairs = [(name, lower[name.strip().lower()]) for name in ours if name.strip().lower() in lower]
+    if not pairs and ours and theirs and not is_index(ours[0], 0) and not is_index(theirs[0], 0):
+        pairs = [(ours[0], theirs[0])]
+    if pairs:
+        return pairs[0]
+    ignored, used = matching(columns, section.ignore, needed=False), given.roles.get("predictions", ())
+    for name in columns.values:
+        if name in truth.columns.values and name not in (*ignored, *used, truth.name, _label_of(columns, section)):
+            both = [of.texts(name).tolist() for of in (columns, truth.columns) if of[name].ndim == 1]
+            if len(both) == 2 and len({*both[0]}) == len(both[0]) == len(both[1]) and {*both[0]} == {*both[1]}:
+                return name, name
+    return None
 
 
 def _rows_by_id(
@@ -154,26 +296,50 @@ def _rows_by_id(
     """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
     for name, texts in ((source, ids), (labels, wanted)):
         values, counts = np.unique(texts, return_counts=True)
-        if counts.max() > 1:
+        if len(counts) and counts.max() > 1:
             raise DataError(
-                f"{name}: the id {str(values[counts > 1][0])!r} occurs {counts.max()} times; expected once."
+                f"{name}: the id {str(values[counts > 1][0])[:50]!r} occurs {counts.max()} times; expected once."
             )
     both = (source, labels, ids, wanted), (labels, source, wanted, ids)
     for name, other, there, needed in both if all_of_them else both[:1]:
         if (missing := np.setdiff1d(needed, there)).size:
             raise DataError(
-                f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])!r}; expected the "
-                "same ids in both."
+                f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])[:50]!r}; expected "
+                "the same ids in both. Rows are paired by position where ids are left out: --ignore COLUMN."
             )
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids[order], wanted)]
+
+
+def shared_findings(
+    test: Points, validation: Points, given: Sequence[GivenSet], risk: float | None
+) -> Iterator[Finding]:
+    """A warning about points in both sets: of one id, or, without ids, of one row of predictions, where rows tell
+    points apart. RequestError where they shall carry a promise."""
+    if test.names is not None and validation.names is not None:
+        shared = len({*test.names} & {*validation.names})
+    else:
+        rows = [Counter(row.tobytes() for row in of.values[0]) for of in given]
+        single = [{row for row, count in of.items() if count == 1} for of in rows]
+        shared = len(single[0] & single[1])
+        if min(map(len, single)) < 0.9 * min(len(test), len(validation)) or shared <= 0.01 * len(validation):
+            return
+    if shared and risk is not None:
+        what = "ids" if test.names is not None and validation.names is not None else "rows of predictions"
+        raise RequestError(
+            f"--risk {risk:g}: there is no certificate by {validation.reference}: {shared} {what} of it are in the "
+            "test set, too, and a promise is only kept by other points. Name others with --validation. (If its ids "
+            "only number the rows of a file: --ignore COLUMN.)"
+        )
+    if shared:
+        yield warning("validation-in-test", shared=shared, points=len(validation), test=test.reference)
 
 
 def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, classes: Sequence[str]) -> Points:
     """The points with these labels, in the numbers of the classes; DataError for labels that do not fit."""
     outputs, findings = given.values.shape[2], ()
     values: Any = truth.values
-    if values.dtype.kind not in "fiub" or (task.classifies_points and values.ndim == 1 and _are_texts(classes)):
+    if not is_numeric(values) or (task.classifies_points and values.ndim == 1 and _are_texts(classes)):
         values, classes = _numbered(values, classes, outputs, truth)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
@@ -183,13 +349,13 @@ def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, cla
     points = Points(
         name,
         truth.source,
-        np.arange(len(values)) if truth.ids is None else _texts(truth.ids),
+        np.arange(len(values)) if truth.ids is None else _digests(truth.ids),
         np.atleast_2d(values.T).T.astype(np.float64) if as_floats else values.astype(np.int64),
         numbers,
         tuple(classes) or None,
         findings,
         group_names=names,
-        names=None if truth.ids is None else _texts(truth.ids).astype(object),
+        names=truth.ids,
     )
     if task.is_regression:
         return check_targets(points, 1 if given.levels is not None else outputs)
@@ -209,9 +375,12 @@ def _numbered(
     values: NDArray[Any], classes: Sequence[str], outputs: int, truth: Truth
 ) -> tuple[NDArray[Any], Sequence[str]]:
     """The class of each label by its name, in the order that the predictions name them, else sorted."""
-    texts = _texts(values)
+    texts = texts_of(values)
     present, numbers = np.unique(texts, return_inverse=True)
-    names = list(classes or truth.classes or (present[:_MOST_CLASSES].tolist() if len(present) == outputs else ()))
+    names = [
+        str(name)
+        for name in classes or truth.classes or (present[:_MOST_CLASSES].tolist() if len(present) == outputs else ())
+    ]
     if len(names) != outputs:
         raise DataError(
             f"{truth.source}: {truth.found} holds {len(present)} names, such as {str(present[0])!r}, and the "
@@ -223,6 +392,13 @@ def _numbered(
             f"({', '.join(names[:20])})."
         )
     return np.array([names.index(text) for text in present.tolist()])[numbers], names
+
+
+def _digests(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids in arrays of fixed length: long ones by their SHA-256."""
+    if max(map(len, ids), default=0) > 64:
+        ids = np.array([sha256(text.encode()).hexdigest() for text in ids])
+    return ids.astype(str)
 
 
 def _numbered_groups(
@@ -243,12 +419,13 @@ def groups_file(section: ScoreSection, first: Columns) -> Truth | None:
     if reference in first.values or not any(map(is_file, files)):
         return None
     columns, column = columns_at(reference)
-    return _truth(columns, column or columns.named(GROUPS) or next(iter(columns.values), ""), section)
+    named = [name for name, role in roles_of(columns, section).items() if role == "groups"]
+    return _truth(columns, column or next(iter([*named, *columns.values]), ""), section)
 
 
 def with_groups(given: GivenSet, section: ScoreSection) -> GivenSet:
     """These predictions with the groups that stand beside them; DataError where these are not one for each point."""
-    group = _beside(given.columns, section.groups, GROUPS)
+    group = _groups(given.columns, section)
     if group is not None and group.shape != (len(given),):
         shape = f"the groups have shape {group.shape}; expected one for each of {len(given)} points"
         raise DataError(f"{given.columns.source}: {shape} ({given.found}).")
@@ -262,9 +439,9 @@ def grouped(
     beside the labels; or beside the first predictions that have any. RequestError where the test set has none of the
     name that the request says."""
     group = next((group for group in (truth.group, *(each.group for each in predictions)) if group is not None), None)
-    ids = _beside(predictions[0].columns, section.ids, IDS) if truth.ids is None else truth.ids
+    ids = _ids(predictions[0].columns, section) if truth.ids is None else truth.ids
     if elsewhere is not None and elsewhere.ids is not None and ids is not None:
-        there, wanted = _texts(elsewhere.ids), _texts(ids)
+        there, wanted = elsewhere.ids, ids
         if is_test or np.isin(wanted, there).all():
             group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, all_of_them=False)]
     elif elsewhere is not None and is_test:
@@ -277,17 +454,18 @@ def grouped(
 
 def unlabelled_points(given: GivenSet, name: str, section: ScoreSection) -> Points:
     """The points of a set that is to be separated from the test set."""
-    ids = _beside(given.columns, section.ids, IDS)
-    texts = None if ids is None or len(ids) != len(given) else _texts(ids)
-    inputs = np.arange(len(given)) if texts is None else texts
-    names = None if texts is None else texts.astype(object)
+    ids = _ids(given.columns, section)
+    names = None if ids is None or len(ids) != len(given) else ids
+    inputs = np.arange(len(given)) if names is None else _digests(names)
     group, group_names = _numbered_groups(given.group, len(given), given.columns.source)
     return Points(name, given.columns.source, inputs, group=group, group_names=group_names, names=names)
 
 
 def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
-    """A note on what was taken for the predictions and the labels."""
+    """Notes on what was taken for the predictions and the labels, and on what was done to the numbers."""
     for name, given in sets.items():
         file = Path(given.columns.source).name
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
+        if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
+            yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

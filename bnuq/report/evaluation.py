@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,7 @@ _OUTPUTS = {  # of files of predictions
     "logits": "logits",
     "probabilities": "probabilities",
     "log_probabilities": "log-probabilities",
+    "confidences": "confidences of predictions that are right or wrong",
     "means": "means",
     "gaussian": "mean and σ",
     "quantiles": "quantiles",
@@ -184,7 +185,9 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         count = numbers.count(model["labels"], "label") if model.get("labels") else count
         for name, file in model["files"].items():
             sampled = f", {file['samples']} samples" if file["samples"] > 1 else ""
-            yield name, f"{Path(file['path']).name}: {_OUTPUTS[file['outputs']]}, {count}{sampled}"
+            counted = "" if file["outputs"] == "confidences" else f", {count}{sampled}"
+            yield name, f"{Path(file['path']).name}: {_OUTPUTS[file['outputs']]}{counted}"
+            yield from [("columns", text)] if (text := _roles(file.get("roles", {}))) else ()
         yield from _sets(result)
         yield "time", f"{result.seconds['total']:.1f} s"
         return
@@ -214,6 +217,16 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
+
+
+def _roles(roles: Mapping[str, Sequence[str]]) -> str:
+    """What each column of a file is; "" where there is one array alone."""
+    shown = {role: [name or "(index)" for name in names if name or role == "ids"] for role, names in roles.items()}
+    return " · ".join(
+        f"{role} {', '.join(names if len(names) <= _NAMED * 2 else [*names[:_NAMED], '…', names[-1]])}"
+        for role, names in shown.items()
+        if names
+    )
 
 
 def _sets(result: Result) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ from bnuq.frozen import frozen
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.comparing import Line, line_through
 from bnuq.gate.history import why_not
+from bnuq.gate.pairing import under_one_name
 from bnuq.gate.settings import GateSettings
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
@@ -72,6 +73,7 @@ def trend(results: Iterable[Result], metric: str | None = None) -> Trend:
     """The trend of results in any order. RequestError for fewer than three that can be compared with the last, and for
     a metric that they do not have."""
     *others, last = in_order(results)
+    others = [under_one_name(last, other) for other in others]
     allow = GateSettings(allow=("missing:*",))
     later = [(other, [*others[row + 1 :], last]) for row, other in enumerate(others)]
     reasons = [(other, copy_of(other, after) or why_not(last, other, allow)) for other, after in later]
@@ -85,7 +87,8 @@ def trend(results: Iterable[Result], metric: str | None = None) -> Trend:
     chosen = [address for address in chosen if all(address in table for table in tables)]
     if not chosen:
         known = sorted({row["metric"] for row in tables[-1].values() if row["metric"] != "count"})
-        raise RequestError(f"--by {metric}: the results have no estimate of that in common. They have {listed(known)}.")
+        asked, of = (f"--by {metric}: ", " of that") if metric else ("", "")
+        raise RequestError(f"{asked}the results have no estimate{of} in common. They have {listed(known)}.")
     points = [PointContributions(result) for result in kept]
     errors = Errors((kept[-1], *kept[:-1]), (points[-1], *points[:-1]))
     pairs = [Errors((result, kept[0]), (own, points[0])) for result, own in zip(kept[1:], points[1:], strict=True)]

@@ -20,10 +20,10 @@ from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
-from bnuq.evaluation.given_points import Source
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer
+from bnuq.evaluation.tasks.given_pairs import PairScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
 from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import TaskScorer
@@ -31,15 +31,17 @@ from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
-from bnuq.files.writing import alone, within
+from bnuq.files.writing import sole_request
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import EvaluatedSet, Scored
-from bnuq.workflows.score_request import Loaded, ScoreRequest, loaded_of, name_of_source
+from bnuq.workflows.score_request import Loaded, ScoreRequest, Source, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
+_RANKING = {"predictive_entropy", "expected_entropy", "least_confidence", "max_probability", "energy", "max_logit"}
+_STEPS = 2.0**36  # of a mantissa that points are ranked by
 _FEW = 20  # validation points, below which what is fitted to them is not to be trusted
 
 
@@ -56,9 +58,9 @@ class _FileSubject(ScoredSubject):
 class _FileScoring(MethodScoring):
     """Scores the predictions of one file on every set."""
 
-    def __init__(self, subject: ScoredSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
+    def __init__(self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
         self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
-        self._weights = subject.weights(self.method, 1)
+        self._weights, self._is_single = subject.weights(self.method, 1), subject.samples == 1
 
     def _samples(self, name: str) -> Iterator[np.ndarray]:
         return self._given[name].blocks(self._subject.plan.task)
@@ -80,17 +82,30 @@ class _FileScoring(MethodScoring):
                     of_view.add(reduction.arrays())
                 reductions, start = [scoring.reduction(view, first) for view in views], first
         return [
-            scoring.scores(view, scoring.reduction(view), of_view)
+            self._with_ties(scoring.scores(view, scoring.reduction(view), of_view))
             for view, of_view in zip(views, gathered, strict=True)
         ]
 
+    def _with_ties(self, scores: SetScores) -> SetScores:
+        """The scores of points to some digits fewer: those of equal predictions differ in the last by the order of the
+        classes. Of samples all digits stay, as replicates are of them."""
+        rounded = dict(scores.points)
+        for name in rounded.keys() & _RANKING if self._is_single else ():
+            mantissa, exponent = np.frexp(rounded[name])
+            rounded[name] = np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent)
+        return replace(scores, points=rounded)
 
-@within(lambda request: alone(request.out))
+
 def score(request: ScoreRequest) -> Scored:
     """Score the predictions of `request`, write the result file, and return the result. BnuqError with one message
     where that cannot be done; the file is then not touched."""
-    started = datetime.now(UTC)
     evaluation_file.check_replaceable(request.out)
+    with sole_request(request.out, request.record()):
+        return _result(request)
+
+
+def _result(request: ScoreRequest) -> Scored:
+    started = datetime.now(UTC)
     loaded = loaded_of(request)
     run = Run(
         Path(name_of_source(next(iter(request.predictions.values())))),
@@ -148,7 +163,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
         name: _FileSubject(
             run,
             ScoringPlan(loaded.task, loaded.outputs, (methods[name],)),
-            loaded.points,
+            {set_: _judged(points, loaded.given[name].get(set_)) for set_, points in loaded.points.items()},
             _scorer(run, loaded, loaded.given[name]["test"]),
             samples=loaded.given[name]["test"].samples,
         )
@@ -180,6 +195,11 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _judged(points: Points, given: GivenSet | None) -> Points:
+    """The points with whether each prediction of this file is right, where that takes the place of labels."""
+    return points if given is None or given.right is None else replace(points, targets=given.right)
 
 
 def _impossible(loaded: Loaded) -> Iterator[Finding]:
@@ -214,6 +234,8 @@ def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
             return RegressionScorer(run, None, loaded.outputs)
         return DistributionScorer(run, None, loaded.outputs, levels=given.levels)
     run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
+    if given.kind == "confidences":
+        return PairScorer(run, 2, tuple(test.classes or ()))
     if not loaded.task.classifies_points:
         return MultilabelScorer(run, 2, names_of(test, loaded.outputs))
     return ClassificationScorer(run, loaded.outputs, tuple(test.classes or ()))
@@ -230,6 +252,7 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
             "sha256": _digest(source),
             "samples": loaded.given[name]["test"].samples if loaded.given[name]["test"].is_of_samples else 1,
             "outputs": loaded.given[name]["test"].kind,
+            "roles": {role: [*columns] for role, columns in loaded.given[name]["test"].roles.items()},
         }
         for name, source in request.predictions.items()
     }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bnuq.catalogue import distinct
 from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
@@ -16,22 +17,26 @@ from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation.given import GivenSet, given_set, given_sets
-from bnuq.evaluation.given_classes import check_numbers, in_one_order
+from bnuq.evaluation.given_classes import check_numbers, in_one_order, order_findings
 from bnuq.evaluation.given_points import (
     Source,
     Truth,
     columns_at,
+    compared,
     grouped,
     groups_file,
+    judged,
     labelled_points,
     matched,
     read_notes,
+    shared_findings,
     task_of,
     truth_of,
     unlabelled_points,
     with_groups,
 )
 from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
@@ -87,8 +92,26 @@ def in_memory(values: Any, name: str) -> Source:
     if isinstance(values, str | Path | Columns):
         return values
     if isinstance(values, Mapping) or hasattr(values, "columns"):
-        return Columns(f"{name} (in memory)", {str(key): np.asarray(values[key]) for key in values})
-    return Columns(f"{name} (in memory)", {"": np.asarray(values)})
+        return Columns(f"{name} (in memory)", {str(key): _array(values[key]) for key in values})
+    return Columns(f"{name} (in memory)", {"": _array(values)})
+
+
+def is_of_one_method(values: Mapping[str, Any]) -> bool:
+    """Whether a dict is the columns of one method, by their names, and not the predictions of several."""
+    of_columns = {"sigma", "variance", "quantile", "labels", "confidence", "correct"}
+    return bool(of_columns & {role_by_name(str(name)) for name in values})
+
+
+def _array(values: Any) -> NDArray[Any]:
+    """Numbers, or texts as objects; a list of L arrays (n, 2), as scikit-learn has of L labels, is (n, L)."""
+    if isinstance(values, list) and values and all(getattr(each, "shape", ())[1:] == (2,) for each in values):
+        values = np.stack([each[:, 1] for each in values], axis=-1)
+    array = np.asarray(values)
+    if array.dtype.kind in "fiub":
+        return array
+    return np.array(["" if each is None or each != each else str(each) for each in array.flat], object).reshape(
+        array.shape
+    )
 
 
 def sets_named(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -120,31 +143,15 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
     first = next(iter(files.values()))
     if (other_groups := groups_file(section, first)) is not None:
-        section = msgspec.structs.replace(section, groups=None)  # of other sets, what stands beside their predictions
+        column = str(section.groups).rpartition(":")[2]  # of other sets, what stands beside their predictions
+        section = msgspec.structs.replace(section, groups=None, ignore=(*section.ignore, column))
     truth = truth_of(request.labels, first, section)
-    task = task_of(truth, first, section.task)
+    task = task_of(truth, first, section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, section, task, len(truth.values))
-        sets.pop(VALIDATION, None)  # whose labels the file cannot hold
-        sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
-        for ood, sources in request.ood.items():
-            if len(sources) != len(files):
-                raise RequestError(
-                    f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
-                    f"{len(files)}; expected one for each, in their order. Another set has another name."
-                )
-            sets[ood] = with_groups(given_set(columns_at(sources[number])[0], section, task), section)
-        if request.validation and len(request.validation) != len(files):
-            raise RequestError(
-                f"--validation names {len(request.validation)} files; expected {len(files)}, one for each."
-            )
-        if request.validation:
-            sets[VALIDATION] = given_set(columns_at(request.validation[number])[0], section, task)
-        given[name] = {
-            set_: _as_asked(of if set_ == VALIDATION else of.with_scores(section.scores), section)
-            for set_, of in sets.items()
-        }
+        sets = given_sets(columns, section, task, len(truth.values), truth.of_classes, truth.label_in(columns))
+        _add_others(sets, request, section, (number, len(files)), task, truth)
+        given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         given[name]["test"], found = matched(given[name]["test"], truth, section)
         findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
     _check_alike(given, files)
@@ -157,10 +164,16 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
         labels = grouped(labels, of_set, other_groups, section, is_test=name == "test")
+        for of_file in given.values():
+            of_file[name] = judged(of_file[name], labels)
+        if sets[name].kind == "confidences":
+            labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = labelled_points(labels, sets[name], task, name=name, classes=classes)
+        if task.classifies_points and sets[name].kind != "confidences":
+            is_known = bool(section.classes or truth.classes)
+            findings += _on_classes(points[name], labels, sets[name], is_named=bool(classes), is_known=is_known)
         classes = points["test"].classes or ()
-        if task.classifies_points and not (section.classes or truth.classes):
-            findings += check_numbers(points[name], labels.values, sets[name])
+    findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
@@ -171,9 +184,52 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
 
 
-def _as_asked(given: GivenSet, section: ScoreSection) -> GivenSet:
-    """The predictions as the request says what they are."""
-    return given if section.outputs is None else replace(given, kind=section.outputs)
+def _add_others(
+    sets: dict[str, GivenSet],
+    request: ScoreRequest,
+    section: ScoreSection,
+    of: tuple[int, int],
+    task: Task,
+    truth: Truth,
+) -> None:
+    """Adds the OOD and validation sets of file number … of so many to its test set."""
+    number, count = of
+    sets.pop(VALIDATION, None)  # whose labels the file cannot hold
+    sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
+    for ood, sources in request.ood.items():
+        if len(sources) != count:
+            raise RequestError(
+                f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
+                f"{count}; expected one for each, in their order. Another set has another name."
+            )
+        other = given_set(columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"])
+        sets[ood] = with_groups(other, section)
+    if request.validation and len(request.validation) != count:
+        raise RequestError(f"--validation names {len(request.validation)} files; expected {count}, one for each.")
+    if request.validation:
+        other = columns_at(request.validation[number])[0]
+        sets[VALIDATION] = given_set(other, section, task, classes=truth.of_classes, like=sets["test"])
+
+
+def _compared(
+    points: Mapping[str, Points], given: Mapping[str, Mapping[str, GivenSet]], request: ScoreRequest, task: Task
+) -> Iterator[Finding]:
+    """What test and validation points share, and how hard predictions agree with the others."""
+    sets = next(iter(given.values()))
+    if VALIDATION in points:
+        both = [sets["test"], sets[VALIDATION]]
+        yield from shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
+    for method, of_file in given.items():
+        if task.classifies_points:
+            yield from compared(of_file["test"], points["test"].classes or (), method)
+
+
+def _on_classes(points: Points, labels: Truth, given: GivenSet, *, is_named: bool, is_known: bool) -> Iterator[Finding]:
+    """What is to be said of the order of the classes, which columns may name, and a request knows."""
+    if not is_named and points.name == "test":
+        yield from order_findings(points, given)
+    if not is_known:
+        yield from check_numbers(points, labels.values, given)
 
 
 def _in_one_order(

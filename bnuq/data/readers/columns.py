@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.readers.common import GROUP, listed, readable
-from bnuq.data.readers.delimited import EXACT, text_columns
+from bnuq.data.readers.common import listed, readable
+from bnuq.data.readers.delimited import delimited
 from bnuq.data.readers.npy import npz_arrays, read_npy
 from bnuq.data.readers.tables import header_of
 from bnuq.errors import DataError
@@ -24,18 +26,24 @@ from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.frozen import frozen
 
-IDS = ("id", "ids", "uid", "sample_id", "example_id", GROUP, "groups")  # columns whose values are names
 _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
+_MOST_NAMES = 100_000  # columns, or names in a line of JSON
+_CELLS = 200_000  # of a table that are parsed together
+_MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none")
+_SCALARS = (str, int, float, type(None))  # bool is an int
 
 
 @frozen
 class Columns:
-    """Numbers or texts by name, a row for each point (of an array of samples, the second axis); the one array of a .npy
-    file has no name. `keys` are the names along the last axis of what JSON objects hold."""
+    """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
+    of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
+    objects hold, `nested` what holds neither numbers nor texts, and `exact` gives numbers as they are written."""
 
     source: str
     values: Mapping[str, NDArray[Any]]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
+    exact: Callable[[str], NDArray[Any]] | None = None
 
     def named(self, names: Sequence[str]) -> str | None:
         """The first of these names, in any case, that there is."""
@@ -47,121 +55,295 @@ class Columns:
             raise DataError(f"{self.source}: has no array or column {name!r}; it has {listed(list(self.values))}.")
         return self.values[name]
 
+    def texts(self, name: str) -> NDArray[Any]:
+        """A column as texts: as it is written, but for the fraction .0 where all have it."""
+        values = self[name]
+        if values.dtype.kind in "fiu" and self.exact is not None:
+            values = self.exact(name)
+        return texts_of(values)
 
-class _Archive(Mapping[str, NDArray[Any]]):
-    """The arrays of a `.npz` file. Each is read when it is first asked for: others may be large, or hold objects."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._arrays = path, dict[str, NDArray[Any]]()
-        with npz_arrays(path) as (self._sizes, _):
-            check_size(path, sum(self._sizes.values()), stored=path.stat().st_size, error=DataError, memory=False)
+def texts_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Values as texts, whole numbers without a fraction."""
+    if values.dtype.kind == "f" and bool(np.isfinite(values).all()) and bool((values == np.round(values)).all()):
+        values = values.astype(np.int64) if bool((abs(values) < 2**63).all()) else values
+    texts = [str(value) for value in values.tolist()] if values.ndim == 1 else values.astype(str)
+    if len(texts) and all(str(text).endswith(".0") for text in texts):
+        texts = [text[:-2] for text in texts]
+    return np.array(texts, dtype=object)
+
+
+class _Lazy(Mapping[str, NDArray[Any]]):
+    """Arrays by name, each read when it is first asked for: others may be large, or hold objects."""
+
+    def __init__(self, values: Mapping[str, NDArray[Any] | None], read: Callable[[str], NDArray[Any]]) -> None:
+        self._values, self._read = dict(values), read
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        size = self._sizes[name]
-        if name not in self._arrays:
-            check_memory(self._path, size, error=DataError)
-            with npz_arrays(self._path) as (_, read):
-                self._arrays[name] = read(name)
-        return self._arrays[name]
+        if (values := self._values[name]) is None:
+            values = self._values[name] = self._read(name)
+        return values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sizes)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._sizes)
+        return len(self._values)
 
 
-def read_columns(path: Path, *, ids: Collection[str] = IDS) -> Columns:
-    """What a `.npz`, `.npy`, CSV, parquet or JSON lines file holds; DataError for any other. Nothing is unpickled.
-    Columns of whole numbers beyond 2⁵³ hold texts; those called as one of `ids`, too, if they say more than their
-    numbers, see `text_columns`."""
+def read_columns(path: Path) -> Columns:
+    """What a `.npz`, `.npy`, CSV, parquet, JSON or JSON lines file holds; DataError for any other. Nothing is
+    unpickled."""
     kind = kind_of(path)
     if wrong := what_is_wrong_with(kind):
         raise DataError(f"{path}: {wrong}")
     if kind == "npy":
         return Columns(f"{path}", {"": np.asarray(read_npy(path).inputs)})
     if kind == "zip":
-        return Columns(f"{path}", _Archive(path))
+        return Columns(f"{path}", _of_archive(path))
     if kind == "parquet":
-        return Columns(f"{path}", _of_parquet(path))
+        return _of_parquet(path)
     if kind != "text":
-        raise DataError(f"{path}: is not a file of predictions or labels; expected .npz, .npy, CSV, parquet or JSONL.")
+        with path.open("rb") as file:
+            in_utf_16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        raise DataError(
+            f"{path}: is a text in UTF-16. Save it as UTF-8."
+            if in_utf_16
+            else f"{path}: is not a file of predictions or labels; expected .npz, .npy, CSV, parquet or JSON."
+        )
     with readable(path, "a text"), path.open(encoding="utf-8-sig") as file:
-        is_json = file.read(4096).lstrip()[:1] == "{"
+        is_json = file.read(4096).lstrip()[:1] in ("{", "[")
     check_memory(path, _BYTES_OF_TEXT * path.stat().st_size, error=DataError)
-    return _of_json_lines(path) if is_json else Columns(f"{path}", text_columns(path, ids=ids))
+    return _of_json(path) if is_json else _of_table(path)
 
 
-def _of_parquet(path: Path) -> dict[str, NDArray[Any]]:
+def _of_archive(path: Path) -> _Lazy:
+    with npz_arrays(path) as (sizes, _):
+        check_size(path, sum(sizes.values()), stored=path.stat().st_size, error=DataError, memory=False)
+
+    def read_one(name: str) -> NDArray[Any]:
+        check_memory(path, sizes[name], error=DataError)
+        with npz_arrays(path) as (_, read):
+            return read(name)
+
+    return _Lazy(dict.fromkeys(sizes), read_one)
+
+
+def _of_parquet(path: Path) -> Columns:
     header = header_of(path)
+    location, size, words = str(path.absolute()), header["bytes"], header["not numbers"]
+
+    def texts(name: str) -> NDArray[Any]:
+        with readable(path, "parquet"):
+            values, codes = ask("parquet values", location, name, size)
+        known = np.array(["" if value is None else str(value) for value in values] or [""], dtype=object)
+        return known[np.asarray(codes, dtype=np.intp)]
+
     with readable(path, "parquet"):
-        location, size, words = str(path.absolute()), header["bytes"], header["not numbers"]
         check_size(path, size, stored=path.stat().st_size, error=DataError)
         numeric = [name for name in header["names"] if name not in words]
         columns = ask("parquet numbers", location, numeric, size) if numeric else np.empty((0, 0))
-        values = {name: columns[:, at] for at, name in enumerate(numeric)}
-        large = [name for name in numeric if (np.abs(values[name]) >= EXACT).any()]
-        for name in (*words, *large):
-            texts, codes = ask("parquet values", location, name, size)
-            if name in words or all(isinstance(texts[code], int) for code in codes):
-                values[name] = np.array([str(text) for text in texts])[codes]
-        return {name: values[name] for name in header["names"]}
+    places = {name: at for at, name in enumerate(numeric)}
+    values = {name: columns[:, places[name]] if name in places else None for name in header["names"]}
+    return Columns(f"{path}", _Lazy(values, texts), exact=texts)
 
 
-def _of_json_lines(path: Path) -> Columns:
-    """An object of each point: numbers, texts, lists of numbers or of such lists, or objects of numbers by class."""
-    with readable(path, "JSON lines"), path.open(encoding="utf-8-sig") as file:
-        rows = ((number, json.loads(line)) for number, line in enumerate(file, 1) if line.strip())
-        number, first = next(rows)
-        if not isinstance(first, dict):
-            raise DataError(f"{path}: line {number} is no object of names and values.")
-        keys = {name: tuple(value) for name, value in first.items() if isinstance(value, dict)}
-        collected: dict[str, Any] = {name: [] if _is_scalar(of) else array("d") for name, of in first.items()}
-        shapes: dict[str, tuple[int, ...]] = {}
-        for number, row in itertools.chain([(number, first)], rows):  # noqa: B020 - the first row again
-            if not isinstance(row, dict) or row.keys() != first.keys():
-                odd = listed(sorted(row.keys() ^ first.keys())) if isinstance(row, dict) else "that it is no object"
-                raise DataError(f"{path}: line {number} and the first differ in {odd}; expected the same names.")
-            for name, values in collected.items():
-                where = f"{path}: {name} in line {number}"
-                if isinstance(values, list):
-                    values.append(_scalar(row[name], first[name], where))
+# ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_table(path: Path) -> Columns:
+    """Numbers where every cell of a column is one, or has none; other columns are read again as texts, once they are
+    asked for."""
+    with delimited(path, is_header=_are_names) as table:
+        names, named = table.names, table.named
+    if len(names) >= _MOST_NAMES:
+        raise DataError(f"{path}: its first line has more than {_MOST_NAMES:,} columns. Write them as .npy or .npz.")
+    if len({*names}) < len(names):
+        [(twice, _)] = Counter(names).most_common(1)
+        raise DataError(f"{path}: two columns have one name, {twice!r}; expected all to differ.")
+
+    def blocks() -> Iterator[list[list[str]]]:
+        with delimited(path, is_header=_are_names) as table:
+            rows, number = table.rows(), int(named)
+            while block := list(itertools.islice(rows, max(1, _CELLS // len(names)))):
+                for row in block:
+                    if len(row) != len(names):
+                        raise DataError(
+                            f"{path}: row {number} has {len(row)} cells, and the first {len(names)}; expected as many "
+                            "(rows are counted from 0 with the header; blank lines are not counted)."
+                        )
+                    number += 1
+                yield block
+
+    numbers = {at: list[NDArray[Any]]() for at in range(len(names))}
+    for block in blocks():
+        for at, cells in enumerate(zip(*block, strict=True)):
+            if at in numbers:
+                if (column := _numbers(cells)) is None:
+                    del numbers[at]
                 else:
-                    numbers = _numbers(row[name], keys.get(name), where)
-                    if numbers.shape != shapes.setdefault(name, numbers.shape):
-                        raise DataError(f"{where} has shape {numbers.shape}; expected {shapes[name]}, as in the first.")
-                    values.frombytes(numbers.tobytes())
-    return Columns(f"{path}", {name: _joined(of, shapes.get(name, ())) for name, of in collected.items()}, keys)
+                    numbers[at].append(column)
+    joined = {at: np.concatenate(columns) for at, columns in numbers.items()}
+
+    def texts(name: str) -> NDArray[Any]:
+        at, known = names.index(name), dict[str, str]()  # each text once
+        cells = (row[at] for block in blocks() for row in block)
+        return np.array([known.setdefault(cell, cell) for cell in cells], dtype=object)
+
+    if not named and len(joined) == len(names) > 1:
+        return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
+    return Columns(f"{path}", _Lazy({name: joined.get(at) for at, name in enumerate(names)}, texts), exact=texts)
 
 
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, str | int | float)
+def _are_names(fields: Sequence[str]) -> bool:
+    """Whether the first line names the columns: it is not all numbers, or numbers them from 0, as pandas does."""
+    numbered = len(fields) > 1 and [*fields] == [*map(str, range(len(fields)))]
+    return numbered or not all(map(_is_number, fields))
 
 
-def _scalar(value: Any, first: Any, where: str) -> Any:
-    """A text or a number of a point; DataError where it is not one as the first is, but for a number among texts."""
-    if not _is_scalar(value) or (isinstance(value, str) and not isinstance(first, str)):
-        expected = "a text" if isinstance(first, str) else "a number"
-        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected {expected}, as in the first line.")
-    return str(value) if isinstance(first, str) else value
+def _is_number(cell: str) -> bool:
+    return _numbers((cell,)) is not None and bool(cell)
 
 
-def _numbers(value: Any, keys: tuple[str, ...] | None, where: str) -> NDArray[np.float64]:
-    """The numbers of a point as an array; DataError for anything else, and for lists of several lengths."""
+def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
+    """Cells as numbers, NaN where there is none; None where one is a word."""
+    try:
+        numbers = np.fromiter(map(float, cells), np.float64, len(cells))
+    except ValueError:
+        filled = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
+        if filled == [*cells]:
+            return None
+        return _numbers(filled)
+    return None if "_" in "".join(cells) else numbers  # 1_000 is a number in Python alone
+
+
+# ── JSON ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _of_json(path: Path) -> Columns:
+    """An object of each point, in lines or in one array; or one object of columns. Its values are numbers, texts, lists
+    of numbers or of such lists, or objects of numbers by class, of which a list of {label, score} is another form."""
+    with readable(path, "JSON"), path.open(encoding="utf-8-sig") as file:
+        rows, first = _rows(path, file), None
+        collected, shapes, keys = dict[str, Any](), dict[str, tuple[int, ...]](), dict[str, tuple[str, ...]]()
+        nested: list[str] = []
+        for number, row in rows:
+            if first is None:
+                first = row
+                for name, value in row.items():
+                    collected[name] = [] if isinstance(value, _SCALARS) else array("d")
+                    shapes[name] = _shape(value)
+                    if isinstance(value, dict) and value and shapes[name]:
+                        keys[name] = tuple(value)
+                nested = [name for name, value in row.items() if not isinstance(value, _SCALARS) and not shapes[name]]
+            if row.keys() != first.keys():
+                odd = listed(sorted(row.keys() ^ first.keys()))
+                raise DataError(f"{path}: {number} and the first differ in {odd}; expected the same names.")
+            for name, values in collected.items():
+                if name not in nested:
+                    _add(values, row[name], keys.get(name), shapes[name], f"{path}: {name} in {number}")
+        if not first:
+            raise DataError(f"{path}: holds no rows; expected at least one point.")
+        joined = {name: _joined(of, shapes[name]) for name, of in collected.items() if name not in nested}
+    return Columns(f"{path}", joined, keys, tuple(nested))
+
+
+def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The object of each point, with what it is called in a message."""
+    lines = ((number, line) for number, line in enumerate(file, 1) if line.strip())
+    number, line = next(lines)
+    if line.count('":') > _MOST_NAMES:
+        raise DataError(f"{path}: its first line has more than {_MOST_NAMES:,} names. Write them as .npy or .npz.")
+    begun = next(lines, None)
+    try:
+        values = [json.loads(line)]
+    except ValueError:  # one value on several lines
+        values = [json.loads("".join([line, *([] if begun is None else [begun[1]]), *(rest for _, rest in lines)]))]
+        begun = None
+    if begun is not None:
+        for at, text in itertools.chain([(number, line), begun], lines):
+            yield f"line {at}", _row(json.loads(text), f"{path}: line {at}")
+        return
+    [value] = values
+    if isinstance(value, dict):
+        lengths = {len(of) if isinstance(of, list) else -1 for of in value.values()}
+        if lengths == {-1} or len(lengths) > 1:
+            value = [value]
+        else:  # columns
+            value = [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
+    for at, row in enumerate(value):
+        yield f"element {at + 1}", _row(row, f"{path}: element {at + 1}")
+
+
+def _row(value: Any, where: str) -> dict[str, Any]:
+    """The object of a point: scores of labels by their labels, and of lm-eval's choices their log-likelihoods alone."""
+    if isinstance(value, list) and (scores := _by_label(value)) is not None:
+        value = value[0] if len(value) == 1 else {"scores": scores}
+    if isinstance(value, list):
+        value = {"": value}
+    if not isinstance(value, dict):
+        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected an object or a list of each point.")
+    made = {}
+    for name, of in value.items():
+        if isinstance(of, list) and (scores := _by_label(of)) is not None:
+            of = scores
+        if name == "filtered_resps" and isinstance(of, list) and all(isinstance(x, list) and len(x) == 2 for x in of):
+            of = [float(choice[0]) for choice in of]
+        made[name] = of
+    return made
+
+
+def _by_label(value: list[Any]) -> dict[str, float] | None:
+    """The scores of a list of {label, score}; None for any other list."""
+    if not value or not all(isinstance(each, dict) and each.keys() == {"label", "score"} for each in value):
+        return None
+    return {str(each["label"]): each["score"] for each in value}
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The shape of numbers; () of a single one, of a text, and of what is neither."""
+    with contextlib.suppress(ValueError, TypeError):
+        found = np.array([*value.values()] if isinstance(value, dict) else value)
+        if found.dtype.kind in "fiub":
+            return found.shape
+    return ()
+
+
+def _add(collected: Any, value: Any, keys: tuple[str, ...] | None, shape: tuple[int, ...], where: str) -> None:
+    if isinstance(collected, list):
+        if not isinstance(value, _SCALARS):
+            raise DataError(f"{where} is {json.dumps(value)[:80]}; expected a number or a text, as in the first.")
+        collected.append(value)
+        return
     if keys is not None:
         if not isinstance(value, dict) or value.keys() != {*keys}:
-            raise DataError(f"{where} is not a number for each of {listed(keys)}, as in the first line.")
+            raise DataError(f"{where} is not a number for each of {listed(keys)}, as in the first.")
         value = [value[key] for key in keys]
-    with contextlib.suppress(ValueError):  # of lists that fit into no array
-        numbers = np.asarray(value)
-        if numbers.ndim and numbers.dtype.kind in "biuf":
-            return numbers.astype(np.float64)
-    raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first line.")
+    before, expected = len(collected), math.prod(shape)
+    try:
+        collected.extend(_flat(value))
+    except TypeError as error:
+        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first.") from error
+    if len(collected) - before != expected:
+        raise DataError(f"{where} holds {len(collected) - before} numbers; expected {expected}, as in the first.")
+
+
+def _flat(value: Any) -> Iterator[float]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
 
 
 def _joined(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     if isinstance(values, list):
-        are_texts = any(isinstance(value, str) or (isinstance(value, int) and abs(value) > EXACT) for value in values)
-        return np.array([*map(str, values)]) if are_texts else np.array(values, dtype=np.float64)
+        kinds = {type(value) for value in values}
+        if kinds <= {int, float, type(None)}:
+            whole = kinds == {int} and all(abs(value) < 2**63 for value in values)
+            return np.array(values, dtype=np.int64 if whole else np.float64)
+        if kinds == {bool}:
+            return np.array(values)
+        return np.array(["" if value is None else str(value) for value in values], dtype=object)
     joined = np.frombuffer(values).reshape(-1, *shape)
     return np.moveaxis(joined, 1, 0) if len(shape) == 2 else joined  # (n, T, K) as (T, n, K)

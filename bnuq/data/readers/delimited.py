@@ -6,7 +6,7 @@ import contextlib
 import csv
 import itertools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq.data.readers.common import TARGETS, listed, readable
+from bnuq.data.readers.common import TARGETS, readable
 from bnuq.errors import DataError
 
 _LOOKED_AT = 20  # lines that the separator is seen from
-EXACT = 2**53  # the whole numbers below it are float64
-_PLAIN_ID = re.compile(r"-?(0|[1-9]\d{0,14})(\.0*)?")  # an id that is a number whoever writes it
-_HEX = re.compile(r"[0-9a-fA-F]{4,}")
 _NO_NUMBER = re.compile(r"could not convert string '(.*)' to float64 at row (\d+), column (\d+)\.?", re.DOTALL)
 
 
@@ -125,50 +122,6 @@ def delimited(
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         names = fields if named else [f"column {number}" for number in range(len(fields))]
         yield Delimited(path, separator, names, named, first, itertools.chain(taken, lines))
-
-
-def text_columns(path: Path, *, ids: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """The columns of a table by name. A column holds texts as they are written where its first cell is a word, and
-    where numbers would lose what they say: whole ones beyond 2⁵³, hexadecimal ones, and of columns called as one of
-    `ids` leading zeros and exponents, too; else numbers."""
-    as_texts: set[int] = set()
-    looked_at: set[int] = set()
-    while True:
-        with delimited(path) as text:
-            if len({*text.names}) < len(text.names):
-                raise DataError(f"{path}: two columns have one name; expected {listed(text.names)} to differ.")
-            are_ids = {at for at, name in enumerate(text.names) if name.lower() in ids}
-            as_texts |= {at for at in range(len(text.names)) if text.has_word(at)}
-            words = {at: Words("value") for at in as_texts | are_ids | looked_at}
-            try:
-                table = text.numbers({at: column.number for at, column in words.items()})
-            except NoNumberError as error:
-                if not _HEX.fullmatch(error.text):
-                    raise
-                as_texts.add(error.column)
-                continue
-        inexact = {int(at) for at in np.flatnonzero((np.abs(table) >= EXACT).any(axis=0))} - words.keys()
-        if not inexact:
-            break
-        looked_at |= inexact
-    columns = {}
-    for at, name in enumerate(text.names):
-        values: NDArray[Any] = table[:, at]
-        if at in words:
-            codes = list(words[at].codes)
-            is_text = at in as_texts or any(_loses(cell, is_id=at in are_ids) for cell in codes)
-            values = np.array(codes if is_text else [float(cell) for cell in codes])[values.astype(np.intp)]
-        columns[name] = values
-    return columns
-
-
-def _loses(text: str, *, is_id: bool) -> bool:
-    """Whether a text says more than its number."""
-    if is_id:
-        return _PLAIN_ID.fullmatch(text) is None
-    if re.fullmatch(r"[+-]?\d+", text):
-        return abs(int(text)) > EXACT
-    return any(map(str.isdigit, text)) and bool(np.isinf(float(text)))
 
 
 def _row(lines: Iterator[str], separator: str | None) -> tuple[list[str], list[str]]:

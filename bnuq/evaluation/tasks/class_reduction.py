@@ -296,8 +296,9 @@ class ClassReduction:
             return {}
         rows_of_draws = self._sets.rows_of_draws(self._points, classes, self._draws)
         first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
-        of_draws = xp.astype(p[:, as_block(rows_of_draws[first:last] - self._n, p)], xp.float32)
-        return {"probabilities": xp.astype(mean, xp.float32), "probabilities.of_draws": of_draws}
+        precision = xp.float64 if isinstance(p, np.ndarray) else xp.float32  # as given, or as a network makes them
+        of_draws = xp.astype(p[:, as_block(rows_of_draws[first:last] - self._n, p)], precision)
+        return {"probabilities": xp.astype(mean, precision), "probabilities.of_draws": of_draws}
 
     def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -310,30 +309,26 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _add(collected: Any, value: Any, keys: tuple[str, ...] | None, shape: tuple[int, ...], where: str) -> None:
+    """Add a value of a point; DataError where it is of another kind, or of another shape, than the first."""
     if isinstance(collected, list):
-        if not isinstance(value, _SCALARS):
-            raise DataError(f"{where} is {json.dumps(value)[:80]}; expected a number or a text, as in the first.")
+        are_texts = bool(collected) and isinstance(collected[0], str)
+        if not isinstance(value, _SCALARS) or (isinstance(value, str) and bool(collected) and not are_texts):
+            expected = "a text" if are_texts else "a number"
+            raise DataError(f"{where} is {json.dumps(value)[:80]}; expected {expected}, as in the first.")
         collected.append(value)
         return
     if keys is not None:
         if not isinstance(value, dict) or value.keys() != {*keys}:
             raise DataError(f"{where} is not a number for each of {listed(keys)}, as in the first.")
         value = [value[key] for key in keys]
-    before, expected = len(collected), math.prod(shape)
-    try:
-        collected.extend(_flat(value))
-    except TypeError as error:
-        raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first.") from error
-    if len(collected) - before != expected:
-        raise DataError(f"{where} holds {len(collected) - before} numbers; expected {expected}, as in the first.")
-
-
-def _flat(value: Any) -> Iterator[float]:
-    if isinstance(value, list):
-        for item in value:
-            yield from _flat(item)
-    else:
-        yield value
+    with contextlib.suppress(ValueError, TypeError):  # of lists that fit into no array
+        numbers = np.asarray(value)
+        if numbers.ndim and numbers.dtype.kind in "biuf":
+            if numbers.shape != shape:
+                raise DataError(f"{where} has shape {numbers.shape}; expected {shape}, as in the first.")
+            collected.frombytes(numbers.astype(np.float64).tobytes())
+            return
+    raise DataError(f"{where} is {json.dumps(value)[:80]}; expected numbers, as in the first.")
 
 
 def _joined(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -68,7 +68,6 @@ from bnuq.metrics.dense import (
     COARSE_BINS as COARSE_BINS,
     SCORE_BINS as SCORE_BINS,
     PavpuCurve as PavpuCurve,
-    best_f1_bin as best_f1_bin,
     bin_values as bin_values,
     classwise_ece as classwise_ece,
     classwise_ece_contributions as classwise_ece_contributions,
@@ -172,14 +171,9 @@ from bnuq.metrics.recalibration import (
     refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (
-    COMPONENT_THRESHOLDS as COMPONENT_THRESHOLDS,
-    ComponentOverlap as ComponentOverlap,
     boundary_distance as boundary_distance,
     near_boundary as near_boundary,
-    component_f1 as component_f1,
-    component_f1_contributions as component_f1_contributions,
     component_means as component_means,
-    component_overlap as component_overlap,
     component_variation as component_variation,
     components as components,
     distance_profile as distance_profile,

@@ -138,19 +138,6 @@ def _by_rows(
     return type(parts[0])(**{n: np.concatenate([getattr(part, n) for part in parts]).reshape(shape) for n in names})
 
 
-def best_f1_bin(inside: Integer[np.ndarray, "bin"], outside: Integer[np.ndarray, "bin"]) -> int:
-    """The bin from which on a pixel is called OOD, so that the F1 score of the pixels is largest; no direction.
-
-    The highest such bin, among those that hold OOD pixels.
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan, where segments of anomalies are compared at this threshold.
-    """
-    called = np.cumsum((inside + outside)[::-1])[::-1]
-    hits = np.cumsum(outside[::-1])[::-1]
-    f1 = np.where(outside > 0, 2 * hits / np.maximum(called + hits[0], 1), -1)
-    return int(f1.size - 1 - np.argmax(f1[::-1]))
-
-
 def ratio_contributions(
     total: Shaped[np.ndarray, "image *rest"], count: Shaped[np.ndarray, "image *rest"]
 ) -> Float[np.ndarray, "image *rest"]:

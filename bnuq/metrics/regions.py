@@ -10,11 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from bnuq.frozen import frozen
-from bnuq.metrics.dense import ratio_contributions
-from bnuq.shapes import Bool, Float, Int64, Integer, Shaped
-
-COMPONENT_THRESHOLDS = np.arange(5, 16) / 20  # 0.25, 0.30, …, 0.75
+from bnuq.shapes import Bool, Float, Int64, Integer
 
 Connectivity = Literal[4, 8]
 
@@ -304,78 +300,3 @@ def component_variation(
         variation.append(float(np.std(size) / np.mean(size)))
         agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
     return np.array(variation), np.array(agreement)
-
-
-@frozen
-class ComponentOverlap:
-    """How well the segments of anomalies in an image are found: sIoU of each true one, PPV of each predicted one, each
-    in [0, 1]; higher is better."""
-
-    siou: Float[np.ndarray, "true"]
-    ppv: Float[np.ndarray, "predicted"]
-
-    def counts(self) -> Int64[np.ndarray, "3 threshold"]:
-        """True segments that are found (sIoU > τ), those that are not, and false predicted ones (PPV ≤ τ), at each of
-        the COMPONENT_THRESHOLDS; additive over images."""
-        matched = np.count_nonzero(self.siou[:, None] > COMPONENT_THRESHOLDS, axis=0)
-        false = np.count_nonzero(self.ppv[:, None] <= COMPONENT_THRESHOLDS, axis=0)
-        return np.stack([matched, self.siou.size - matched, false])
-
-
-def component_overlap(
-    truth: Bool[np.ndarray, "height width"],
-    predicted: Bool[np.ndarray, "height width"],
-    valid: Bool[np.ndarray, "height width"],
-    *,
-    smallest_true: int = 1,
-    smallest_predicted: int = 1,
-) -> ComponentOverlap:
-    """sIoU and PPV of the segments (8-connected components) of a binary mask of anomalies.
-
-    sIoU(k) = |k ∩ K̂(k)|/|(k ∪ K̂(k)) \\ A(k)|, where K̂(k) are the predicted segments that touch the true one k, and A(k)
-    the other true segments: one prediction across several of them is not an error. PPV(k̂) is the share of a predicted
-    segment on true ones. Predicted segments of fewer pixels are dropped; true ones are ignored with their pixels (500
-    and 100 in the anomaly track of the source, 50 and 10 in its obstacle track).
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan. Its code counts a false positive by the sIoU of predicted
-    segments instead.
-    """
-    true, called = components(truth & valid), components(predicted & valid)
-    called[(np.bincount(called.ravel()) < smallest_predicted)[called]] = 0
-    seen = valid & ~((np.bincount(true.ravel()) < smallest_true)[true] & (true > 0))
-    true, called = true[seen], called[seen]
-    table = np.zeros((true.max(initial=0) + 1, called.max(initial=0) + 1), np.int64)
-    np.add.at(table, (true, called), 1)
-    both, alone = table[1:, 1:], table[0, 1:]  # pixels of each pair of segments, and of predicted ones on no true one
-    size = table[1:].sum(1)
-    outside = (both > 0) @ alone
-    scored, predictions = size > 0, both.sum(0) + alone
-    return ComponentOverlap(
-        siou=both.sum(1)[scored] / (size + outside)[scored],
-        ppv=both.sum(0)[predictions > 0] / predictions[predictions > 0],
-    )
-
-
-def component_f1(counts: Shaped[np.ndarray, "*any 3 threshold"]) -> Float[np.ndarray, "*any threshold"]:
-    """F1 = 2 found/(2 found + missed + false) of segments at each threshold, in [0, 1]; higher is better.
-
-    From `ComponentOverlap.counts` summed over images; its mean over thresholds is the mean F1. NaN without any segment.
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan.
-    """
-    matched, missed, false = np.moveaxis(counts, -2, 0)
-    with np.errstate(invalid="ignore"):
-        return 2 * matched / (2 * matched + missed + false)
-
-
-def component_f1_contributions(
-    counts: Shaped[np.ndarray, "image 3 threshold"],
-) -> Float[np.ndarray, "image threshold"]:
-    """The contributions of images to `component_f1` of the sums over images; no direction.
-
-    Those to the mean F1 are their mean over thresholds.
-
-    Source: as `ratio_contributions`.
-    """
-    matched = 2 * counts[:, 0]
-    return ratio_contributions(matched, matched + counts[:, 1] + counts[:, 2])

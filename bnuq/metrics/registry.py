@@ -497,18 +497,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
             ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95"),
         )
     ),
-    *(
-        Estimand(
-            f"pixel_segment_{name}", f"{title} of anomalies", f"segment {label}", "fraction", "higher",
-            "Chan et al. 2021", worse="{who} finds the segments of anomalies in {where} less well",
-            better="{who} finds the segments of anomalies in {where} better", tasks=_SEGMENTATION,
-        )
-        for name, title, label in (
-            ("f1", "Mean F1 over thresholds of sIoU, of segments", "F1"),
-            ("siou", "Mean sIoU of true segments", "sIoU"),
-            ("ppv", "Mean PPV of predicted segments", "PPV"),
-        )
-    ),
     Estimand(
         "normalized_pll", "PLL between constant and optimum", "normalised PLL", "percent", "higher",
         "Teye et al. 2018, §4", short="norm. PLL", **_STEPS, **_NORMALIZED,

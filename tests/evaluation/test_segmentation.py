@@ -23,7 +23,6 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import passes
 from bnuq.evaluation.tasks import segmentation
-from bnuq.evaluation.tasks.anomalies import with_segments
 from bnuq.evaluation.tasks.pixels import FEW_PARTS, PixelReduction, PixelScores, parts_of_draws
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
@@ -349,48 +348,6 @@ def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResu
             dice.append(np.mean([common / size for common, size in of_classes if size]))
         assert points["map_pairwise_dice"][image] == pytest.approx(1 - np.mean(dice))
     assert "image_aurc_pairwise_dice" in made_up.sets["test"].estimates
-
-
-def test_segments_of_anomalies_are_found_at_the_threshold_of_the_largest_f1(
-    scorer: segmentation.SegmentationScorer,
-) -> None:
-    random = np.random.default_rng(5)
-    anomalies = np.kron(random.choice([0, 1], (OTHERS, 3, 4), p=[0.8, 0.2]), np.ones((2, 2), np.int64))
-    anomalies[:, 0, 0] = 7
-    logits = OTHER_LOGITS + 3 * (anomalies != 1)[None, :, None] * np.eye(CLASSES)[1][:, None, None]
-    of_set = reduced(scorer, logits, anomalies, labelled=False)
-    other = pixels(logits)
-    result = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS), anomalies=of_set)
-    kept = (*PIXEL_SCORES, "max_probability")
-    maps = [{name: other[name][row].astype(np.float32) for name in kept} for row in range(OTHERS)]
-    found = with_segments(result, "anomalies", of_set, maps, masks_of_array(anomalies, "made up"))
-    seen, true = anomalies != 7, anomalies == 1
-    for name in PIXEL_SCORES:
-        bins = metrics.score_bins(other[name].astype(np.float32), signed=name in SIGNED)
-        f1 = {}
-        for t in np.unique(bins[true]):
-            called = seen & (bins >= t)
-            f1[t] = 2 * (true & called).sum() / (true.sum() + called.sum())
-        called = seen & (bins >= max(f1, key=lambda t: (f1[t], t)))
-        siou, ppv = [], []
-        for row in range(OTHERS):
-            (of_true, trues), (of_called, calls) = (label(each[row], np.ones((3, 3))) for each in (true, called))
-            for k in range(1, trues + 1):
-                touching = np.isin(of_called, np.setdiff1d(of_called[of_true == k], 0))
-                union = (of_true == k) | (touching & ((of_true == 0) | (of_true == k)))
-                siou.append(((of_true == k) & touching).sum() / union.sum())
-            ppv += [true[row][of_called == k].mean() for k in range(1, calls + 1)]
-        of_thresholds = []
-        for tau in np.arange(5, 16) / 20:
-            hits, false = np.sum(np.array(siou) > tau), np.sum(np.array(ppv) <= tau)
-            of_thresholds.append(2 * hits / (hits + len(siou) + false))
-        estimates = found.pixel_ood["anomalies"][name]
-        expected = {"f1": np.mean(of_thresholds), "siou": np.mean(siou), "ppv": np.mean(ppv)}
-        for key, value in expected.items():
-            assert estimates[f"pixel_segment_{key}"].value == pytest.approx(value), (name, key)
-            assert estimates[f"pixel_segment_{key}"].se > 0
-            of_images = found.sets["anomalies"].contributions[f"pixel_segment_{key}.{name}"]
-            assert of_images.mean() == pytest.approx(value)
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -175,15 +175,6 @@ def test_errors_of_detection_over_images_are_the_bootstraps(shift, seed):
         assert metrics.standard_error(value) == pytest.approx(expected[name], rel=0.15)
 
 
-@laws
-@given(st.integers(0, 1000))
-def test_the_best_f1_is_that_of_all_thresholds(seed):
-    low, high = (of.sum(0) for of in images(seed, count=2))
-    truth, scores = np.repeat([0, 1], [low.sum(), high.sum()]), np.concatenate([pixels_of(low), pixels_of(high)])
-    of_each = {edge: 2 * truth[scores >= edge].sum() / (truth.sum() + (scores >= edge).sum()) for edge in scores}
-    assert of_each[metrics.best_f1_bin(low, high)] == pytest.approx(max(of_each.values()))
-
-
 # ── selective prediction ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

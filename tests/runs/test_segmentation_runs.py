@@ -149,7 +149,7 @@ def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
         "mcbn.sets.test.by_class.0.count",
         "mcbn.ood.strange.mutual_information.pixel_auroc",
         "mcbn.ood.anomalies.energy.pixel_fpr95",
-        "mcbn.ood.anomalies.mutual_information.pixel_segment_f1",
+        "mcbn.ood.anomalies.mutual_information.pixel_auroc_per_image",
     ],
 )
 def test_a_damaged_estimate_is_found(folder: Path, address: str) -> None:
@@ -203,7 +203,7 @@ def test_a_page_shows_a_segmentation(cli: Call, folder: Path) -> None:
 
 def test_all_reports_show_a_segmentation(cli: Call) -> None:
     code, out, _ = cli("report", "out.h5", "--full")
-    assert code == 0 and "By pixel" in out and "IoU" in out
+    assert code == 0 and "By pixel" in out and "AUROC per image" in out and "IoU" in out
     code, out, _ = cli("report", "out.h5", "--json")
     found = json.loads(out)["methods"]["mcbn"]
     assert found["sets"]["test"]["mean_iou"]["value"] > 0

@@ -21,7 +21,7 @@ CONFIDENCE_BINS = 15
 AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
 PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
 _TOGETHER = 2**20  # probabilities that wait to be counted
-SIGNED = ("max_logit", "energy")
+_SIGNED = ("max_logit", "energy")
 _SHIFT = (SCORE_BINS // COARSE_BINS).bit_length() - 1
 _BUFFERS = 4  # values of some scores that are in a cache at once
 _KINDS = ("count", "confidence", "correct")
@@ -128,7 +128,7 @@ def score_counts(
     coarse: dict[str, Tensor] = {}
     fine = []
     for signed in (False, True):
-        group = [name for name in names if (name in SIGNED) == signed]
+        group = [name for name in names if (name in _SIGNED) == signed]
         if not group:
             continue
         first = values.names.index(group[0])  # scores of a group are neighbours

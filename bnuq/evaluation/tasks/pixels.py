@@ -48,7 +48,7 @@ _OF_IMAGES = (
 )  # sums that are kept of each image
 _COUNTS = ("replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
-ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
+_ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
 
 def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
@@ -143,7 +143,7 @@ class PixelReduction:
                 valid = np.ones(shape, dtype=bool)
             else:
                 scored = self._labelled or self._ranks
-                valid = mask != self._ignore if scored else (mask == 0) | (mask == ANOMALY)
+                valid = mask != self._ignore if scored else (mask == 0) | (mask == _ANOMALY)
             at_boundaries = self._labelled and not self._lean and self.maps is None
             region = Region.of(None if self._ranks else mask, valid, block.device, at_boundaries=at_boundaries)
             image = _Image(self._n + number, region, first, size, apart)

@@ -173,9 +173,6 @@ from bnuq.metrics.recalibration import (
 from bnuq.metrics.regions import (
     boundary_distance as boundary_distance,
     near_boundary as near_boundary,
-    component_means as component_means,
-    component_variation as component_variation,
-    components as components,
     distance_profile as distance_profile,
     map_mean as map_mean,
     map_patch_maximum as map_patch_maximum,

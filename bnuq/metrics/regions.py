@@ -1,4 +1,4 @@
-"""From maps to regions and images: class boundaries, one uncertainty for an image, and connected components.
+"""From maps to regions and images: class boundaries, and one uncertainty for an image.
 
 A map has one number per pixel, (H, W), of one image; images may differ in size. `valid` are the pixels that are not
 ignored.
@@ -6,13 +6,10 @@ ignored.
 
 import math
 from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
 from bnuq.shapes import Bool, Float, Int64, Integer
-
-Connectivity = Literal[4, 8]
 
 
 def boundary_distance(
@@ -184,119 +181,3 @@ def patch_means(
         for array in (np.where(valid, values, 0), valid)
     )
     return total[count > 0] / count[count > 0]
-
-
-def components(
-    mask: Bool[np.ndarray, "height width"], *, connectivity: Connectivity = 8
-) -> Int64[np.ndarray, "height width"]:
-    """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it, in the order of their
-    first pixels; no direction.
-
-    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Image Processing, here by runs of pixels.
-    """
-    first, stop = _runs(mask)
-    # A run touches those of the next row that begin before its end and end after its beginning.
-    row, beside = mask.shape[1] + _APART, 1 if connectivity == 8 else 0
-    low = np.searchsorted(stop, first + row - beside, side="right")
-    touching = np.maximum(np.searchsorted(first, stop + row + beside) - low, 0)
-    above = np.repeat(np.arange(len(first)), touching)
-    below = np.arange(len(above)) + np.repeat(low - (np.cumsum(touching) - touching), touching)
-    root = np.arange(len(first))
-    while (differ := root[above] != root[below]).any():
-        above, below = above[differ], below[differ]
-        pair = np.stack([root[above], root[below]])
-        np.minimum.at(root, pair.max(0), pair.min(0))
-        while (further := root[root]).tobytes() != root.tobytes():
-            root = further
-    number = np.cumsum(root == np.arange(len(root)))[root]
-    of_part = np.zeros(2 * len(number) + 1, np.int64)  # of the rows: before, between and after runs there is none
-    of_part[1::2] = number
-    ends = np.stack([first, stop], axis=1).ravel()
-    label = np.repeat(of_part, np.diff(ends, prepend=0, append=mask.shape[0] * (mask.shape[1] + _APART)))
-    return np.ascontiguousarray(label.reshape(mask.shape[0], -1)[:, : mask.shape[1]])
-
-
-_APART = 3  # columns, so that runs of different rows are not beside each other
-
-
-def _runs(mask: Bool[np.ndarray, "height width"]) -> Int64[np.ndarray, "2 run"]:
-    """Where the runs of pixels along the rows of a mask begin and where they stop, if rows are `_APART`."""
-    padded = np.zeros((mask.shape[0], mask.shape[1] + _APART), bool)
-    padded[:, 1 : 1 + mask.shape[1]] = mask
-    flat = padded.ravel()
-    return np.flatnonzero(flat[1:] != flat[:-1]).reshape(-1, 2).T
-
-
-def _boxes(label: Int64[np.ndarray, "height width"]) -> Int64[np.ndarray, "4 component"]:
-    """The first row, the first column, the row after the last and the column after the last of each of the
-    `components`."""
-    first, stop = _runs(label > 0)
-    row, left = np.divmod(first, label.shape[1] + _APART)
-    number = label[row, left] - 1
-    count = number.max(initial=-1) + 1
-    boxes = np.concatenate([np.full((2, count), label.size), np.zeros((2, count), np.int64)])
-    for bounds, values in zip(boxes[:2], (row, left), strict=True):
-        np.minimum.at(bounds, number, values)
-    for bounds, values in zip(boxes[2:], (row + 1, left + stop - first), strict=True):
-        np.maximum.at(bounds, number, values)
-    return boxes
-
-
-def component_means(
-    label: Integer[np.ndarray, "height width"], uncertainty: Float[np.ndarray, "height width"]
-) -> tuple[Int64[np.ndarray, "component"], Float[np.ndarray, "component"]]:
-    """The number of pixels of each of the `components`, and their mean uncertainty, in its unit; no direction.
-
-    Source: Roy et al. 2019, Bayesian QuickNAT (structure-wise uncertainty).
-    """
-    size = np.bincount(label.ravel())
-    total = np.bincount(label.ravel(), weights=uncertainty.ravel())
-    return size[1:], total[1:] / np.maximum(size[1:], 1)
-
-
-def component_variation(
-    label: Integer[np.ndarray, "height width"],
-    draws: Bool[np.ndarray, "draw height width"],
-    *,
-    connectivity: Connectivity = 8,
-) -> tuple[Float[np.ndarray, "component"], Float[np.ndarray, "component"]]:
-    """For each of the `components`: the coefficient of variation of its size between draws, ≥ 0, and the mean IoU of
-    pairs of draws, in [0, 1]; no direction.
-
-    In a draw a component is all components of the draw that touch it, so that it may grow, split or be missing, of size
-    0. Pairs in which both miss it are left out. The standard deviation has the divisor T. NaN if all draws miss it;
-    the IoU also for a single draw.
-
-    Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
-    is that of Chan et al. 2021, SegmentMeIfYouCan.
-    """
-    rows = draws.shape[1] + 1  # of each draw, with an empty one, so that those of all draws are found together
-    stacked = np.zeros((len(draws), rows, draws.shape[2]), bool)
-    stacked[:, :-1] = draws
-    numbers = components(stacked.reshape(-1, draws.shape[2]), connectivity=connectivity)
-    boxes = _boxes(numbers)
-    boxes[[0, 2]] -= boxes[0] // rows * rows
-    numbers = numbers.reshape(stacked.shape)[:, :-1]
-    first, second = np.triu_indices(len(draws), 1)
-    variation, agreement = [], []
-    for number, (top, left, bottom, right) in enumerate(_boxes(label).T.tolist(), 1):
-        inside = label[top:bottom, left:right] == number
-        touch = np.zeros(boxes.shape[1] + 1, bool)
-        touch[numbers[:, top:bottom, left:right][:, inside]] = True
-        touch[0] = False
-        if not touch.any():
-            variation.append(math.nan)
-            agreement.append(math.nan)
-            continue
-        # Only the box around all that overlap: overlaps of whole images would take most of the time.
-        overlapping = boxes[:, touch[1:]]
-        (top, left), (bottom, right) = overlapping[:2].min(1), overlapping[2:].max(1)
-        member = touch[numbers[:, top:bottom, left:right]].reshape(len(draws), -1)
-        member = member.astype(np.float32 if member.shape[1] <= 2**24 else np.float64)  # in which counts are exact
-        common = (member @ member.T).astype(np.float64)
-        size = np.diagonal(common)
-        union = (size[:, None] + size - common)[first, second]
-        present = union > 0  # pairs of draws that both miss it say nothing of their agreement
-        variation.append(float(np.std(size) / np.mean(size)))
-        agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
-    return np.array(variation), np.array(agreement)

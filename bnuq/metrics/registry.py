@@ -36,7 +36,6 @@ from bnuq.metrics.classification import (
 from bnuq.metrics.detection import DetectionScores, label_auroc
 from bnuq.metrics.estimands import (
     POSITIVE,
-    SHARE,
     UNBOUNDED,
     Estimand,
     Formula,
@@ -430,23 +429,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "ece_boundary", "Expected calibration error of the pixels up to 2 pixels from a class boundary",
         "ECE at boundaries", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins", **_CALIBRATED,
         tasks=_SEGMENTATION, **_TRUTH,
-    ),
-    *(
-        Estimand(
-            f"component_{name}", f"{title}, mean over connected components of the prediction", label, unit, "none",
-            source, tasks=_SEGMENTATION, limits=limits, **_TRUTH,
-        )
-        for name, title, label, unit, source, limits in (
-            ("uncertainty", "Mutual information", "MI of components", "nats", "Roy et al. 2019", POSITIVE),
-            (
-                "variation", "Coefficient of variation of the size between draws", "CV of components", "1",
-                "Roy et al. 2019", POSITIVE,
-            ),
-            (
-                "iou", "IoU of pairs of draws", "IoU of components", "fraction", "Roy et al. 2019; Chan et al. 2021",
-                SHARE,
-            ),
-        )
     ),
     *(
         Estimand(

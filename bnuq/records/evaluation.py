@@ -55,9 +55,8 @@ BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how fa
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
-OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
 OF_POINTS = (ERRORS, "set_coverage", "set_coverage_aps")  # of a class or group, where they are known
-_OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice", *(f"component_{name}" for name in OF_COMPONENTS))
+_OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice")
 Part = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(_OF_PARTS))], Estimate]
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 

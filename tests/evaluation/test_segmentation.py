@@ -13,7 +13,6 @@ import pytest
 import small_segmentation
 import torch
 from PIL import Image
-from scipy.ndimage import label
 from scipy.special import log_softmax, logsumexp, softmax
 
 from bnuq import metrics
@@ -185,7 +184,7 @@ def made_up(scorer: segmentation.SegmentationScorer) -> MethodResult:
 
 def of_images(name: str) -> bool:
     """Whether tests/runs/test_image_maps.py computes an estimate again: at class boundaries, and of whole images."""
-    return name.endswith(("_boundary", "_interior")) or name.startswith(("image_aurc", "component_"))
+    return name.endswith(("_boundary", "_interior")) or name.startswith("image_aurc")
 
 
 def test_every_streamed_estimate_is_that_of_all_pixels_at_once(made_up: MethodResult) -> None:
@@ -300,40 +299,6 @@ def by_image(scores: dict[str, np.ndarray], valid: np.ndarray) -> list[tuple[np.
     right = scores["predicted"] == MASKS
     rows = np.flatnonzero(valid.any((1, 2)))
     return [(scores["predictive_entropy"][row][valid[row]], right[row][valid[row]]) for row in rows]
-
-
-def test_components_are_those_of_the_prediction_of_all_draws(made_up: MethodResult) -> None:
-    scores, valid = pixels(LOGITS), MASKS != IGNORE
-    draws = LOGITS.argmax(2)
-    found: dict[int, list[tuple[float, float, float]]] = {k: [] for k in range(CLASSES)}
-    for image in np.flatnonzero(valid.any((1, 2))):
-        seen = valid[image]
-        for k in range(CLASSES):
-            numbers, count = label((scores["predicted"][image] == k) & seen, np.ones((3, 3)))
-            for number in range(1, count + 1):
-                member = numbers == number
-                touching = [grown(member, (draw == k) & seen) for draw in draws[:, image]]
-                if not any(each.any() for each in touching):
-                    continue
-                size = np.array([each.sum() for each in touching], float)
-                pairs = [(a, b) for a, b in combinations(touching, 2) if (a | b).any()]
-                iou = np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs])
-                found[k].append((scores["mutual_information"][image][member].mean(), size.std() / size.mean(), iou))
-    test = made_up.sets["test"]
-    names = ("uncertainty", "variation", "iou")
-    for name, expected in zip(names, np.mean([each for of in found.values() for each in of], axis=0), strict=True):
-        assert test.estimates[f"component_{name}"].value == pytest.approx(expected), name
-    for k, label_of_class in enumerate(test.by_class):
-        for name, expected in zip(names, np.mean(found[k], axis=0), strict=True):
-            estimate = test.by_class[label_of_class][f"component_{name}"]
-            assert estimate.value == pytest.approx(expected)
-            assert estimate.se > 0
-
-
-def grown(member: np.ndarray, draw: np.ndarray) -> np.ndarray:
-    """The components of a draw that touch a component of the prediction."""
-    numbers, _ = label(draw, np.ones((3, 3)))
-    return np.isin(numbers, np.setdiff1d(numbers[member], 0))
 
 
 def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResult) -> None:

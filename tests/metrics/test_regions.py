@@ -1,4 +1,4 @@
-"""Regions of maps: boundaries, components and one number for an image, against loops over the pixels."""
+"""Regions of maps: boundaries, and one number for an image, against loops over the pixels."""
 
 import math
 
@@ -21,21 +21,7 @@ def maps(seed, low=1):
     return mask, generator.random(shape), generator.random(shape) < 0.8
 
 
-def flooded(mask, steps):
-    """The connected components of a mask, each as the set of its pixels, by flooding."""
-    left, found = set(zip(*map(list, np.nonzero(mask)), strict=True)), []
-    while left:
-        component, front = set(), {left.pop()}
-        while front:
-            component |= front
-            front = {(y + a, x + b) for y, x in front for a, b in steps} & left
-            left -= front
-        found.append(component)
-    return found
-
-
 FOUR = [(0, 1), (1, 0), (0, -1), (-1, 0)]
-EIGHT = [*FOUR, (1, 1), (1, -1), (-1, 1), (-1, -1)]
 
 
 # ── boundaries ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -114,46 +100,3 @@ def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
     assert math.isnan(metrics.map_share_above(score, valid, threshold=0.0))
     assert metrics.patch_means(score, valid, patch=2).size == 0
     assert np.isinf(metrics.boundary_distance(score.astype(int), valid)).all()
-
-
-# ── components ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@laws
-@given(seeds, st.sampled_from([4, 8]))
-def test_components_are_those_of_flooding_with_their_size_and_mean(seed, connectivity):
-    mask, score, _ = maps(seed)
-    label = metrics.components(mask == 1, connectivity=connectivity)
-    size, mean = metrics.component_means(label, score)
-    pixels = [set(zip(*map(list, np.nonzero(label == k + 1)), strict=True)) for k in range(label.max())]
-    expected = flooded(mask == 1, FOUR if connectivity == 4 else EIGHT)
-    assert [sorted(component) for component in pixels] == sorted(map(sorted, expected))  # in the order of their pixels
-    assert size.tolist() == [len(component) for component in pixels]
-    assert mean == pytest.approx([np.mean([score[p] for p in component]) for component in pixels])
-
-
-@laws
-@given(seeds)
-def test_components_vary_between_draws_by_what_touches_them(seed):
-    mask, _, _ = maps(seed, low=3)
-    generator = np.random.default_rng(seed)
-    draws = np.stack([(mask == 1) & (generator.random(mask.shape) < keep) for keep in (1, 0.8, 0.5, 0.1)])
-    draws[3] |= generator.random(mask.shape) < 0.1
-    label = metrics.components(mask == 1)
-    variation, agreement = metrics.component_variation(label, draws)
-    for k in range(label.max()):
-        component = set(zip(*map(list, np.nonzero(label == k + 1)), strict=True))
-        found = [set().union(*(part for part in flooded(draw, EIGHT) if part & component)) for draw in draws]
-        sizes = [len(of) for of in found]
-        pairs = [(a, b) for i, a in enumerate(found) for b in found[i + 1 :] if a | b]
-        assert variation[k] == pytest.approx(np.std(sizes) / np.mean(sizes))
-        assert agreement[k] == pytest.approx(np.mean([len(a & b) / len(a | b) for a, b in pairs]))
-
-
-def test_a_component_that_no_draw_has_varies_by_no_number():
-    label = metrics.components(np.ones((2, 2), bool))
-    variation, agreement = metrics.component_variation(label, np.zeros((3, 2, 2), bool))
-    assert np.isnan([variation[0], agreement[0]]).all()
-    variation, agreement = metrics.component_variation(label, np.ones((1, 2, 2), bool))
-    assert variation[0] == 0
-    assert np.isnan(agreement[0])

@@ -19,7 +19,7 @@ from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
-from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
+from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.tasks.scored_pixels import Region
@@ -350,14 +350,10 @@ class PixelReduction:
         uncertainty = np.where(plane, fetched["uncertainty"].reshape(shape).astype(np.float64), 0)
         predicted = np.where(plane, fetched["predicted"].reshape(shape).astype(np.int64), 0)
         values = failing_images.aggregated(uncertainty, predicted, plane)
-        component_sums: dict[str, np.ndarray] = {}
         if image.drawn is not None:
-            draws = fetched["draws"].reshape(-1, *shape)
-            values["pairwise_dice"] = between_draws.disagreement(draws, plane, classes=self._classes)
-            if self._temperature is None:  # which changes no draw's prediction
-                sums = between_draws.components_of_image(draws, uncertainty, predicted, plane, classes=self._classes)
-                component_sums = {f"component.{n}": value * bool(image.region.count) for n, value in sums.items()}
-        return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
+            overlap = metrics.overlap_of_draws(fetched["draws"].reshape(-1, *shape), plane, classes=self._classes)
+            values["pairwise_dice"] = 1 - metrics.pairwise_dice(overlap)
+        return {f"map.{name}": np.array(value) for name, value in values.items()}
 
     def _add_values(self, group: _Group, means: PartMeans, pixels: slice) -> PixelValues:
         """The scores of some pixels of an image under the replicates of a group. Those of scored pixels are kept, and

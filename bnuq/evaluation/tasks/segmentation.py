@@ -57,15 +57,9 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
         found |= {"ece": _ece(scores), "ece_classwise": _classwise(scores, draws)}
         found |= _selective(scores, draws) | _at_boundaries(scores)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
-        of_images, of_parts = _components(scores, names)
-        for key, contributions in of_parts.items():
-            metric, _, label = key.partition(".")
-            if label in by_class:
-                by_class[label][metric] = _without_draws(contributions, scores)
-                of_classes[key] = contributions
         points = points | _overlap_of_images(scores)
         of_maps = _of_maps(scores, names)
-        of_images |= {f"image_aurc_{n}": each for n, each in failing_images.aurc_of_images(of_maps, points["dice"])}
+        of_images = {f"image_aurc_{n}": each for n, each in failing_images.aurc_of_images(of_maps, points["dice"])}
         points |= {f"map_{name}": values for name, values in of_maps.items() if name != "mean"}
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
@@ -173,22 +167,6 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
-
-
-def _components(scores: PixelScores, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What the images contribute to the means over the connected components of all classes, and to those over the
-    components of each class, such as "component_iou.car"."""
-    sums = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("component.")}
-    count = sums.pop("count", np.zeros((0, 0)))
-    if not count.any():
-        return {}, {}
-    of_all = {f"component_{n}": metrics.ratio_contributions(of.sum(1), count.sum(1)) for n, of in sums.items()}
-    of_classes = {
-        f"component_{name}.{_named(names, k)}": metrics.ratio_contributions(of[:, k], count[:, k])
-        for k in map(int, np.flatnonzero(count.any(0)))
-        for name, of in sums.items()
-    }
-    return of_all, of_classes
 
 
 def _named(names: Sequence[str], k: int) -> str:

@@ -67,7 +67,6 @@ from bnuq.metrics.decay import (
 from bnuq.metrics.dense import (
     COARSE_BINS as COARSE_BINS,
     SCORE_BINS as SCORE_BINS,
-    PavpuCurve as PavpuCurve,
     bin_values as bin_values,
     classwise_ece as classwise_ece,
     classwise_ece_contributions as classwise_ece_contributions,
@@ -77,7 +76,6 @@ from bnuq.metrics.dense import (
     detection_of_histograms as detection_of_histograms,
     ece_contributions as ece_contributions,
     histogram as histogram,
-    pavpu_of_histograms as pavpu_of_histograms,
     ratio_contributions as ratio_contributions,
     risk_coverage_of_histograms as risk_coverage_of_histograms,
     score_bins as score_bins,
@@ -178,7 +176,6 @@ from bnuq.metrics.regions import (
     map_patch_maximum as map_patch_maximum,
     map_share_above as map_share_above,
     map_upper_tail as map_upper_tail,
-    patch_means as patch_means,
 )
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES as CLASSIFICATION_SCORES,

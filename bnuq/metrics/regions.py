@@ -163,21 +163,3 @@ def map_share_above(
     Source: Kahl et al. 2024, ValUES (threshold-level aggregation).
     """
     return map_mean((uncertainty > threshold).astype(np.float64), valid)
-
-
-def patch_means(
-    values: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, patch: int
-) -> Float[np.ndarray, "patch"]:
-    """The mean over the valid pixels of each of the patches of patch × patch pixels that tile the map, in its unit.
-
-    Patches at the right and lower edge may be smaller; those without valid pixels are left out. For PAvPU: of the
-    uncertainty, and of whether pixels are right, where more than ½ is an accurate patch. No direction.
-
-    Source: Mukhoti & Gal 2018, Evaluating Bayesian Deep Learning Methods for Semantic Segmentation.
-    """
-    rows, columns = (np.arange(0, side, patch) for side in values.shape)
-    total, count = (
-        np.add.reduceat(np.add.reduceat(array.astype(np.float64), rows, axis=0), columns, axis=1)
-        for array in (np.where(valid, values, 0), valid)
-    )
-    return total[count > 0] / count[count > 0]

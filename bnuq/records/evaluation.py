@@ -202,9 +202,8 @@ class MethodResult:
     ascending sd.
 
     `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
-    its test pixels at each whole distance from the nearest class boundary, the last with all that are further; `pavpu`
-    are shares of these by whether they are right and by thresholds of their predictive entropy; `class_calibration` are
-    those of each class by bins of its probability.
+    its test pixels at each whole distance from the nearest class boundary, the last with all that are further;
+    `class_calibration` are shares of each class by bins of its probability.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -220,7 +219,6 @@ class MethodResult:
     )
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
     boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
-    pavpu: Mapping[str, Num[np.ndarray, " threshold"]] = field(default_factory=dict)
     class_calibration: Mapping[Annotated[str, Among("count confidence accuracy")], Num[np.ndarray, "class bin"]] = (
         field(default_factory=dict)
     )

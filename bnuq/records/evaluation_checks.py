@@ -142,8 +142,6 @@ def _check_curves(method: str, result: MethodResult) -> None:
         raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
     if result.class_calibration and set(result.class_calibration) != _OF_CLASSES:
         raise ValueError(f"the reliability of the classes of {method} is incomplete")
-    if result.pavpu and not {"threshold", "pavpu"} <= set(result.pavpu):
-        raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
 
 
 def _required_points(estimands: Iterable[Estimand], task: Task) -> set[str]:

@@ -30,12 +30,6 @@ def boundary(result: Result) -> Iterator[Picture]:
         yield evaluation_picture("boundary", draw=partial(_boundary, result, curves))
 
 
-def pavpu(result: Result) -> Iterator[Picture]:
-    """The accuracy of certain pixels and the uncertainty of wrong ones over thresholds of the entropy."""
-    if curves := {name: each.pavpu for name, each in result.methods.items() if each.pavpu}:
-        yield evaluation_picture("pavpu", draw=partial(_pavpu, result, curves))
-
-
 def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
     """Estimates over the number of samples, where any are finite."""
     metrics = [
@@ -80,24 +74,6 @@ def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], pa
             axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥ {last}"])
             axes.set_ylim(bottom=0)
             axes.set_xlabel("distance from the nearest class boundary (pixels)")
-            axes.set_ylabel(label)
-
-
-def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    lines = line_styles(result)
-    labels = {
-        "accurate_if_certain": "share of certain pixels that are right",
-        "uncertain_if_inaccurate": "share of wrong pixels that are uncertain",
-        "pavpu": "PAvPU",
-    }
-    with picture(
-        path, title="Certain and accurate pixels", about=about_test_set(result), columns=len(labels), size=(3.9, 3.6),
-        apart=True,
-    ) as panels:  # fmt: skip
-        for (key, label), axes in zip(labels.items(), panels, strict=True):
-            for name, curve in curves.items():
-                axes.plot(curve["threshold"], curve[key], **lines[name].plotted, label=name)
-            axes.set_xlabel("certain up to this predictive entropy (nats)")
             axes.set_ylabel(label)
 
 

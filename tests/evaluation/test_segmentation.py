@@ -278,29 +278,6 @@ def test_the_reliability_of_a_class_is_that_of_its_probability(made_up: MethodRe
                 assert curve["accuracy"][k, at] == pytest.approx(true[cell].mean())
 
 
-def test_certainty_is_compared_with_accuracy_at_each_threshold(made_up: MethodResult) -> None:
-    scores, valid = pixels(LOGITS), MASKS != IGNORE
-    right, entropy = (scores["predicted"] == MASKS)[valid], scores["predictive_entropy"][valid]
-    curve = made_up.pavpu
-    np.testing.assert_allclose(curve["threshold"], np.arange(21) / 20 * math.log(CLASSES))
-    bins, limits = metrics.score_bins(entropy), metrics.score_bins(curve["threshold"])
-    for at, limit in enumerate(limits):
-        certain = bins <= limit
-        assert curve["pavpu"][at] == pytest.approx(np.mean(certain == right))
-        assert curve["uncertain_if_inaccurate"][at] == pytest.approx(np.mean(~certain[~right]))
-        expected = np.mean(right[certain]) if certain.any() else math.nan
-        assert curve["accurate_if_certain"][at] == pytest.approx(expected, nan_ok=True)
-    of_images = [(entropy <= 0.7) == right for entropy, right in by_image(scores, valid)]
-    assert 0.3 < curve["pavpu_se"][10] / (np.std([each.mean() for each in of_images]) / math.sqrt(IMAGES)) < 3
-
-
-def by_image(scores: dict[str, np.ndarray], valid: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The entropies of the scored pixels of each image that has some, and which of these pixels are right."""
-    right = scores["predicted"] == MASKS
-    rows = np.flatnonzero(valid.any((1, 2)))
-    return [(scores["predictive_entropy"][row][valid[row]], right[row][valid[row]]) for row in rows]
-
-
 def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResult) -> None:
     draws, points = LOGITS.argmax(2), made_up.sets["test"].points
     for image, mask in enumerate(MASKS):

@@ -84,12 +84,6 @@ def test_aggregations_are_those_of_the_pixels(seed, patch, quantile):
     fullest = max(map(len, windows))
     expected = max(np.mean(window) for window in windows if len(window) and len(window) >= fullest / 2)
     assert metrics.map_patch_maximum(score, valid, patch=patch) == pytest.approx(expected)
-    tiles = [
-        score[y : y + patch, x : x + patch][valid[y : y + patch, x : x + patch]]
-        for y in range(0, valid.shape[0], patch)
-        for x in range(0, valid.shape[1], patch)
-    ]
-    assert metrics.patch_means(score, valid, patch=patch) == pytest.approx([t.mean() for t in tiles if len(t)])
 
 
 def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
@@ -98,5 +92,4 @@ def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
     assert math.isnan(metrics.map_upper_tail(score, valid))
     assert math.isnan(metrics.map_patch_maximum(score, valid))
     assert math.isnan(metrics.map_share_above(score, valid, threshold=0.0))
-    assert metrics.patch_means(score, valid, patch=2).size == 0
     assert np.isinf(metrics.boundary_distance(score.astype(int), valid)).all()

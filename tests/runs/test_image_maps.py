@@ -169,9 +169,9 @@ def test_the_report_says_and_draws_it(result, tmp_path):
     assert any("within 2 pixels of a class boundary" in text for text in made.summary)
     kinds = [picture.kind[0] for picture in made.pictures]
     assert kinds.count("maps") == len(result.image_maps.points)
-    assert {"boundary", "pavpu", "class_reliability"} <= {*kinds}
+    assert {"boundary", "class_reliability"} <= {*kinds}
     of_each = {picture.kind[0]: picture for picture in made.pictures}
-    chosen = tuple(of_each[kind] for kind in ("maps", "boundary", "pavpu", "class_reliability"))
+    chosen = tuple(of_each[kind] for kind in ("maps", "boundary", "class_reliability"))
     drawn = draw_pictures(replace(made, sections=(replace(made.sections[0], parts=chosen),)), tmp_path / "figures")
     texts = [path.read_text(encoding="utf-8") for path in drawn]
     assert len(drawn) == len(chosen)

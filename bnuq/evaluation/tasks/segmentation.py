@@ -353,7 +353,6 @@ class SegmentationScorer(TaskScorer):
             calibration=estimates.reliability(_bins(test), draws) if "bins.count" in test.of_pixels else {},
             risk=_risk_curve(test),
             boundary=_boundary_curve(test),
-            pavpu=_pavpu_curve(test, self.classes),
             class_calibration=_class_calibration(test),
         )
 
@@ -378,23 +377,6 @@ def _boundary_curve(scores: PixelScores) -> dict[str, np.ndarray]:
     with np.errstate(invalid="ignore"):
         means = {name: total / count for name, total in sums.items()}
     return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
-
-
-def _pavpu_curve(scores: PixelScores, classes: int) -> dict[str, np.ndarray]:
-    """Accuracy against certainty of the pixels by predictive entropy, at thresholds from 0 to that of a uniform
-    prediction, with the standard error over images of PAvPU; empty where there are no masks."""
-    if "class.true" not in scores.of_pixels:
-        return {}
-    name, thresholds = "predictive_entropy", np.linspace(0, math.log(classes), 21)
-    curve = metrics.pavpu_of_histograms(*scores.of_pixels[f"histogram.{name}"], thresholds=thresholds)
-    right, wrong = np.moveaxis(scores.of_images[f"coarse.{name}"].astype(np.int64), 1, 0)
-    last = metrics.score_bins(thresholds) // (metrics.SCORE_BINS // metrics.COARSE_BINS)
-    agreeing = np.cumsum(right, axis=1)[:, last] + wrong.sum(1, keepdims=True) - np.cumsum(wrong, axis=1)[:, last]
-    shares = metrics.ratio_contributions(
-        agreeing, np.broadcast_to((right + wrong).sum(1, keepdims=True), agreeing.shape)
-    )
-    errors = [metrics.standard_error(of_threshold, group=scores.group) for of_threshold in shares.T]
-    return vars(curve) | {"pavpu_se": np.array(errors)}
 
 
 def _risk_curve(scores: PixelScores) -> dict[str, np.ndarray]:

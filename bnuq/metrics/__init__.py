@@ -169,9 +169,7 @@ from bnuq.metrics.recalibration import (
     refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (
-    boundary_distance as boundary_distance,
     near_boundary as near_boundary,
-    distance_profile as distance_profile,
     map_mean as map_mean,
     map_patch_maximum as map_patch_maximum,
     map_share_above as map_share_above,

@@ -5,47 +5,10 @@ ignored.
 """
 
 import math
-from itertools import pairwise
 
 import numpy as np
 
-from bnuq.shapes import Bool, Float, Int64, Integer
-
-
-def boundary_distance(
-    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int | None = None
-) -> Float[np.ndarray, "height width"]:
-    """The distance of each pixel to the nearest class boundary, in pixels, ≥ 0; no direction.
-
-    Pixels beside a valid pixel of another class (of the four neighbours) are the boundary, at 0. Ignored pixels are
-    none. A band is `distance <= d`. Infinite if there is no boundary. Distances beyond `reach` are this.
-
-    Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps);
-    the exact Euclidean distance, Maurer, Qi & Raghavan 2003.
-    """
-    boundary = _boundary(mask, valid)
-    if reach is not None:
-        return _distance_up_to(boundary, reach)
-    if not boundary.any():
-        return np.full(mask.shape, math.inf)
-    from scipy.ndimage import distance_transform_edt  # a second, which runs do without
-
-    return np.asarray(distance_transform_edt(~boundary), np.float64)
-
-
-def _distance_up_to(targets: Bool[np.ndarray, "height width"], reach: int) -> Float[np.ndarray, "height width"]:
-    """The Euclidean distance of each pixel to the nearest target, at most `reach`: first along the columns."""
-    down = np.where(targets, 0, reach).astype(np.int16 if reach < 2**7 else np.int32)  # of whose squares two are added
-    for rows in (down, down[::-1]):
-        for before, row in pairwise(rows):
-            np.minimum(row, before + 1, out=row)
-    square = down**2
-    nearest = square.copy()
-    for across in range(1, min(reach, targets.shape[1])):
-        further = square + across**2
-        np.minimum(nearest[:, across:], further[:, :-across], out=nearest[:, across:])
-        np.minimum(nearest[:, :-across], further[:, across:], out=nearest[:, :-across])
-    return np.minimum(np.sqrt(np.arange(2 * reach**2 + 1))[nearest], reach)
+from bnuq.shapes import Bool, Float, Integer
 
 
 def _boundary(
@@ -66,9 +29,11 @@ _SIDES = slice(None, -1), slice(1, None)
 def near_boundary(
     mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int
 ) -> Bool[np.ndarray, "height width"]:
-    """Whether the `boundary_distance` of each pixel is at most `reach`, without computing it; no direction.
+    """Whether each pixel is at most `reach` pixels from the nearest class boundary; no direction.
 
-    Source: as `boundary_distance`.
+    Pixels beside a valid pixel of another class (of the four neighbours) are the boundary. Ignored pixels are none.
+
+    Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps).
     """
     boundary = _boundary(mask, valid)
     near = boundary.copy()
@@ -80,27 +45,6 @@ def near_boundary(
                 at = slice(max(0, -down), max(0, height - down)), slice(max(0, -right), max(0, width - right))
                 near[to] |= boundary[at]
     return near
-
-
-def distance_profile(
-    score: Float[np.ndarray, "height width"],
-    distance: Float[np.ndarray, "height width"],
-    valid: Bool[np.ndarray, "height width"],
-    *,
-    reach: int,
-) -> tuple[Float[np.ndarray, "distance"], Int64[np.ndarray, "distance"]]:
-    """The sum of a score over the valid pixels at each whole distance 0 … reach from a boundary, and their number.
-
-    Distances are rounded down; the last place has all that are further. Additive over images: the mean is the ratio of
-    the sums, and its error that of `ratio_contributions`. In the unit of the score; no direction.
-
-    Source: Kendall, Badrinarayanan & Cipolla 2017, Bayesian SegNet (uncertainty at boundaries); Teye, Azizpour & Smith
-    2018 (their figure for CamVid).
-    """
-    distance_bin = np.minimum(distance[valid], reach).astype(np.int64)
-    # np.bincount gives whole numbers where there are no pixels.
-    total = np.bincount(distance_bin, weights=score[valid], minlength=reach + 1).astype(np.float64)
-    return total, np.bincount(distance_bin, minlength=reach + 1)
 
 
 def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:

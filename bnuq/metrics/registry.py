@@ -413,25 +413,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     *(
         Estimand(
-            f"{name}_{place}", f"{title} of the pixels {where} a class boundary", f"{label} {short}", "nats", "none",
-            "ratio of sums; Teye et al. 2018; Kendall et al. 2017", tasks=_SEGMENTATION, limits=POSITIVE, **_TRUTH,
-        )
-        for name, title, label in (
-            ("mutual_information", "Mutual information", "MI"),
-            ("predictive_entropy", "Predictive entropy", "entropy"),
-        )
-        for place, where, short in (
-            ("boundary", "up to 2 pixels from", "at boundaries"),
-            ("interior", "more than 2 pixels from", "inside"),
-        )
-    ),
-    Estimand(
-        "ece_boundary", "Expected calibration error of the pixels up to 2 pixels from a class boundary",
-        "ECE at boundaries", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins", **_CALIBRATED,
-        tasks=_SEGMENTATION, **_TRUTH,
-    ),
-    *(
-        Estimand(
             f"image_aurc_{name}", f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words}",
             f"image AURC by {label}", "fraction", "lower", "Zenk et al. 2025; Kahl et al. 2024",
             worse="deferring the most uncertain images of {where} leaves {who} with less overlap",

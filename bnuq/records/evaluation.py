@@ -51,7 +51,6 @@ PIXEL_MEANS = tuple(  # the values of pixels that images have means of
     for name, estimand in (METRICS | SCORES).items()
     if name in PIXEL_SCORES or ("segmentation" in estimand.tasks and (estimand.of_mean or estimand.of_samples))
 )
-BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are distinguished
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
@@ -201,9 +200,8 @@ class MethodResult:
     of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
     ascending sd.
 
-    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
-    its test pixels at each whole distance from the nearest class boundary, the last with all that are further;
-    `class_calibration` are shares of each class by bins of its probability.
+    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `class_calibration`
+    are shares of each class by bins of its probability.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -218,7 +216,6 @@ class MethodResult:
         field(default_factory=dict)
     )
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
-    boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
     class_calibration: Mapping[Annotated[str, Among("count confidence accuracy")], Num[np.ndarray, "class bin"]] = (
         field(default_factory=dict)
     )

@@ -117,7 +117,6 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
     yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
-    yield from section("Distance from class boundaries", evaluation_plots.boundary(result))
     for name in ood.names(result):
         parts = (
             *separation_plots.separation(result, name),

@@ -29,7 +29,7 @@ FOUR = [(0, 1), (1, 0), (0, -1), (-1, 0)]
 
 @laws
 @given(seeds)
-def test_the_distance_is_that_to_the_nearest_pixel_beside_another_class(seed):
+def test_pixels_near_a_boundary_are_those_near_a_pixel_beside_another_class(seed):
     mask, _, valid = maps(seed)
     boundary = [
         (y, x)
@@ -40,25 +40,10 @@ def test_the_distance_is_that_to_the_nearest_pixel_beside_another_class(seed):
             for a, b in FOUR
         )
     ]  # fmt: skip
-    distance = metrics.boundary_distance(mask, valid)
     for reach in (1, 2, 3):
-        np.testing.assert_array_equal(metrics.near_boundary(mask, valid, reach=reach), distance <= reach)
-        near = metrics.boundary_distance(mask, valid, reach=reach)
-        np.testing.assert_array_equal(near, np.minimum(distance, reach))
-    for y, x in np.ndindex(mask.shape):
-        assert distance[y, x] == pytest.approx(min((math.hypot(y - a, x - b) for a, b in boundary), default=math.inf))
-
-
-@laws
-@given(seeds)
-def test_the_profile_sums_the_score_at_each_whole_distance(seed):
-    mask, score, valid = maps(seed)
-    distance = metrics.boundary_distance(mask, valid)
-    total, count = metrics.distance_profile(score, distance, valid, reach=3)
-    for place in range(4):
-        here = valid & ((distance >= 3) if place == 3 else (np.floor(distance) == place))
-        assert count[place] == here.sum()
-        assert total[place] == pytest.approx(score[here].sum())
+        near = metrics.near_boundary(mask, valid, reach=reach)
+        for y, x in np.ndindex(mask.shape):
+            assert near[y, x] == any(math.hypot(y - a, x - b) <= reach for a, b in boundary)
 
 
 # ── one number for an image ──────────────────────────────────────────────────────────────────────────────────────────
@@ -92,4 +77,4 @@ def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
     assert math.isnan(metrics.map_upper_tail(score, valid))
     assert math.isnan(metrics.map_patch_maximum(score, valid))
     assert math.isnan(metrics.map_share_above(score, valid, threshold=0.0))
-    assert np.isinf(metrics.boundary_distance(score.astype(int), valid)).all()
+    assert not metrics.near_boundary(score.astype(int), valid, reach=2).any()

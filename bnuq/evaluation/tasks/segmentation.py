@@ -21,7 +21,6 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
-from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
@@ -55,7 +54,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
     of_images: dict[str, np.ndarray] = {}  # contributions to estimates without a Monte Carlo error
     if "class.true" in scores.of_pixels:
         found |= {"ece": _ece(scores), "ece_classwise": _classwise(scores, draws)}
-        found |= _selective(scores, draws) | _at_boundaries(scores)
+        found |= _selective(scores, draws)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
         points = points | _overlap_of_images(scores)
         of_maps = _of_maps(scores, names)
@@ -79,7 +78,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
 
 def _estimate(name: str, each: _Estimated, scores: PixelScores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
-    limits = limits_of(name.removesuffix("_boundary").removesuffix("_interior"), "plug-in")
+    limits = limits_of(name, "plug-in")
     return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
 
 
@@ -89,13 +88,13 @@ def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScor
     return Estimate(float(np.mean(contributions)), se=estimates.error_over_points(error, scores))
 
 
-def _ece(scores: PixelScores, kind: str = "bins") -> _Estimated:
-    image_bins = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
-    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(image_bins))
+def _ece(scores: PixelScores) -> _Estimated:
+    image_bins = np.stack([scores.of_images[f"bins.{name}"] for name in _SUMS_OF_BINS], axis=1)
+    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores))), metrics.ece_contributions(image_bins))
 
 
-def _bins(scores: PixelScores, kind: str = "bins") -> CalibrationBins:
-    return CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in _SUMS_OF_BINS))
+def _bins(scores: PixelScores) -> CalibrationBins:
+    return CalibrationBins(*(scores.of_pixels[f"bins.{name}"] for name in _SUMS_OF_BINS))
 
 
 def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
@@ -105,21 +104,6 @@ def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
         of_few = metrics.classwise_ece(few)
         replicates[draws.jackknife] = np.clip(value + of_few[1:] - of_few[0], 0, 1)
     return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images["classwise.all"]))
-
-
-def _at_boundaries(scores: PixelScores) -> dict[str, _Estimated]:
-    """The mean uncertainty of the pixels near class boundaries and of those inside, and the ECE near boundaries, where
-    there are such pixels."""
-    count, of_images = scores.of_pixels["band.count"], scores.of_images["band.count"]
-    found = {"ece_boundary": _ece(scores, "near")} if count[0, 0] else {}
-    for name in (name for name in AT_BOUNDARIES if f"band.{name}" in scores.of_pixels):
-        for at, place in enumerate(PLACES):
-            if count[0, at]:
-                found[f"{name}_{place}"] = _Estimated(
-                    scores.of_pixels[f"band.{name}"][:, at] / count[:, at],
-                    metrics.ratio_contributions(scores.of_images[f"band.{name}"][:, at], of_images[:, at]),
-                )
-    return found
 
 
 def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]:
@@ -352,7 +336,6 @@ class SegmentationScorer(TaskScorer):
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=estimates.reliability(_bins(test), draws) if "bins.count" in test.of_pixels else {},
             risk=_risk_curve(test),
-            boundary=_boundary_curve(test),
             class_calibration=_class_calibration(test),
         )
 
@@ -365,18 +348,6 @@ def _class_calibration(scores: PixelScores) -> dict[str, np.ndarray]:
     count, confidence, correct = np.moveaxis(scores.of_pixels["classwise.all"][0], 1, 0)
     with np.errstate(invalid="ignore"):
         return {"count": count.astype(np.int64), "confidence": confidence / count, "accuracy": correct / count}
-
-
-def _boundary_curve(scores: PixelScores) -> dict[str, np.ndarray]:
-    """Mean uncertainty and error rate of the pixels at each whole distance from the nearest class boundary, NaN where
-    there are none; empty where there are no masks."""
-    sums = {n.partition(".")[2]: v[0] for n, v in scores.of_pixels.items() if n.startswith("distance.")}
-    if not sums:
-        return {}
-    count = sums.pop("count")
-    with np.errstate(invalid="ignore"):
-        means = {name: total / count for name, total in sums.items()}
-    return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
 
 
 def _risk_curve(scores: PixelScores) -> dict[str, np.ndarray]:

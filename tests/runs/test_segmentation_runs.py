@@ -13,6 +13,7 @@ import small_run
 import small_segmentation
 import torch
 from PIL import Image
+from records_at_rest import edited
 
 from bnuq.cli.main import main
 from bnuq.errors import ResultError
@@ -115,6 +116,22 @@ def test_a_result_read_back_is_the_same_and_contradicts_nothing(folder: Path) ->
     for method, found in first.methods.items():
         for name, values in found.sets["test"].contributions.items():
             np.testing.assert_array_equal(again.methods[method].sets["test"].contributions[name], values)
+
+
+def test_what_earlier_versions_estimated_besides_is_left_out_by_name(folder: Path) -> None:
+    (folder / "earlier.h5").write_bytes((folder / "out.h5").read_bytes())
+    with edited(folder / "earlier.h5") as record:
+        method = record["methods"]["mcbn"]
+        method["boundary"] = method["pavpu"] = {"count": {"values": [1.0, 2.0]}}
+        estimates = method["sets"]["test"]["estimates"]
+        estimates["component_iou"] = estimates["ece_boundary"] = estimates["ece"]
+        method["sets"]["test"]["by_class"]["0"]["component_iou"] = estimates["ece"]
+        method["pixel_ood"]["anomalies"]["energy"]["pixel_segment_f1"] = estimates["ece"]
+    result = evaluation_file.read(folder / "earlier.h5")
+    [note] = [each for each in result.findings if each.code == "made-by-another-version"]
+    assert {*note.values["names"]} == {"boundary", "pavpu", "component_iou", "ece_boundary", "pixel_segment_f1"}
+    assert estimates_of(result).keys() == estimates_of(first := evaluation_file.read(folder / "out.h5")).keys()
+    assert check(result, first).passed
 
 
 def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:

@@ -384,7 +384,7 @@ def segmentations() -> str:
     of_test = ("accuracy", "mean_iou", "pll", "ece", "mutual_information")
     head = ("", "accuracy", "mean IoU", "PLL", "ECE", "MI on test", "score", "pixel AUROC", "AUROC of images")
     rows: list[tuple[str, ...]] = [head]
-    classes, separation, agreement = list[tuple[str, ...]](), list[tuple[str, ...]](), list[tuple[str, ...]]()
+    classes, separation = list[tuple[str, ...]](), list[tuple[str, ...]]()
     for label, (result, name) in methods.items():
         (method, (ood,)) = result.methods[name], (name for name, one in result.sets.items() if one.kind == "ood")
         estimates = method.sets["test"].estimates
@@ -396,9 +396,6 @@ def segmentations() -> str:
         if method_named(name).recalibration is None:
             by_class = method.sets["test"].by_class.values()
             classes.append((label, *(with_total(each["iou"], 3) for each in by_class)))
-            of_draws = "component_uncertainty", "component_variation", "component_iou", "image_aurc_pairwise_dice"
-            if set(of_draws) <= estimates.keys():
-                agreement.append((label, *(with_total(estimates[metric], 3) for metric in of_draws)))
             separation += [
                 (label, named(key), with_total(of_pixels["pixel_auroc"], 3), f"{of_pixels['pixel_fpr95'].value:.3f}")
                 for key, of_pixels in pixels.items()
@@ -416,8 +413,6 @@ The 60 test images of `sample_configs/camvid.toml`, {total_pixels:,.0f} scored p
 b = {whole.sampling["batch_size"]}; OOD are 60 images of CIFAR-10. ± is the standard error over images and draws
 together; PLL and MI are in nats. `mcbn, first 2 layers` is `--method mcbn --layers first:2`."""
     parts = ("## IoU by class", table(("", *by_class), [shares, *classes]))
-    head_of_draws = "", "MI", "CV of the size", "IoU between draws", "image AURC by 1 − Dice between draws"
-    parts += ("## Agreement of draws about connected components", table(head_of_draws, agreement))
     parts += ("## OOD by pixel", table(("", "score", "pixel AUROC", "pixel FPR95"), separation))
     return "\n\n".join((head, table(rows[0], rows[1:]), *parts)) + "\n"
 

@@ -23,8 +23,6 @@ from bnuq.evaluation.scoring import KeptOutputs, UnitScoring, add_block, engine_
 from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
-from bnuq.evaluation.tasks.anomalies import with_segments
-from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.units import Gathered, WorkUnit, tiles
 from bnuq.evaluation.views import Halves, MethodScoring, ScoredMethod, SetScoring, View, saves_maps
 from bnuq.files.journal import SECONDS
@@ -189,8 +187,8 @@ class MethodRun(MethodScoring):
         return {name: self._stored(name) for name in self._units}
 
     def result(self, scored: ScoredMethod, recalibrated: ScoredMethod | None = None) -> MethodResult:
-        """The result of the method, or of a recalibration of it, with the maps and the segments of its images; also by
-        the scores of the method with a fitted temperature, where these are given."""
+        """The result of the method, or of a recalibration of it, with the maps of its images; also by the scores of the
+        method with a fitted temperature, where these are given."""
         method, scorer, subject = scored.view.method, scored.view.scorer, self._whole
         result = scorer.result(scored.sets, self._weights, scored.ranked)
         if recalibrated is not None:
@@ -201,10 +199,6 @@ class MethodRun(MethodScoring):
             sets = {name: replace(each, samples=raw.get(name)) for name, each in sets.items()}
         separations = {name: each.separation for name, each in scored.changed.items()}
         result = replace(result, sets=sets, ood={**result.ood, **separations})
-        for name, points in subject.ood.items():
-            if subject.plan.task.is_dense and points.masks is not None:
-                scores = PixelScores.among(scored.sets[name])
-                result = with_segments(result, name, scores, self.maps[method, name], points.masks)
         if subject.run.save_maps:
             sets = {name: replace(each, maps=self.maps[method, name]) for name, each in result.sets.items()}
             result = replace(result, sets=sets)

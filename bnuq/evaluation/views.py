@@ -96,9 +96,8 @@ class SetScoring:
 
 
 def saves_maps(subject: ScoredSubject, name: str) -> bool:
-    """Whether the maps of the images of a set are kept: for the result, or to find the segments of anomalies."""
-    has_anomalies = name in subject.ood and subject.plan.task.is_dense and subject.sets[name].masks is not None
-    return has_anomalies or (subject.run.save_maps and name != VALIDATION)
+    """Whether the maps of the images of a set are kept for the result."""
+    return subject.run.save_maps and name != VALIDATION
 
 
 @frozen

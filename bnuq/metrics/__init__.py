@@ -67,8 +67,6 @@ from bnuq.metrics.decay import (
 from bnuq.metrics.dense import (
     COARSE_BINS as COARSE_BINS,
     SCORE_BINS as SCORE_BINS,
-    PavpuCurve as PavpuCurve,
-    best_f1_bin as best_f1_bin,
     bin_values as bin_values,
     classwise_ece as classwise_ece,
     classwise_ece_contributions as classwise_ece_contributions,
@@ -78,7 +76,6 @@ from bnuq.metrics.dense import (
     detection_of_histograms as detection_of_histograms,
     ece_contributions as ece_contributions,
     histogram as histogram,
-    pavpu_of_histograms as pavpu_of_histograms,
     ratio_contributions as ratio_contributions,
     risk_coverage_of_histograms as risk_coverage_of_histograms,
     score_bins as score_bins,
@@ -172,22 +169,11 @@ from bnuq.metrics.recalibration import (
     refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (
-    COMPONENT_THRESHOLDS as COMPONENT_THRESHOLDS,
-    ComponentOverlap as ComponentOverlap,
-    boundary_distance as boundary_distance,
     near_boundary as near_boundary,
-    component_f1 as component_f1,
-    component_f1_contributions as component_f1_contributions,
-    component_means as component_means,
-    component_overlap as component_overlap,
-    component_variation as component_variation,
-    components as components,
-    distance_profile as distance_profile,
     map_mean as map_mean,
     map_patch_maximum as map_patch_maximum,
     map_share_above as map_share_above,
     map_upper_tail as map_upper_tail,
-    patch_means as patch_means,
 )
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES as CLASSIFICATION_SCORES,

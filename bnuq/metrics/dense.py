@@ -13,7 +13,6 @@ from typing import TypeVar
 import numpy as np
 from array_api_compat import device, is_torch_array
 
-from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.detection import DetectionScores, detection_of_ladders
 from bnuq.metrics.influence import NORMAL, TPR, Curve
@@ -136,19 +135,6 @@ def _by_rows(
             parts.append(scores(first[here][:, used], second[here][:, used]))
     names = [field.name for field in fields(parts[0])]
     return type(parts[0])(**{n: np.concatenate([getattr(part, n) for part in parts]).reshape(shape) for n in names})
-
-
-def best_f1_bin(inside: Integer[np.ndarray, "bin"], outside: Integer[np.ndarray, "bin"]) -> int:
-    """The bin from which on a pixel is called OOD, so that the F1 score of the pixels is largest; no direction.
-
-    The highest such bin, among those that hold OOD pixels.
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan, where segments of anomalies are compared at this threshold.
-    """
-    called = np.cumsum((inside + outside)[::-1])[::-1]
-    hits = np.cumsum(outside[::-1])[::-1]
-    f1 = np.where(outside > 0, 2 * hits / np.maximum(called + hits[0], 1), -1)
-    return int(f1.size - 1 - np.argmax(f1[::-1]))
 
 
 def ratio_contributions(
@@ -301,50 +287,6 @@ def risk_coverage_of_histograms(
     retained = np.unique(-(-np.arange(1, places + 1) * pixels // places))
     retained = retained[retained > 0]
     return retained / max(pixels, 1), np.interp(retained, covered, lost) / retained
-
-
-@frozen
-class PavpuCurve:
-    """Patch accuracy against patch uncertainty at each threshold of the uncertainty, in [0, 1]; higher is better.
-
-    A patch is certain up to the threshold, in the unit of the uncertainty. NaN if there is no patch of which the
-    share is meant: no certain one, or no wrong one.
-    """
-
-    threshold: Float[np.ndarray, "threshold"]
-    accurate_if_certain: Float[np.ndarray, "threshold"]
-    uncertain_if_inaccurate: Float[np.ndarray, "threshold"]
-    pavpu: Float[np.ndarray, "threshold"]
-
-
-def pavpu_of_histograms(
-    right: Integer[np.ndarray, "65536"],
-    wrong: Integer[np.ndarray, "65536"],
-    *,
-    thresholds: Float[np.ndarray, "threshold"] | None = None,
-    signed: bool = False,
-) -> PavpuCurve:
-    """p(accurate | certain), p(uncertain | inaccurate) and PAvPU, the share of patches that are either accurate and
-    certain or inaccurate and uncertain, as a curve over thresholds; each in [0, 1], higher is better.
-
-    Patches are pixels, or the `patch_means` of larger ones, counted by the bins of their uncertainty; exact to the bin.
-    Thresholds are by default u_min + t (u_max − u_min) for t = 0, 0.05, …, 1; give them to compare methods.
-
-    Source: Mukhoti & Gal 2018, Evaluating Bayesian Deep Learning Methods for Semantic Segmentation.
-    """
-    used = bin_values(signed=signed)[np.flatnonzero(right + wrong)]
-    evenly = used[0] + np.linspace(0, 1, 21) * (used[-1] - used[0]) if used.size else np.empty(0)
-    threshold = evenly if thresholds is None else thresholds
-    last = score_bins(threshold, signed=signed)
-    certain_right, certain_wrong = np.cumsum(right)[last], np.cumsum(wrong)[last]
-    uncertain_wrong = np.sum(wrong) - certain_wrong
-    with np.errstate(invalid="ignore"):
-        return PavpuCurve(
-            threshold=threshold,
-            accurate_if_certain=certain_right / (certain_right + certain_wrong),
-            uncertain_if_inaccurate=uncertain_wrong / np.sum(wrong),
-            pavpu=(certain_right + uncertain_wrong) / np.sum(right + wrong),
-        )
 
 
 def ece_contributions(sums: Shaped[np.ndarray, "image 3 bin"]) -> Float[np.ndarray, "image"]:

@@ -1,58 +1,14 @@
-"""From maps to regions and images: class boundaries, one uncertainty for an image, and connected components.
+"""From maps to regions and images: class boundaries, and one uncertainty for an image.
 
 A map has one number per pixel, (H, W), of one image; images may differ in size. `valid` are the pixels that are not
 ignored.
 """
 
 import math
-from itertools import pairwise
-from typing import Literal
 
 import numpy as np
 
-from bnuq.frozen import frozen
-from bnuq.metrics.dense import ratio_contributions
-from bnuq.shapes import Bool, Float, Int64, Integer, Shaped
-
-COMPONENT_THRESHOLDS = np.arange(5, 16) / 20  # 0.25, 0.30, …, 0.75
-
-Connectivity = Literal[4, 8]
-
-
-def boundary_distance(
-    mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int | None = None
-) -> Float[np.ndarray, "height width"]:
-    """The distance of each pixel to the nearest class boundary, in pixels, ≥ 0; no direction.
-
-    Pixels beside a valid pixel of another class (of the four neighbours) are the boundary, at 0. Ignored pixels are
-    none. A band is `distance <= d`. Infinite if there is no boundary. Distances beyond `reach` are this.
-
-    Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps);
-    the exact Euclidean distance, Maurer, Qi & Raghavan 2003.
-    """
-    boundary = _boundary(mask, valid)
-    if reach is not None:
-        return _distance_up_to(boundary, reach)
-    if not boundary.any():
-        return np.full(mask.shape, math.inf)
-    from scipy.ndimage import distance_transform_edt  # a second, which runs do without
-
-    return np.asarray(distance_transform_edt(~boundary), np.float64)
-
-
-def _distance_up_to(targets: Bool[np.ndarray, "height width"], reach: int) -> Float[np.ndarray, "height width"]:
-    """The Euclidean distance of each pixel to the nearest target, at most `reach`: first along the columns."""
-    down = np.where(targets, 0, reach).astype(np.int16 if reach < 2**7 else np.int32)  # of whose squares two are added
-    for rows in (down, down[::-1]):
-        for before, row in pairwise(rows):
-            np.minimum(row, before + 1, out=row)
-    square = down**2
-    nearest = square.copy()
-    for across in range(1, min(reach, targets.shape[1])):
-        further = square + across**2
-        np.minimum(nearest[:, across:], further[:, :-across], out=nearest[:, across:])
-        np.minimum(nearest[:, :-across], further[:, across:], out=nearest[:, :-across])
-    return np.minimum(np.sqrt(np.arange(2 * reach**2 + 1))[nearest], reach)
+from bnuq.shapes import Bool, Float, Integer
 
 
 def _boundary(
@@ -73,9 +29,11 @@ _SIDES = slice(None, -1), slice(1, None)
 def near_boundary(
     mask: Integer[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, reach: int
 ) -> Bool[np.ndarray, "height width"]:
-    """Whether the `boundary_distance` of each pixel is at most `reach`, without computing it; no direction.
+    """Whether each pixel is at most `reach` pixels from the nearest class boundary; no direction.
 
-    Source: as `boundary_distance`.
+    Pixels beside a valid pixel of another class (of the four neighbours) are the boundary. Ignored pixels are none.
+
+    Source: Kohli, Ladický & Torr 2009, Robust Higher Order Potentials for Enforcing Label Consistency (trimaps).
     """
     boundary = _boundary(mask, valid)
     near = boundary.copy()
@@ -87,27 +45,6 @@ def near_boundary(
                 at = slice(max(0, -down), max(0, height - down)), slice(max(0, -right), max(0, width - right))
                 near[to] |= boundary[at]
     return near
-
-
-def distance_profile(
-    score: Float[np.ndarray, "height width"],
-    distance: Float[np.ndarray, "height width"],
-    valid: Bool[np.ndarray, "height width"],
-    *,
-    reach: int,
-) -> tuple[Float[np.ndarray, "distance"], Int64[np.ndarray, "distance"]]:
-    """The sum of a score over the valid pixels at each whole distance 0 … reach from a boundary, and their number.
-
-    Distances are rounded down; the last place has all that are further. Additive over images: the mean is the ratio of
-    the sums, and its error that of `ratio_contributions`. In the unit of the score; no direction.
-
-    Source: Kendall, Badrinarayanan & Cipolla 2017, Bayesian SegNet (uncertainty at boundaries); Teye, Azizpour & Smith
-    2018 (their figure for CamVid).
-    """
-    distance_bin = np.minimum(distance[valid], reach).astype(np.int64)
-    # np.bincount gives whole numbers where there are no pixels.
-    total = np.bincount(distance_bin, weights=score[valid], minlength=reach + 1).astype(np.float64)
-    return total, np.bincount(distance_bin, minlength=reach + 1)
 
 
 def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:
@@ -170,212 +107,3 @@ def map_share_above(
     Source: Kahl et al. 2024, ValUES (threshold-level aggregation).
     """
     return map_mean((uncertainty > threshold).astype(np.float64), valid)
-
-
-def patch_means(
-    values: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, patch: int
-) -> Float[np.ndarray, "patch"]:
-    """The mean over the valid pixels of each of the patches of patch × patch pixels that tile the map, in its unit.
-
-    Patches at the right and lower edge may be smaller; those without valid pixels are left out. For PAvPU: of the
-    uncertainty, and of whether pixels are right, where more than ½ is an accurate patch. No direction.
-
-    Source: Mukhoti & Gal 2018, Evaluating Bayesian Deep Learning Methods for Semantic Segmentation.
-    """
-    rows, columns = (np.arange(0, side, patch) for side in values.shape)
-    total, count = (
-        np.add.reduceat(np.add.reduceat(array.astype(np.float64), rows, axis=0), columns, axis=1)
-        for array in (np.where(valid, values, 0), valid)
-    )
-    return total[count > 0] / count[count > 0]
-
-
-def components(
-    mask: Bool[np.ndarray, "height width"], *, connectivity: Connectivity = 8
-) -> Int64[np.ndarray, "height width"]:
-    """The number 1, 2, … of each pixel's connected component in a binary mask, 0 outside of it, in the order of their
-    first pixels; no direction.
-
-    Source: Rosenfeld & Pfaltz 1966, Sequential Operations in Digital Image Processing, here by runs of pixels.
-    """
-    first, stop = _runs(mask)
-    # A run touches those of the next row that begin before its end and end after its beginning.
-    row, beside = mask.shape[1] + _APART, 1 if connectivity == 8 else 0
-    low = np.searchsorted(stop, first + row - beside, side="right")
-    touching = np.maximum(np.searchsorted(first, stop + row + beside) - low, 0)
-    above = np.repeat(np.arange(len(first)), touching)
-    below = np.arange(len(above)) + np.repeat(low - (np.cumsum(touching) - touching), touching)
-    root = np.arange(len(first))
-    while (differ := root[above] != root[below]).any():
-        above, below = above[differ], below[differ]
-        pair = np.stack([root[above], root[below]])
-        np.minimum.at(root, pair.max(0), pair.min(0))
-        while (further := root[root]).tobytes() != root.tobytes():
-            root = further
-    number = np.cumsum(root == np.arange(len(root)))[root]
-    of_part = np.zeros(2 * len(number) + 1, np.int64)  # of the rows: before, between and after runs there is none
-    of_part[1::2] = number
-    ends = np.stack([first, stop], axis=1).ravel()
-    label = np.repeat(of_part, np.diff(ends, prepend=0, append=mask.shape[0] * (mask.shape[1] + _APART)))
-    return np.ascontiguousarray(label.reshape(mask.shape[0], -1)[:, : mask.shape[1]])
-
-
-_APART = 3  # columns, so that runs of different rows are not beside each other
-
-
-def _runs(mask: Bool[np.ndarray, "height width"]) -> Int64[np.ndarray, "2 run"]:
-    """Where the runs of pixels along the rows of a mask begin and where they stop, if rows are `_APART`."""
-    padded = np.zeros((mask.shape[0], mask.shape[1] + _APART), bool)
-    padded[:, 1 : 1 + mask.shape[1]] = mask
-    flat = padded.ravel()
-    return np.flatnonzero(flat[1:] != flat[:-1]).reshape(-1, 2).T
-
-
-def _boxes(label: Int64[np.ndarray, "height width"]) -> Int64[np.ndarray, "4 component"]:
-    """The first row, the first column, the row after the last and the column after the last of each of the
-    `components`."""
-    first, stop = _runs(label > 0)
-    row, left = np.divmod(first, label.shape[1] + _APART)
-    number = label[row, left] - 1
-    count = number.max(initial=-1) + 1
-    boxes = np.concatenate([np.full((2, count), label.size), np.zeros((2, count), np.int64)])
-    for bounds, values in zip(boxes[:2], (row, left), strict=True):
-        np.minimum.at(bounds, number, values)
-    for bounds, values in zip(boxes[2:], (row + 1, left + stop - first), strict=True):
-        np.maximum.at(bounds, number, values)
-    return boxes
-
-
-def component_means(
-    label: Integer[np.ndarray, "height width"], uncertainty: Float[np.ndarray, "height width"]
-) -> tuple[Int64[np.ndarray, "component"], Float[np.ndarray, "component"]]:
-    """The number of pixels of each of the `components`, and their mean uncertainty, in its unit; no direction.
-
-    Source: Roy et al. 2019, Bayesian QuickNAT (structure-wise uncertainty).
-    """
-    size = np.bincount(label.ravel())
-    total = np.bincount(label.ravel(), weights=uncertainty.ravel())
-    return size[1:], total[1:] / np.maximum(size[1:], 1)
-
-
-def component_variation(
-    label: Integer[np.ndarray, "height width"],
-    draws: Bool[np.ndarray, "draw height width"],
-    *,
-    connectivity: Connectivity = 8,
-) -> tuple[Float[np.ndarray, "component"], Float[np.ndarray, "component"]]:
-    """For each of the `components`: the coefficient of variation of its size between draws, ≥ 0, and the mean IoU of
-    pairs of draws, in [0, 1]; no direction.
-
-    In a draw a component is all components of the draw that touch it, so that it may grow, split or be missing, of size
-    0. Pairs in which both miss it are left out. The standard deviation has the divisor T. NaN if all draws miss it;
-    the IoU also for a single draw.
-
-    Source: Roy et al. 2019, Bayesian QuickNAT (CV of volumes; overlap of samples, there of all at once); the matching
-    is that of Chan et al. 2021, SegmentMeIfYouCan.
-    """
-    rows = draws.shape[1] + 1  # of each draw, with an empty one, so that those of all draws are found together
-    stacked = np.zeros((len(draws), rows, draws.shape[2]), bool)
-    stacked[:, :-1] = draws
-    numbers = components(stacked.reshape(-1, draws.shape[2]), connectivity=connectivity)
-    boxes = _boxes(numbers)
-    boxes[[0, 2]] -= boxes[0] // rows * rows
-    numbers = numbers.reshape(stacked.shape)[:, :-1]
-    first, second = np.triu_indices(len(draws), 1)
-    variation, agreement = [], []
-    for number, (top, left, bottom, right) in enumerate(_boxes(label).T.tolist(), 1):
-        inside = label[top:bottom, left:right] == number
-        touch = np.zeros(boxes.shape[1] + 1, bool)
-        touch[numbers[:, top:bottom, left:right][:, inside]] = True
-        touch[0] = False
-        if not touch.any():
-            variation.append(math.nan)
-            agreement.append(math.nan)
-            continue
-        # Only the box around all that overlap: overlaps of whole images would take most of the time.
-        overlapping = boxes[:, touch[1:]]
-        (top, left), (bottom, right) = overlapping[:2].min(1), overlapping[2:].max(1)
-        member = touch[numbers[:, top:bottom, left:right]].reshape(len(draws), -1)
-        member = member.astype(np.float32 if member.shape[1] <= 2**24 else np.float64)  # in which counts are exact
-        common = (member @ member.T).astype(np.float64)
-        size = np.diagonal(common)
-        union = (size[:, None] + size - common)[first, second]
-        present = union > 0  # pairs of draws that both miss it say nothing of their agreement
-        variation.append(float(np.std(size) / np.mean(size)))
-        agreement.append(float(np.mean(common[first, second][present] / union[present])) if present.any() else math.nan)
-    return np.array(variation), np.array(agreement)
-
-
-@frozen
-class ComponentOverlap:
-    """How well the segments of anomalies in an image are found: sIoU of each true one, PPV of each predicted one, each
-    in [0, 1]; higher is better."""
-
-    siou: Float[np.ndarray, "true"]
-    ppv: Float[np.ndarray, "predicted"]
-
-    def counts(self) -> Int64[np.ndarray, "3 threshold"]:
-        """True segments that are found (sIoU > τ), those that are not, and false predicted ones (PPV ≤ τ), at each of
-        the COMPONENT_THRESHOLDS; additive over images."""
-        matched = np.count_nonzero(self.siou[:, None] > COMPONENT_THRESHOLDS, axis=0)
-        false = np.count_nonzero(self.ppv[:, None] <= COMPONENT_THRESHOLDS, axis=0)
-        return np.stack([matched, self.siou.size - matched, false])
-
-
-def component_overlap(
-    truth: Bool[np.ndarray, "height width"],
-    predicted: Bool[np.ndarray, "height width"],
-    valid: Bool[np.ndarray, "height width"],
-    *,
-    smallest_true: int = 1,
-    smallest_predicted: int = 1,
-) -> ComponentOverlap:
-    """sIoU and PPV of the segments (8-connected components) of a binary mask of anomalies.
-
-    sIoU(k) = |k ∩ K̂(k)|/|(k ∪ K̂(k)) \\ A(k)|, where K̂(k) are the predicted segments that touch the true one k, and A(k)
-    the other true segments: one prediction across several of them is not an error. PPV(k̂) is the share of a predicted
-    segment on true ones. Predicted segments of fewer pixels are dropped; true ones are ignored with their pixels (500
-    and 100 in the anomaly track of the source, 50 and 10 in its obstacle track).
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan. Its code counts a false positive by the sIoU of predicted
-    segments instead.
-    """
-    true, called = components(truth & valid), components(predicted & valid)
-    called[(np.bincount(called.ravel()) < smallest_predicted)[called]] = 0
-    seen = valid & ~((np.bincount(true.ravel()) < smallest_true)[true] & (true > 0))
-    true, called = true[seen], called[seen]
-    table = np.zeros((true.max(initial=0) + 1, called.max(initial=0) + 1), np.int64)
-    np.add.at(table, (true, called), 1)
-    both, alone = table[1:, 1:], table[0, 1:]  # pixels of each pair of segments, and of predicted ones on no true one
-    size = table[1:].sum(1)
-    outside = (both > 0) @ alone
-    scored, predictions = size > 0, both.sum(0) + alone
-    return ComponentOverlap(
-        siou=both.sum(1)[scored] / (size + outside)[scored],
-        ppv=both.sum(0)[predictions > 0] / predictions[predictions > 0],
-    )
-
-
-def component_f1(counts: Shaped[np.ndarray, "*any 3 threshold"]) -> Float[np.ndarray, "*any threshold"]:
-    """F1 = 2 found/(2 found + missed + false) of segments at each threshold, in [0, 1]; higher is better.
-
-    From `ComponentOverlap.counts` summed over images; its mean over thresholds is the mean F1. NaN without any segment.
-
-    Source: Chan et al. 2021, SegmentMeIfYouCan.
-    """
-    matched, missed, false = np.moveaxis(counts, -2, 0)
-    with np.errstate(invalid="ignore"):
-        return 2 * matched / (2 * matched + missed + false)
-
-
-def component_f1_contributions(
-    counts: Shaped[np.ndarray, "image 3 threshold"],
-) -> Float[np.ndarray, "image threshold"]:
-    """The contributions of images to `component_f1` of the sums over images; no direction.
-
-    Those to the mean F1 are their mean over thresholds.
-
-    Source: as `ratio_contributions`.
-    """
-    matched = 2 * counts[:, 0]
-    return ratio_contributions(matched, matched + counts[:, 1] + counts[:, 2])

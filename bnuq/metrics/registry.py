@@ -36,7 +36,6 @@ from bnuq.metrics.classification import (
 from bnuq.metrics.detection import DetectionScores, label_auroc
 from bnuq.metrics.estimands import (
     POSITIVE,
-    SHARE,
     UNBOUNDED,
     Estimand,
     Formula,
@@ -414,42 +413,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     *(
         Estimand(
-            f"{name}_{place}", f"{title} of the pixels {where} a class boundary", f"{label} {short}", "nats", "none",
-            "ratio of sums; Teye et al. 2018; Kendall et al. 2017", tasks=_SEGMENTATION, limits=POSITIVE, **_TRUTH,
-        )
-        for name, title, label in (
-            ("mutual_information", "Mutual information", "MI"),
-            ("predictive_entropy", "Predictive entropy", "entropy"),
-        )
-        for place, where, short in (
-            ("boundary", "up to 2 pixels from", "at boundaries"),
-            ("interior", "more than 2 pixels from", "inside"),
-        )
-    ),
-    Estimand(
-        "ece_boundary", "Expected calibration error of the pixels up to 2 pixels from a class boundary",
-        "ECE at boundaries", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins", **_CALIBRATED,
-        tasks=_SEGMENTATION, **_TRUTH,
-    ),
-    *(
-        Estimand(
-            f"component_{name}", f"{title}, mean over connected components of the prediction", label, unit, "none",
-            source, tasks=_SEGMENTATION, limits=limits, **_TRUTH,
-        )
-        for name, title, label, unit, source, limits in (
-            ("uncertainty", "Mutual information", "MI of components", "nats", "Roy et al. 2019", POSITIVE),
-            (
-                "variation", "Coefficient of variation of the size between draws", "CV of components", "1",
-                "Roy et al. 2019", POSITIVE,
-            ),
-            (
-                "iou", "IoU of pairs of draws", "IoU of components", "fraction", "Roy et al. 2019; Chan et al. 2021",
-                SHARE,
-            ),
-        )
-    ),
-    *(
-        Estimand(
             f"image_aurc_{name}", f"Area under the risk–coverage curve of images, of the risk 1 − Dice, by the {words}",
             f"image AURC by {label}", "fraction", "lower", "Zenk et al. 2025; Kahl et al. 2024",
             worse="deferring the most uncertain images of {where} leaves {who} with less overlap",
@@ -495,18 +458,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
             ("auroc", "AUROC", "AUROC"),
             ("aupr_out", "AUPR (OOD positive)", "AUPR-out"),
             ("fpr95", "FPR at 95 % TPR (OOD positive)", "FPR95"),
-        )
-    ),
-    *(
-        Estimand(
-            f"pixel_segment_{name}", f"{title} of anomalies", f"segment {label}", "fraction", "higher",
-            "Chan et al. 2021", worse="{who} finds the segments of anomalies in {where} less well",
-            better="{who} finds the segments of anomalies in {where} better", tasks=_SEGMENTATION,
-        )
-        for name, title, label in (
-            ("f1", "Mean F1 over thresholds of sIoU, of segments", "F1"),
-            ("siou", "Mean sIoU of true segments", "sIoU"),
-            ("ppv", "Mean PPV of predicted segments", "PPV"),
         )
     ),
     Estimand(

@@ -51,13 +51,11 @@ PIXEL_MEANS = tuple(  # the values of pixels that images have means of
     for name, estimand in (METRICS | SCORES).items()
     if name in PIXEL_SCORES or ("segmentation" in estimand.tasks and (estimand.of_mean or estimand.of_samples))
 )
-BAND, REACH = 2, 16  # pixels from a class boundary: what is near it, and how far distances are distinguished
 AGGREGATIONS = (  # of the uncertainty of the pixels of an image
     "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
 )  # fmt: skip
-OF_COMPONENTS = ("uncertainty", "variation", "iou")  # means over the connected components of a prediction
 OF_POINTS = (ERRORS, "set_coverage", "set_coverage_aps")  # of a class or group, where they are known
-_OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice", *(f"component_{name}" for name in OF_COMPONENTS))
+_OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice")
 Part = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(_OF_PARTS))], Estimate]
 MEDIAN_LIMIT, WORST_LIMIT = 3.0, 6.0  # of a reference check, times what batch noise alone gives
 
@@ -202,10 +200,8 @@ class MethodResult:
     of the most certain points against how many they are, `uncertainty_error` sd, |error| and its running mean by
     ascending sd.
 
-    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `boundary` are means over
-    its test pixels at each whole distance from the nearest class boundary, the last with all that are further; `pavpu`
-    are shares of these by whether they are right and by thresholds of their predictive entropy; `class_calibration` are
-    those of each class by bins of its probability.
+    `pixel_ood` is the separation of the pixels of a segmentation, of whose images `ood` is; `class_calibration`
+    are shares of each class by bins of its probability.
 
     `bounds` are the scores of the "constant" and of the "optimum" uncertainty about the same predictions, and
     `normalized` where the method's own lie between them, in percent.
@@ -220,8 +216,6 @@ class MethodResult:
         field(default_factory=dict)
     )
     pixel_ood: Mapping[SetName, Mapping[ScoreName, Estimates]] = field(default_factory=dict)
-    boundary: Mapping[str, Num[np.ndarray, " distance"]] = field(default_factory=dict)
-    pavpu: Mapping[str, Num[np.ndarray, " threshold"]] = field(default_factory=dict)
     class_calibration: Mapping[Annotated[str, Among("count confidence accuracy")], Num[np.ndarray, "class bin"]] = (
         field(default_factory=dict)
     )

@@ -138,12 +138,8 @@ def _check_curves(method: str, result: MethodResult) -> None:
     """Raise ValueError if a curve of a method lacks one of its axes."""
     if result.convergence and "samples" not in result.convergence:
         raise ValueError(f"the convergence of {method} is incomplete")
-    if result.boundary and not {"distance", "count", *_AT_BOUNDARIES} <= set(result.boundary):
-        raise ValueError(f"the scores of {method} over the distance from a boundary are incomplete")
     if result.class_calibration and set(result.class_calibration) != _OF_CLASSES:
         raise ValueError(f"the reliability of the classes of {method} is incomplete")
-    if result.pavpu and not {"threshold", "pavpu"} <= set(result.pavpu):
-        raise ValueError(f"the accuracy of {method} over thresholds of certainty is incomplete")
 
 
 def _required_points(estimands: Iterable[Estimand], task: Task) -> set[str]:
@@ -156,5 +152,4 @@ def _required_points(estimands: Iterable[Estimand], task: Task) -> set[str]:
     return {name for estimand in estimands if estimand.needs_truth for name in estimand.computed.needs}
 
 
-_AT_BOUNDARIES = {"predictive_entropy", "error_rate"}
 _OF_CLASSES = {"count", "confidence", "accuracy"}

@@ -5,7 +5,7 @@
     /methods/METHOD/sets/SET         predicted, and of a regression sigma; points/SCORE(point); ranked/SCORE(point)
                                      of the test set, where a recalibration is cross-fitted
     /methods/METHOD/CURVE            convergence(samples), calibration(bin), risk(coverage), uncertainty_error(rank),
-                                     boundary(distance), pavpu(threshold), class_calibration(class, bin)
+                                     class_calibration(class, bin)
     /reference_check                 mean, log_variance, expected (layer)
     /statistics/layerNNN             the bank ω: mean(draw, channel), var(draw, channel), count(draw)
     /log_likelihood                  METHOD_SET (chain, draw, SET_point)

@@ -9,7 +9,6 @@ from bnuq.records.evaluation import (
     LARGEST,
     LARGEST_MAP,
     NOT_SCORED,
-    OF_COMPONENTS,
     OF_POINTS,
     PARTS,
     ImageMaps,
@@ -100,7 +99,7 @@ def check_parts(result: Result, method: str, name: str) -> None:
         if tuple(estimates) != tuple(getattr(first, field_name)) or not is_of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
         needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
-        known = needed | ({f"component_{metric}" for metric in OF_COMPONENTS} if dense else {*OF_POINTS})
+        known = needed | (set() if dense else {*OF_POINTS})
         if any(not needed <= set(values) <= known for values in estimates.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
 

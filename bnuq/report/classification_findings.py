@@ -26,24 +26,8 @@ def classification_findings(result: Result) -> Iterator[Finding]:
     yield from _collapsed(result)
     if isinstance(result, Scored):  # the verdict compares the files
         return
-    yield from _at_boundaries(result)
     yield from population_change(result, "pll")
     yield from (_labels(name, result) for name in plain_sampled(result))
-
-
-def _at_boundaries(result: Result) -> Iterator[Finding]:
-    """How much more uncertain the pixels of a segmentation are near class boundaries: by MI if there are samples,
-    else by the entropy of the deterministic network."""
-    methods = plain_sampled(result)
-    score = "mutual_information" if methods else "predictive_entropy"
-    known = []
-    for name in methods or [result.first]:
-        test = result.methods[name].sets["test"].estimates
-        near, inside = (test.get(f"{score}_{region}") for region in ("boundary", "interior"))
-        if near is not None and inside is not None and inside.value > 0:
-            known.append((name, near, inside))
-    if known:
-        yield verdict("boundary-uncertainty", score=score, methods=known)
 
 
 def _labels(name: str, result: Result) -> Finding:

@@ -116,10 +116,8 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
     yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
     yield from section("Failure detection", evaluation_tables.failure_detection(result, roomy=roomy), folded=True)
     yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
-    yield from section("Certain and accurate pixels", evaluation_plots.pavpu(result))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
-    yield from section("Distance from class boundaries", evaluation_plots.boundary(result))
     for name in ood.names(result):
         parts = (
             *separation_plots.separation(result, name),

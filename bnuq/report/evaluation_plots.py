@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from bnuq.metrics.registry import estimates_of_task
-from bnuq.records.evaluation import BAND, MethodResult, Result
+from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report.document import Part, Picture
-from bnuq.report.drawing import PALE, picture
-from bnuq.report.method_names import plain_methods
+from bnuq.report.drawing import picture
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
 
@@ -21,19 +20,6 @@ def risk_coverage(result: Result) -> Iterator[Picture]:
     """The error of the most certain points over how many they are."""
     if ranked := {name: each for name, each in result.methods.items() if len(each.risk.get("risk", ())) > 1}:
         yield evaluation_picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
-
-
-def boundary(result: Result) -> Iterator[Picture]:
-    """Uncertainty and error rate of pixels over their distance from the nearest class boundary."""
-    curves = {name: method.boundary for name, method in plain_methods(result).items()}
-    if any(np.isfinite(curve["error_rate"]).sum() > 1 for curve in curves.values() if curve):
-        yield evaluation_picture("boundary", draw=partial(_boundary, result, curves))
-
-
-def pavpu(result: Result) -> Iterator[Picture]:
-    """The accuracy of certain pixels and the uncertainty of wrong ones over thresholds of the entropy."""
-    if curves := {name: each.pavpu for name, each in result.methods.items() if each.pavpu}:
-        yield evaluation_picture("pavpu", draw=partial(_pavpu, result, curves))
 
 
 def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
@@ -60,45 +46,6 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
         axes.set_ylim(bottom=0)
         axes.set_xlabel(f"share of the test points retained, lowest {order} first")
         axes.set_ylabel(risk)
-
-
-def _boundary(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    lines = line_styles(result)
-    labels = {"mutual_information": "", "predictive_entropy": "", "error_rate": "error rate"}
-    known = {key: text or label_of(key) for key, text in labels.items() if any(key in each for each in curves.values())}
-    with picture(
-        path, title="Distance from the nearest class boundary", about=about_test_set(result), columns=len(known),
-        size=(3.9, 3.6), apart=True,
-    ) as panels:  # fmt: skip
-        for (key, label), axes in zip(known.items(), panels, strict=True):
-            for name, curve in curves.items():
-                if key in curve:
-                    axes.plot(curve["distance"], curve[key], **lines[name].plotted, label=name)
-            axes.axvline(BAND, color=PALE, linewidth=1.2, zorder=0)
-            last = int(max(curve["distance"][-1] for curve in curves.values() if curve))
-            ticks = [*range(0, last, 4), last]
-            axes.set_xticks(ticks, [*map(str, ticks[:-1]), f"≥ {last}"])
-            axes.set_ylim(bottom=0)
-            axes.set_xlabel("distance from the nearest class boundary (pixels)")
-            axes.set_ylabel(label)
-
-
-def _pavpu(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:
-    lines = line_styles(result)
-    labels = {
-        "accurate_if_certain": "share of certain pixels that are right",
-        "uncertain_if_inaccurate": "share of wrong pixels that are uncertain",
-        "pavpu": "PAvPU",
-    }
-    with picture(
-        path, title="Certain and accurate pixels", about=about_test_set(result), columns=len(labels), size=(3.9, 3.6),
-        apart=True,
-    ) as panels:  # fmt: skip
-        for (key, label), axes in zip(labels.items(), panels, strict=True):
-            for name, curve in curves.items():
-                axes.plot(curve["threshold"], curve[key], **lines[name].plotted, label=name)
-            axes.set_xlabel("certain up to this predictive entropy (nats)")
-            axes.set_ylabel(label)
 
 
 def _convergence(result: Result, metrics: list[str], path: Path) -> None:

@@ -12,13 +12,12 @@ from bnuq.findings import Catalogue, Entry, listed
 from bnuq.methods import method_named
 from bnuq.records.approximation import Approximation
 from bnuq.records.decision_sentences import DECISIONS, best_of
-from bnuq.records.evaluation import BAND, Estimates
+from bnuq.records.evaluation import Estimates
 from bnuq.records.verdict import OTHER_SCALE
 from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.method_names import method_label, network_in_words
 from bnuq.report.metric_changes import MetricChange
 from bnuq.report.numbers import (
-    and_error,
     decimals,
     grouped,
     named,
@@ -45,17 +44,6 @@ def _collapsed_sentence(method: str, classes: Sequence[Sequence[Any]], collapsed
         f"{collapsed} {which} accuracy far below the mean ({100 * mean:.0f} %) under {network_in_words(method)}"
         f"{worst}{named_classes}."
     )
-
-
-def _boundary_sentence(score: str, methods: Sequence[tuple[str, Estimate, Estimate]]) -> str:
-    name = "MI" if score == "mutual_information" else named(score)
-    where = f" as high within {BAND} pixels of a class boundary as further inside"
-    times = [
-        f"{number(near.value / inside.value, 1)} times{where if at == 0 else ''} for {network_in_words(method)} "
-        f"({and_error(near)} and {and_error(inside)} nats)"
-        for at, (method, near, inside) in enumerate(methods)
-    ]
-    return f"{name[0].upper()}{name[1:]} is {listed(times)}."
 
 
 def _deterministic_regression(test: Estimates) -> str:
@@ -242,7 +230,6 @@ SENTENCES: Catalogue = {
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),
-    "boundary-uncertainty": Entry(_boundary_sentence),
     "deterministic-regression": Entry(_deterministic_regression),
     "population-statistics": Entry(_population_sentence),
     "tau-unknown": Entry(

@@ -13,7 +13,6 @@ from bnuq.report.method_names import method_label, network_in_words, plain_metho
 from bnuq.report.numbers import named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
-_OF_SEGMENTS = ("auroc_per_image", "segment_f1", "segment_siou", "segment_ppv")
 _LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
 
 
@@ -63,24 +62,21 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
 
 def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
     """Every score of the pixels of a segmentation: images are separated by their means."""
-    rows, segments = list[Row](), list[Row]()
-    for method, each in result.methods.items():
-        if scores := each.pixel_ood.get(name, {}):
+    rows: list[Row] = []
+    of_methods = {method: each.pixel_ood.get(name, {}) for method, each in result.methods.items()}
+    known = {key for scores in of_methods.values() for estimates in scores.values() for key in estimates}
+    of_images = [key for key in ("pixel_auroc_per_image",) if key in known]
+    for method, scores in of_methods.items():
+        if scores:
             rows.append((method_label(method), ()))
-            if any("pixel_segment_f1" in estimates for estimates in scores.values()):
-                segments.append((method_label(method), ()))
             for score, estimates in scores.items():
                 others = (Cell(number(estimates[f"pixel_{key}"].value)) for key in _BESIDE_AUROC)
-                rows.append((f"  {named(score, roomy=roomy)}", (with_error(estimates["pixel_auroc"]), *others)))
-                if "pixel_segment_f1" in estimates:
-                    segment_cells = tuple(with_error(estimates.get(f"pixel_{key}")) for key in _OF_SEGMENTS)
-                    segments.append((f"  {named(score, roomy=roomy)}", segment_cells))
+                of_image = (with_error(estimates.get(key)) for key in of_images)
+                cells = with_error(estimates["pixel_auroc"]), *others, *of_image
+                rows.append((f"  {named(score, roomy=roomy)}", cells))
     if rows:
         yield Heading("By pixel")
-        yield Table(("AUROC", *map(named, _BESIDE_AUROC)), tuple(rows), stacks=True)
-        if segments:
-            yield Heading("Within each image, and by segment of anomalous pixels at the threshold of the largest F1")
-            yield Table(tuple(named(f"pixel_{key}") for key in _OF_SEGMENTS), tuple(segments), stacks=True)
+        yield Table(("AUROC", *map(named, (*_BESIDE_AUROC, *of_images))), tuple(rows), stacks=True)
         yield Heading("By image, of which the score is the mean over its pixels")
 
 

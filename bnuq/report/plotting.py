@@ -47,16 +47,6 @@ HOW = {
         "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
         "area under a curve is its AUROC."
     ),
-    "pavpu": (
-        "A pixel is certain where its predictive entropy is up to the threshold. PAvPU is the share of pixels that are "
-        "either right and certain or wrong and uncertain: the higher its curve, the better the entropy separates right "
-        "pixels from wrong ones."
-    ),
-    "boundary": (
-        "Means over the test pixels at this distance from the nearest boundary between two classes of the masks; the "
-        "last point has all pixels that are further away. If samples differ where objects end, the curve of the mutual "
-        "information falls."
-    ),
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),

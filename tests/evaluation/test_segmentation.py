@@ -13,7 +13,6 @@ import pytest
 import small_segmentation
 import torch
 from PIL import Image
-from scipy.ndimage import label
 from scipy.special import log_softmax, logsumexp, softmax
 
 from bnuq import metrics
@@ -23,7 +22,6 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import passes
 from bnuq.evaluation.tasks import segmentation
-from bnuq.evaluation.tasks.anomalies import with_segments
 from bnuq.evaluation.tasks.pixels import FEW_PARTS, PixelReduction, PixelScores, parts_of_draws
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
@@ -185,8 +183,8 @@ def made_up(scorer: segmentation.SegmentationScorer) -> MethodResult:
 
 
 def of_images(name: str) -> bool:
-    """Whether tests/runs/test_image_maps.py computes an estimate again: at class boundaries, and of whole images."""
-    return name.endswith(("_boundary", "_interior")) or name.startswith(("image_aurc", "component_"))
+    """Whether tests/runs/test_image_maps.py computes an estimate again: one of whole images."""
+    return name.startswith("image_aurc")
 
 
 def test_every_streamed_estimate_is_that_of_all_pixels_at_once(made_up: MethodResult) -> None:
@@ -280,63 +278,6 @@ def test_the_reliability_of_a_class_is_that_of_its_probability(made_up: MethodRe
                 assert curve["accuracy"][k, at] == pytest.approx(true[cell].mean())
 
 
-def test_certainty_is_compared_with_accuracy_at_each_threshold(made_up: MethodResult) -> None:
-    scores, valid = pixels(LOGITS), MASKS != IGNORE
-    right, entropy = (scores["predicted"] == MASKS)[valid], scores["predictive_entropy"][valid]
-    curve = made_up.pavpu
-    np.testing.assert_allclose(curve["threshold"], np.arange(21) / 20 * math.log(CLASSES))
-    bins, limits = metrics.score_bins(entropy), metrics.score_bins(curve["threshold"])
-    for at, limit in enumerate(limits):
-        certain = bins <= limit
-        assert curve["pavpu"][at] == pytest.approx(np.mean(certain == right))
-        assert curve["uncertain_if_inaccurate"][at] == pytest.approx(np.mean(~certain[~right]))
-        expected = np.mean(right[certain]) if certain.any() else math.nan
-        assert curve["accurate_if_certain"][at] == pytest.approx(expected, nan_ok=True)
-    of_images = [(entropy <= 0.7) == right for entropy, right in by_image(scores, valid)]
-    assert 0.3 < curve["pavpu_se"][10] / (np.std([each.mean() for each in of_images]) / math.sqrt(IMAGES)) < 3
-
-
-def by_image(scores: dict[str, np.ndarray], valid: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The entropies of the scored pixels of each image that has some, and which of these pixels are right."""
-    right = scores["predicted"] == MASKS
-    rows = np.flatnonzero(valid.any((1, 2)))
-    return [(scores["predictive_entropy"][row][valid[row]], right[row][valid[row]]) for row in rows]
-
-
-def test_components_are_those_of_the_prediction_of_all_draws(made_up: MethodResult) -> None:
-    scores, valid = pixels(LOGITS), MASKS != IGNORE
-    draws = LOGITS.argmax(2)
-    found: dict[int, list[tuple[float, float, float]]] = {k: [] for k in range(CLASSES)}
-    for image in np.flatnonzero(valid.any((1, 2))):
-        seen = valid[image]
-        for k in range(CLASSES):
-            numbers, count = label((scores["predicted"][image] == k) & seen, np.ones((3, 3)))
-            for number in range(1, count + 1):
-                member = numbers == number
-                touching = [grown(member, (draw == k) & seen) for draw in draws[:, image]]
-                if not any(each.any() for each in touching):
-                    continue
-                size = np.array([each.sum() for each in touching], float)
-                pairs = [(a, b) for a, b in combinations(touching, 2) if (a | b).any()]
-                iou = np.mean([(a & b).sum() / (a | b).sum() for a, b in pairs])
-                found[k].append((scores["mutual_information"][image][member].mean(), size.std() / size.mean(), iou))
-    test = made_up.sets["test"]
-    names = ("uncertainty", "variation", "iou")
-    for name, expected in zip(names, np.mean([each for of in found.values() for each in of], axis=0), strict=True):
-        assert test.estimates[f"component_{name}"].value == pytest.approx(expected), name
-    for k, label_of_class in enumerate(test.by_class):
-        for name, expected in zip(names, np.mean(found[k], axis=0), strict=True):
-            estimate = test.by_class[label_of_class][f"component_{name}"]
-            assert estimate.value == pytest.approx(expected)
-            assert estimate.se > 0
-
-
-def grown(member: np.ndarray, draw: np.ndarray) -> np.ndarray:
-    """The components of a draw that touch a component of the prediction."""
-    numbers, _ = label(draw, np.ones((3, 3)))
-    return np.isin(numbers, np.setdiff1d(numbers[member], 0))
-
-
 def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResult) -> None:
     draws, points = LOGITS.argmax(2), made_up.sets["test"].points
     for image, mask in enumerate(MASKS):
@@ -349,48 +290,6 @@ def test_images_are_also_ranked_by_the_disagreement_of_draws(made_up: MethodResu
             dice.append(np.mean([common / size for common, size in of_classes if size]))
         assert points["map_pairwise_dice"][image] == pytest.approx(1 - np.mean(dice))
     assert "image_aurc_pairwise_dice" in made_up.sets["test"].estimates
-
-
-def test_segments_of_anomalies_are_found_at_the_threshold_of_the_largest_f1(
-    scorer: segmentation.SegmentationScorer,
-) -> None:
-    random = np.random.default_rng(5)
-    anomalies = np.kron(random.choice([0, 1], (OTHERS, 3, 4), p=[0.8, 0.2]), np.ones((2, 2), np.int64))
-    anomalies[:, 0, 0] = 7
-    logits = OTHER_LOGITS + 3 * (anomalies != 1)[None, :, None] * np.eye(CLASSES)[1][:, None, None]
-    of_set = reduced(scorer, logits, anomalies, labelled=False)
-    other = pixels(logits)
-    result = result_of(scorer, DRAWS, test=reduced(scorer, LOGITS, MASKS), anomalies=of_set)
-    kept = (*PIXEL_SCORES, "max_probability")
-    maps = [{name: other[name][row].astype(np.float32) for name in kept} for row in range(OTHERS)]
-    found = with_segments(result, "anomalies", of_set, maps, masks_of_array(anomalies, "made up"))
-    seen, true = anomalies != 7, anomalies == 1
-    for name in PIXEL_SCORES:
-        bins = metrics.score_bins(other[name].astype(np.float32), signed=name in SIGNED)
-        f1 = {}
-        for t in np.unique(bins[true]):
-            called = seen & (bins >= t)
-            f1[t] = 2 * (true & called).sum() / (true.sum() + called.sum())
-        called = seen & (bins >= max(f1, key=lambda t: (f1[t], t)))
-        siou, ppv = [], []
-        for row in range(OTHERS):
-            (of_true, trues), (of_called, calls) = (label(each[row], np.ones((3, 3))) for each in (true, called))
-            for k in range(1, trues + 1):
-                touching = np.isin(of_called, np.setdiff1d(of_called[of_true == k], 0))
-                union = (of_true == k) | (touching & ((of_true == 0) | (of_true == k)))
-                siou.append(((of_true == k) & touching).sum() / union.sum())
-            ppv += [true[row][of_called == k].mean() for k in range(1, calls + 1)]
-        of_thresholds = []
-        for tau in np.arange(5, 16) / 20:
-            hits, false = np.sum(np.array(siou) > tau), np.sum(np.array(ppv) <= tau)
-            of_thresholds.append(2 * hits / (hits + len(siou) + false))
-        estimates = found.pixel_ood["anomalies"][name]
-        expected = {"f1": np.mean(of_thresholds), "siou": np.mean(siou), "ppv": np.mean(ppv)}
-        for key, value in expected.items():
-            assert estimates[f"pixel_segment_{key}"].value == pytest.approx(value), (name, key)
-            assert estimates[f"pixel_segment_{key}"].se > 0
-            of_images = found.sets["anomalies"].contributions[f"pixel_segment_{key}.{name}"]
-            assert of_images.mean() == pytest.approx(value)
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────

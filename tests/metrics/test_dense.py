@@ -175,15 +175,6 @@ def test_errors_of_detection_over_images_are_the_bootstraps(shift, seed):
         assert metrics.standard_error(value) == pytest.approx(expected[name], rel=0.15)
 
 
-@laws
-@given(st.integers(0, 1000))
-def test_the_best_f1_is_that_of_all_thresholds(seed):
-    low, high = (of.sum(0) for of in images(seed, count=2))
-    truth, scores = np.repeat([0, 1], [low.sum(), high.sum()]), np.concatenate([pixels_of(low), pixels_of(high)])
-    of_each = {edge: 2 * truth[scores >= edge].sum() / (truth.sum() + (scores >= edge).sum()) for edge in scores}
-    assert of_each[metrics.best_f1_bin(low, high)] == pytest.approx(max(of_each.values()))
-
-
 # ── selective prediction ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -225,28 +216,6 @@ def test_errors_of_selective_prediction_over_images_are_the_bootstraps():
         assert np.mean(value) == pytest.approx(vars(values)[name])
         if name != "coverage_at_5":
             assert metrics.standard_error(value) == pytest.approx(expected[name], rel=0.1)
-
-
-@laws
-@given(st.integers(0, 1000))
-def test_pavpu_is_counted_patch_by_patch(seed):
-    generator = np.random.default_rng(seed)
-    uncertainty, right = generator.random(80).round(2), generator.random(80) < 0.7
-    bins = metrics.score_bins(uncertainty)
-    counts = metrics.histogram(np.stack([bins, bins]), np.stack([right, ~right]))
-    thresholds = np.array([0.0, 0.25, 0.5, 1.0])
-    curve = metrics.pavpu_of_histograms(*counts, thresholds=thresholds)
-    for place, threshold in enumerate(thresholds):
-        certain = uncertainty <= threshold
-        if certain.any():
-            assert curve.accurate_if_certain[place] == pytest.approx(np.mean(right[certain]))
-        assert curve.uncertain_if_inaccurate[place] == pytest.approx(np.mean(~certain[~right]))
-        assert curve.pavpu[place] == pytest.approx(np.mean(certain == right))
-    evenly = metrics.pavpu_of_histograms(*counts)
-    assert evenly.threshold[[0, 10, 20]] == pytest.approx(
-        [uncertainty.min(), (uncertainty.min() + uncertainty.max()) / 2, uncertainty.max()], rel=1e-3
-    )
-    assert evenly.pavpu[-1] == pytest.approx(np.mean(right))
 
 
 # ── calibration ──────────────────────────────────────────────────────────────────────────────────────────────────────

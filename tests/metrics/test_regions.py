@@ -1,4 +1,4 @@
-"""Regions of maps: boundaries, components and one number for an image, against loops over the pixels."""
+"""Regions of maps: boundaries, and one number for an image, against loops over the pixels."""
 
 import math
 
@@ -21,21 +21,7 @@ def maps(seed, low=1):
     return mask, generator.random(shape), generator.random(shape) < 0.8
 
 
-def flooded(mask, steps):
-    """The connected components of a mask, each as the set of its pixels, by flooding."""
-    left, found = set(zip(*map(list, np.nonzero(mask)), strict=True)), []
-    while left:
-        component, front = set(), {left.pop()}
-        while front:
-            component |= front
-            front = {(y + a, x + b) for y, x in front for a, b in steps} & left
-            left -= front
-        found.append(component)
-    return found
-
-
 FOUR = [(0, 1), (1, 0), (0, -1), (-1, 0)]
-EIGHT = [*FOUR, (1, 1), (1, -1), (-1, 1), (-1, -1)]
 
 
 # ── boundaries ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -43,7 +29,7 @@ EIGHT = [*FOUR, (1, 1), (1, -1), (-1, 1), (-1, -1)]
 
 @laws
 @given(seeds)
-def test_the_distance_is_that_to_the_nearest_pixel_beside_another_class(seed):
+def test_pixels_near_a_boundary_are_those_near_a_pixel_beside_another_class(seed):
     mask, _, valid = maps(seed)
     boundary = [
         (y, x)
@@ -54,25 +40,10 @@ def test_the_distance_is_that_to_the_nearest_pixel_beside_another_class(seed):
             for a, b in FOUR
         )
     ]  # fmt: skip
-    distance = metrics.boundary_distance(mask, valid)
     for reach in (1, 2, 3):
-        np.testing.assert_array_equal(metrics.near_boundary(mask, valid, reach=reach), distance <= reach)
-        near = metrics.boundary_distance(mask, valid, reach=reach)
-        np.testing.assert_array_equal(near, np.minimum(distance, reach))
-    for y, x in np.ndindex(mask.shape):
-        assert distance[y, x] == pytest.approx(min((math.hypot(y - a, x - b) for a, b in boundary), default=math.inf))
-
-
-@laws
-@given(seeds)
-def test_the_profile_sums_the_score_at_each_whole_distance(seed):
-    mask, score, valid = maps(seed)
-    distance = metrics.boundary_distance(mask, valid)
-    total, count = metrics.distance_profile(score, distance, valid, reach=3)
-    for place in range(4):
-        here = valid & ((distance >= 3) if place == 3 else (np.floor(distance) == place))
-        assert count[place] == here.sum()
-        assert total[place] == pytest.approx(score[here].sum())
+        near = metrics.near_boundary(mask, valid, reach=reach)
+        for y, x in np.ndindex(mask.shape):
+            assert near[y, x] == any(math.hypot(y - a, x - b) <= reach for a, b in boundary)
 
 
 # ── one number for an image ──────────────────────────────────────────────────────────────────────────────────────────
@@ -98,12 +69,6 @@ def test_aggregations_are_those_of_the_pixels(seed, patch, quantile):
     fullest = max(map(len, windows))
     expected = max(np.mean(window) for window in windows if len(window) and len(window) >= fullest / 2)
     assert metrics.map_patch_maximum(score, valid, patch=patch) == pytest.approx(expected)
-    tiles = [
-        score[y : y + patch, x : x + patch][valid[y : y + patch, x : x + patch]]
-        for y in range(0, valid.shape[0], patch)
-        for x in range(0, valid.shape[1], patch)
-    ]
-    assert metrics.patch_means(score, valid, patch=patch) == pytest.approx([t.mean() for t in tiles if len(t)])
 
 
 def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
@@ -112,111 +77,4 @@ def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
     assert math.isnan(metrics.map_upper_tail(score, valid))
     assert math.isnan(metrics.map_patch_maximum(score, valid))
     assert math.isnan(metrics.map_share_above(score, valid, threshold=0.0))
-    assert metrics.patch_means(score, valid, patch=2).size == 0
-    assert np.isinf(metrics.boundary_distance(score.astype(int), valid)).all()
-
-
-# ── components ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@laws
-@given(seeds, st.sampled_from([4, 8]))
-def test_components_are_those_of_flooding_with_their_size_and_mean(seed, connectivity):
-    mask, score, _ = maps(seed)
-    label = metrics.components(mask == 1, connectivity=connectivity)
-    size, mean = metrics.component_means(label, score)
-    pixels = [set(zip(*map(list, np.nonzero(label == k + 1)), strict=True)) for k in range(label.max())]
-    expected = flooded(mask == 1, FOUR if connectivity == 4 else EIGHT)
-    assert [sorted(component) for component in pixels] == sorted(map(sorted, expected))  # in the order of their pixels
-    assert size.tolist() == [len(component) for component in pixels]
-    assert mean == pytest.approx([np.mean([score[p] for p in component]) for component in pixels])
-
-
-@laws
-@given(seeds)
-def test_components_vary_between_draws_by_what_touches_them(seed):
-    mask, _, _ = maps(seed, low=3)
-    generator = np.random.default_rng(seed)
-    draws = np.stack([(mask == 1) & (generator.random(mask.shape) < keep) for keep in (1, 0.8, 0.5, 0.1)])
-    draws[3] |= generator.random(mask.shape) < 0.1
-    label = metrics.components(mask == 1)
-    variation, agreement = metrics.component_variation(label, draws)
-    for k in range(label.max()):
-        component = set(zip(*map(list, np.nonzero(label == k + 1)), strict=True))
-        found = [set().union(*(part for part in flooded(draw, EIGHT) if part & component)) for draw in draws]
-        sizes = [len(of) for of in found]
-        pairs = [(a, b) for i, a in enumerate(found) for b in found[i + 1 :] if a | b]
-        assert variation[k] == pytest.approx(np.std(sizes) / np.mean(sizes))
-        assert agreement[k] == pytest.approx(np.mean([len(a & b) / len(a | b) for a, b in pairs]))
-
-
-def test_a_component_that_no_draw_has_varies_by_no_number():
-    label = metrics.components(np.ones((2, 2), bool))
-    variation, agreement = metrics.component_variation(label, np.zeros((3, 2, 2), bool))
-    assert np.isnan([variation[0], agreement[0]]).all()
-    variation, agreement = metrics.component_variation(label, np.ones((1, 2, 2), bool))
-    assert variation[0] == 0
-    assert np.isnan(agreement[0])
-
-
-def random_anomalies(seed):
-    generator = np.random.default_rng(seed)
-    shape = tuple(generator.integers(4, 12, 2))
-    return *(generator.random(shape) < share for share in (0.3, 0.25)), generator.random(shape) < 0.9
-
-
-@laws
-@given(seeds)
-def test_segments_are_scored_as_published(seed):
-    truth, predicted, valid = random_anomalies(seed)
-    found = metrics.component_overlap(truth, predicted, valid)
-    true, called = flooded(truth & valid, EIGHT), flooded(predicted & valid, EIGHT)
-    siou, ppv = [], []
-    for k in true:
-        touching = set().union(*(other for other in called if other & k))
-        others = set().union(*(other for other in true if other is not k))
-        siou.append(len(k & touching) / len((k | touching) - others))
-    for k in called:
-        ppv.append(len(k & set().union(*(other for other in true if other & k))) / len(k))
-    assert sorted(found.siou) == pytest.approx(sorted(siou))
-    assert sorted(found.ppv) == pytest.approx(sorted(ppv))
-    for place, threshold in enumerate(0.25 + 0.05 * np.arange(11)):
-        hits, false = (sum(value > threshold + 1e-9 for value in of) for of in (siou, ppv))
-        assert found.counts()[:, place].tolist() == [hits, len(siou) - hits, len(ppv) - false]
-
-
-@laws
-@given(seeds)
-def test_small_segments_are_dropped_and_small_anomalies_ignored(seed):
-    truth, predicted, valid = random_anomalies(seed)
-    found = metrics.component_overlap(truth, predicted, valid, smallest_true=4, smallest_predicted=3)
-    small, large = np.zeros(truth.shape, bool), np.zeros(truth.shape, bool)
-    for part in flooded(truth & valid, EIGHT):
-        small[tuple(np.array(sorted(part)).T)] = len(part) < 4
-    for part in flooded(predicted & valid, EIGHT):
-        large[tuple(np.array(sorted(part)).T)] = len(part) >= 3
-    seen = [part - set(zip(*map(list, np.nonzero(small)), strict=True)) for part in flooded(large, EIGHT)]
-    assert found.siou.size == sum(len(part) >= 4 for part in flooded(truth & valid, EIGHT))
-    assert found.ppv.size == sum(len(part) > 0 for part in seen)
-    kept = truth & valid & ~small
-    assert sorted(found.ppv) == pytest.approx(sorted(np.mean([kept[p] for p in part]) for part in seen if part))
-
-
-def test_one_prediction_across_two_anomalies_is_no_error():
-    truth, valid = np.array([[1, 1, 0, 1, 1]], bool), np.ones((1, 5), bool)
-    found = metrics.component_overlap(truth, valid, valid)
-    assert found.siou == pytest.approx([2 / 3, 2 / 3])
-    assert found.ppv == pytest.approx([4 / 5])
-
-
-def test_f1_of_segments_is_pooled_over_images_and_has_their_error():
-    counts = np.stack([metrics.component_overlap(*random_anomalies(seed)).counts() for seed in range(60)])
-    found, missed, false = counts.sum(0)[:, 2]
-    f1 = metrics.component_f1(counts.sum(0))
-    assert f1[2] == pytest.approx(2 * found / (2 * found + missed + false))
-    contributions = metrics.component_f1_contributions(counts)
-    assert contributions.mean(0) == pytest.approx(f1)
-    drawn = np.random.default_rng(0).multinomial(60, np.full(60, 1 / 60), 1000)
-    replicates = metrics.component_f1(np.tensordot(drawn, counts, 1)).mean(1)
-    assert metrics.standard_error(contributions.mean(1)) == pytest.approx(np.std(replicates), rel=0.1)
-    assert math.isnan(metrics.component_f1(np.zeros((3, 11), int))[0])
+    assert not metrics.near_boundary(score.astype(int), valid, reach=2).any()

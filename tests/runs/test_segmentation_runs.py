@@ -13,6 +13,7 @@ import small_run
 import small_segmentation
 import torch
 from PIL import Image
+from records_at_rest import edited
 
 from bnuq.cli.main import main
 from bnuq.errors import ResultError
@@ -117,6 +118,22 @@ def test_a_result_read_back_is_the_same_and_contradicts_nothing(folder: Path) ->
             np.testing.assert_array_equal(again.methods[method].sets["test"].contributions[name], values)
 
 
+def test_what_earlier_versions_estimated_besides_is_left_out_by_name(folder: Path) -> None:
+    (folder / "earlier.h5").write_bytes((folder / "out.h5").read_bytes())
+    with edited(folder / "earlier.h5") as record:
+        method = record["methods"]["mcbn"]
+        method["boundary"] = method["pavpu"] = {"count": {"values": [1.0, 2.0]}}
+        estimates = method["sets"]["test"]["estimates"]
+        estimates["component_iou"] = estimates["ece_boundary"] = estimates["ece"]
+        method["sets"]["test"]["by_class"]["0"]["component_iou"] = estimates["ece"]
+        method["pixel_ood"]["anomalies"]["energy"]["pixel_segment_f1"] = estimates["ece"]
+    result = evaluation_file.read(folder / "earlier.h5")
+    [note] = [each for each in result.findings if each.code == "made-by-another-version"]
+    assert {*note.values["names"]} == {"boundary", "pavpu", "component_iou", "ece_boundary", "pixel_segment_f1"}
+    assert estimates_of(result).keys() == estimates_of(first := evaluation_file.read(folder / "out.h5")).keys()
+    assert check(result, first).passed
+
+
 def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:
     baseline, current = (evaluation_file.read(folder / name) for name in ("out.h5", "worse.h5"))
     assert check(baseline, baseline).passed
@@ -149,7 +166,7 @@ def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
         "mcbn.sets.test.by_class.0.count",
         "mcbn.ood.strange.mutual_information.pixel_auroc",
         "mcbn.ood.anomalies.energy.pixel_fpr95",
-        "mcbn.ood.anomalies.mutual_information.pixel_segment_f1",
+        "mcbn.ood.anomalies.mutual_information.pixel_auroc_per_image",
     ],
 )
 def test_a_damaged_estimate_is_found(folder: Path, address: str) -> None:
@@ -203,7 +220,7 @@ def test_a_page_shows_a_segmentation(cli: Call, folder: Path) -> None:
 
 def test_all_reports_show_a_segmentation(cli: Call) -> None:
     code, out, _ = cli("report", "out.h5", "--full")
-    assert code == 0 and "By pixel" in out and "IoU" in out
+    assert code == 0 and "By pixel" in out and "AUROC per image" in out and "IoU" in out
     code, out, _ = cli("report", "out.h5", "--json")
     found = json.loads(out)["methods"]["mcbn"]
     assert found["sets"]["test"]["mean_iou"]["value"] > 0

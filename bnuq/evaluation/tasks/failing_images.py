@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from bnuq import metrics
-from bnuq.records.evaluation import AGGREGATIONS, BAND
+from bnuq.records.evaluation import AGGREGATIONS
 from bnuq.shapes import Bool, Float, Int64, Shaped
 
+_BAND = 2  # pixels from a class boundary
 _ABOVE = 0.9  # share of all pixels below the threshold
 _BACKGROUND = ("background", "bg", "_background_")
 PerImage = Float[np.ndarray, " image"]
@@ -24,7 +25,7 @@ def aggregated(
 
     Class boundaries are those of the prediction, as others are not known where images are to be deferred.
     """
-    away = ~metrics.near_boundary(predicted, valid, reach=BAND)
+    away = ~metrics.near_boundary(predicted, valid, reach=_BAND)
     values = {
         "upper_tail": metrics.map_upper_tail(uncertainty, valid),
         "patch_maximum": metrics.map_patch_maximum(uncertainty, valid),

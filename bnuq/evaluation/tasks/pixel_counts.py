@@ -1,4 +1,4 @@
-"""Counts of pixels: by class, by bin of confidence, by score, and by distance from a class boundary.
+"""Counts of pixels: by class, by bin of confidence, and by score.
 
 What is counted together has one number, so that one pass over the pixels serves all replicates.
 """
@@ -6,22 +6,20 @@ What is counted together has one number, so that one pass over the pixels serves
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from bnuq import devices, metrics
-from bnuq.evaluation.tasks.pixel_values import PixelValues, taken
+from bnuq.evaluation.tasks.pixel_values import PixelValues
 from bnuq.metrics import COARSE_BINS, SCORE_BINS
-from bnuq.records.evaluation import PIXEL_SCORES, REACH
+from bnuq.records.evaluation import PIXEL_SCORES
 from bnuq.shapes import Float, Int64, Integer, Num
 
 CONFIDENCE_BINS = 15
-AT_BOUNDARIES = ("mutual_information", "predictive_entropy")
-PLACES = ("boundary", "interior")  # of pixels: up to BAND from a class boundary, and further away
 _TOGETHER = 2**20  # probabilities that wait to be counted
-SIGNED = ("max_logit", "energy")
+_SIGNED = ("max_logit", "energy")
 _SHIFT = (SCORE_BINS // COARSE_BINS).bit_length() - 1
 _BUFFERS = 4  # values of some scores that are in a cache at once
 _KINDS = ("count", "confidence", "correct")
@@ -80,23 +78,16 @@ class ClassBins:
 
 
 def sums_by_confidence(
-    least: Float[Tensor, "replicate pixel"],
-    is_right: Float[Tensor, "replicate pixel"],
-    is_near: Integer[Tensor, " pixel"] | None,
+    least: Float[Tensor, "replicate pixel"], is_right: Float[Tensor, "replicate pixel"]
 ) -> dict[str, Tensor]:
-    """In bins of the confidence, 1 − the `least`: pixels, their confidence, and how many are right; of all, and of
-    those near class boundaries (where none are known, of all)."""
-    shape = len(least), 2, CONFIDENCE_BINS
+    """In bins of the confidence, 1 − the `least`: pixels, their confidence, and how many are right."""
+    shape = len(least), CONFIDENCE_BINS
     confidence = 1 - least
-    codes = confidence_bins(confidence).add_(_rows(len(least), 2 * CONFIDENCE_BINS, least)[:, None])
-    codes += CONFIDENCE_BINS if is_near is None else CONFIDENCE_BINS * is_near
+    codes = confidence_bins(confidence).add_(_rows(*shape, least)[:, None])
     total = counted(codes, shape, confidence)
-    hits = codes.mul_(2).add_(is_right.to(torch.int32))
-    count = counted(hits, (*shape, 2))
-    sums = {}
-    for name, values in zip(_KINDS, (count.sum(-1), total, count[..., 1].double()), strict=True):
-        sums |= {f"bins.{name}": values.sum(1), f"near.{name}": values[:, 1].contiguous()}
-    return sums
+    count = counted(codes.mul_(2).add_(is_right.to(torch.int32)), (*shape, 2))
+    sums = zip(_KINDS, (count.sum(-1), total, count[..., 1].double()), strict=True)
+    return {f"bins.{name}": values for name, values in sums}
 
 
 def class_counts(
@@ -128,7 +119,7 @@ def score_counts(
     coarse: dict[str, Tensor] = {}
     fine = []
     for signed in (False, True):
-        group = [name for name in names if (name in SIGNED) == signed]
+        group = [name for name in names if (name in _SIGNED) == signed]
         if not group:
             continue
         first = values.names.index(group[0])  # scores of a group are neighbours
@@ -148,25 +139,3 @@ def score_counts(
         fine.append(fine_of_group)
         coarse |= zip(group, counted(codes, (len(group), replicates, sides, COARSE_BINS)), strict=True)
     return coarse, torch.cat(fine)
-
-
-def sums_at_boundaries(
-    values: PixelValues,
-    totals: Mapping[str, Float[Tensor, "_ ..."]],
-    near: Int64[Tensor, " near"],
-    cell: Integer[Tensor, " pixel"],
-    *,
-    replicates: int,
-) -> dict[str, Tensor]:
-    """The sums over pixels near class boundaries (the numbers of these) and over those inside, the rest of the totals,
-    under the first replicates; and under the first, those at each whole distance, of which the errors too."""
-    names = [name for name in AT_BOUNDARIES if name in values.names]
-    sums: dict[str, Tensor] = {}
-    for name in names:
-        at_boundary = taken(values.of(name)[:replicates], near).sum(1).double()
-        sums[f"band.{name}"] = torch.stack([at_boundary, totals[name][:replicates] - at_boundary], dim=1)
-    terms = torch.stack([*(values.of(name)[0] for name in names), 1 - values.of("accuracy")[0]])
-    codes = cell + _rows(len(terms), REACH + 1, cell)[:, None]
-    by_distance = counted(codes, (len(terms), 1, REACH + 1), terms)
-    sums |= zip((f"distance.{name}" for name in (*names, "error_rate")), by_distance, strict=True)
-    return sums | {"distance.count": counted(cell, (1, REACH + 1))}

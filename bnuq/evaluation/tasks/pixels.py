@@ -19,7 +19,7 @@ from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
-from bnuq.evaluation.tasks import between_draws, failing_images, pixel_counts
+from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.tasks.scored_pixels import Region
@@ -27,7 +27,7 @@ from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
-from bnuq.records.evaluation import BAND, PIXEL_MEANS, PIXEL_SCORES
+from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES
 from bnuq.shapes import Float, Int64, Integer
 
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
@@ -37,18 +37,10 @@ _GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fit
 _LEFT_OUT_PIXELS = 2**14  # of an image, about, at which parts of the draws are left out for the Monte Carlo error
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 _UNCOUNTED = 2**22  # bins of pixels that wait to be counted together
-_OF_IMAGES = (
-    "class.",
-    "classwise.",
-    "bins.",
-    "near.",
-    "band.",
-    "distance.",
-    "coarse.",
-)  # sums that are kept of each image
+_OF_IMAGES = ("class.", "classwise.", "bins.", "coarse.")  # sums that are kept of each image
 _COUNTS = ("replicates.", "class.")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
-ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
+_ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
 
 def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
@@ -143,9 +135,8 @@ class PixelReduction:
                 valid = np.ones(shape, dtype=bool)
             else:
                 scored = self._labelled or self._ranks
-                valid = mask != self._ignore if scored else (mask == 0) | (mask == ANOMALY)
-            at_boundaries = self._labelled and not self._lean and self.maps is None
-            region = Region.of(None if self._ranks else mask, valid, block.device, at_boundaries=at_boundaries)
+                valid = mask != self._ignore if scored else (mask == 0) | (mask == _ANOMALY)
+            region = Region.of(None if self._ranks else mask, valid, block.device)
             image = _Image(self._n + number, region, first, size, apart)
             if len(block) < self._draws:
                 image.first = first.clone()
@@ -297,10 +288,6 @@ class PixelReduction:
                 moved = every * (few[1:] - few[:1])  # where a part is left out, if these stand for all pixels
                 sums[name] = np.concatenate([sums[name][:1], sums[name][:1] + moved, sums[name][1:]])
         sums = {name: value[self._replicates] if name in PIXEL_MEANS else value for name, value in sums.items()}
-        if region.distance is not None:
-            inside = region.distance[region.plane]
-            near = np.array([[np.count_nonzero(inside <= BAND), np.count_nonzero(inside > BAND)]])
-            sums["band.count"] = np.repeat(near, self._counted, axis=0)
         means = {name: value / len(region.rows) for name, value in sums.items() if name in PIXEL_MEANS}
         if not region.count:  # an ignored image counts nowhere, and keeps its scores
             sums = {name: 0 * value for name, value in sums.items()}
@@ -319,7 +306,7 @@ class PixelReduction:
         values = {name: means[name][self._full] for name in PIXEL_MEANS if name in means}
         values |= {name: value[self._full] for name, value in sums.items() if name.startswith(_OF_IMAGES)}
         values |= {name: value.astype(np.uint32) for name, value in values.items() if name.startswith("coarse.")}
-        if image.region.distance is not None:
+        if self._labelled and not self._lean and image.region.mask is not None:
             values |= self._of_map(image, fetched)
         return values | {"pixels": np.array(float(image.region.count))}
 
@@ -350,14 +337,10 @@ class PixelReduction:
         uncertainty = np.where(plane, fetched["uncertainty"].reshape(shape).astype(np.float64), 0)
         predicted = np.where(plane, fetched["predicted"].reshape(shape).astype(np.int64), 0)
         values = failing_images.aggregated(uncertainty, predicted, plane)
-        component_sums: dict[str, np.ndarray] = {}
         if image.drawn is not None:
-            draws = fetched["draws"].reshape(-1, *shape)
-            values["pairwise_dice"] = between_draws.disagreement(draws, plane, classes=self._classes)
-            if self._temperature is None:  # which changes no draw's prediction
-                sums = between_draws.components_of_image(draws, uncertainty, predicted, plane, classes=self._classes)
-                component_sums = {f"component.{n}": value * bool(image.region.count) for n, value in sums.items()}
-        return component_sums | {f"map.{name}": np.array(value) for name, value in values.items()}
+            overlap = metrics.overlap_of_draws(fetched["draws"].reshape(-1, *shape), plane, classes=self._classes)
+            values["pairwise_dice"] = 1 - metrics.pairwise_dice(overlap)
+        return {f"map.{name}": np.array(value) for name, value in values.items()}
 
     def _add_values(self, group: _Group, means: PartMeans, pixels: slice) -> PixelValues:
         """The scores of some pixels of an image under the replicates of a group. Those of scored pixels are kept, and
@@ -387,11 +370,7 @@ class PixelReduction:
         truth = None if region.truth is None else region.truth[region.numbers]
         sums |= pixel_counts.class_counts(values.predicted[:first], is_right, truth, self._classes)
         if is_right is not None:
-            least, is_near = values.of("least_confidence")[:first], None
-            if region.cell is not None and region.near is not None:
-                is_near = torch.zeros_like(region.cell).index_fill_(0, region.near, 1)
-                sums |= pixel_counts.sums_at_boundaries(values, totals, region.near, region.cell, replicates=first)
-            sums |= pixel_counts.sums_by_confidence(least, is_right, is_near)
+            sums |= pixel_counts.sums_by_confidence(values.of("least_confidence")[:first], is_right)
             side = None if self._lean else 1 - is_right.to(torch.int32)
         elif truth is not None:
             side = truth.to(torch.int32).expand(first, -1)

@@ -21,7 +21,6 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import failing_images
 from bnuq.evaluation.tasks.classification import limits_of
-from bnuq.evaluation.tasks.pixel_counts import AT_BOUNDARIES, PLACES
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
@@ -55,17 +54,11 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
     of_images: dict[str, np.ndarray] = {}  # contributions to estimates without a Monte Carlo error
     if "class.true" in scores.of_pixels:
         found |= {"ece": _ece(scores), "ece_classwise": _classwise(scores, draws)}
-        found |= _selective(scores, draws) | _at_boundaries(scores)
+        found |= _selective(scores, draws)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
-        of_images, of_parts = _components(scores, names)
-        for key, contributions in of_parts.items():
-            metric, _, label = key.partition(".")
-            if label in by_class:
-                by_class[label][metric] = _without_draws(contributions, scores)
-                of_classes[key] = contributions
         points = points | _overlap_of_images(scores)
         of_maps = _of_maps(scores, names)
-        of_images |= {f"image_aurc_{n}": each for n, each in failing_images.aurc_of_images(of_maps, points["dice"])}
+        of_images = {f"image_aurc_{n}": each for n, each in failing_images.aurc_of_images(of_maps, points["dice"])}
         points |= {f"map_{name}": values for name, values in of_maps.items() if name != "mean"}
     ordered = {name: found[name] for name in metrics.METRICS if name in found}
     result = {name: _estimate(name, each, scores, draws) for name, each in ordered.items()}
@@ -85,7 +78,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
 
 def _estimate(name: str, each: _Estimated, scores: PixelScores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
-    limits = limits_of(name.removesuffix("_boundary").removesuffix("_interior"), "plug-in")
+    limits = limits_of(name, "plug-in")
     return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
 
 
@@ -95,13 +88,13 @@ def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScor
     return Estimate(float(np.mean(contributions)), se=estimates.error_over_points(error, scores))
 
 
-def _ece(scores: PixelScores, kind: str = "bins") -> _Estimated:
-    image_bins = np.stack([scores.of_images[f"{kind}.{name}"] for name in _SUMS_OF_BINS], axis=1)
-    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores, kind))), metrics.ece_contributions(image_bins))
+def _ece(scores: PixelScores) -> _Estimated:
+    image_bins = np.stack([scores.of_images[f"bins.{name}"] for name in _SUMS_OF_BINS], axis=1)
+    return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores))), metrics.ece_contributions(image_bins))
 
 
-def _bins(scores: PixelScores, kind: str = "bins") -> CalibrationBins:
-    return CalibrationBins(*(scores.of_pixels[f"{kind}.{name}"] for name in _SUMS_OF_BINS))
+def _bins(scores: PixelScores) -> CalibrationBins:
+    return CalibrationBins(*(scores.of_pixels[f"bins.{name}"] for name in _SUMS_OF_BINS))
 
 
 def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
@@ -111,21 +104,6 @@ def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
         of_few = metrics.classwise_ece(few)
         replicates[draws.jackknife] = np.clip(value + of_few[1:] - of_few[0], 0, 1)
     return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images["classwise.all"]))
-
-
-def _at_boundaries(scores: PixelScores) -> dict[str, _Estimated]:
-    """The mean uncertainty of the pixels near class boundaries and of those inside, and the ECE near boundaries, where
-    there are such pixels."""
-    count, of_images = scores.of_pixels["band.count"], scores.of_images["band.count"]
-    found = {"ece_boundary": _ece(scores, "near")} if count[0, 0] else {}
-    for name in (name for name in AT_BOUNDARIES if f"band.{name}" in scores.of_pixels):
-        for at, place in enumerate(PLACES):
-            if count[0, at]:
-                found[f"{name}_{place}"] = _Estimated(
-                    scores.of_pixels[f"band.{name}"][:, at] / count[:, at],
-                    metrics.ratio_contributions(scores.of_images[f"band.{name}"][:, at], of_images[:, at]),
-                )
-    return found
 
 
 def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]:
@@ -173,22 +151,6 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
-
-
-def _components(scores: PixelScores, names: Sequence[str]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What the images contribute to the means over the connected components of all classes, and to those over the
-    components of each class, such as "component_iou.car"."""
-    sums = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("component.")}
-    count = sums.pop("count", np.zeros((0, 0)))
-    if not count.any():
-        return {}, {}
-    of_all = {f"component_{n}": metrics.ratio_contributions(of.sum(1), count.sum(1)) for n, of in sums.items()}
-    of_classes = {
-        f"component_{name}.{_named(names, k)}": metrics.ratio_contributions(of[:, k], count[:, k])
-        for k in map(int, np.flatnonzero(count.any(0)))
-        for name, of in sums.items()
-    }
-    return of_all, of_classes
 
 
 def _named(names: Sequence[str], k: int) -> str:
@@ -374,8 +336,6 @@ class SegmentationScorer(TaskScorer):
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
             calibration=estimates.reliability(_bins(test), draws) if "bins.count" in test.of_pixels else {},
             risk=_risk_curve(test),
-            boundary=_boundary_curve(test),
-            pavpu=_pavpu_curve(test, self.classes),
             class_calibration=_class_calibration(test),
         )
 
@@ -388,35 +348,6 @@ def _class_calibration(scores: PixelScores) -> dict[str, np.ndarray]:
     count, confidence, correct = np.moveaxis(scores.of_pixels["classwise.all"][0], 1, 0)
     with np.errstate(invalid="ignore"):
         return {"count": count.astype(np.int64), "confidence": confidence / count, "accuracy": correct / count}
-
-
-def _boundary_curve(scores: PixelScores) -> dict[str, np.ndarray]:
-    """Mean uncertainty and error rate of the pixels at each whole distance from the nearest class boundary, NaN where
-    there are none; empty where there are no masks."""
-    sums = {n.partition(".")[2]: v[0] for n, v in scores.of_pixels.items() if n.startswith("distance.")}
-    if not sums:
-        return {}
-    count = sums.pop("count")
-    with np.errstate(invalid="ignore"):
-        means = {name: total / count for name, total in sums.items()}
-    return {"distance": np.arange(len(count)), "count": count.astype(np.int64), **means}
-
-
-def _pavpu_curve(scores: PixelScores, classes: int) -> dict[str, np.ndarray]:
-    """Accuracy against certainty of the pixels by predictive entropy, at thresholds from 0 to that of a uniform
-    prediction, with the standard error over images of PAvPU; empty where there are no masks."""
-    if "class.true" not in scores.of_pixels:
-        return {}
-    name, thresholds = "predictive_entropy", np.linspace(0, math.log(classes), 21)
-    curve = metrics.pavpu_of_histograms(*scores.of_pixels[f"histogram.{name}"], thresholds=thresholds)
-    right, wrong = np.moveaxis(scores.of_images[f"coarse.{name}"].astype(np.int64), 1, 0)
-    last = metrics.score_bins(thresholds) // (metrics.SCORE_BINS // metrics.COARSE_BINS)
-    agreeing = np.cumsum(right, axis=1)[:, last] + wrong.sum(1, keepdims=True) - np.cumsum(wrong, axis=1)[:, last]
-    shares = metrics.ratio_contributions(
-        agreeing, np.broadcast_to((right + wrong).sum(1, keepdims=True), agreeing.shape)
-    )
-    errors = [metrics.standard_error(of_threshold, group=scores.group) for of_threshold in shares.T]
-    return vars(curve) | {"pavpu_se": np.array(errors)}
 
 
 def _risk_curve(scores: PixelScores) -> dict[str, np.ndarray]:

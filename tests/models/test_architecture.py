@@ -131,7 +131,9 @@ def test_a_dependency_of_timm_that_is_missing_is_told_with_its_command(tmp_path,
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     with pytest.raises(RequestError) as refusal:
         build("timm:resnet18")
-    assert f"timm:resnet18: {module} is not installed. Install it with: {command}" in str(refusal.value)
+    # A torchvision that was imported before is itself what is missing.
+    missing = {f"timm:resnet18: {name} is not installed. " for name in (module, module.partition(".")[0])}
+    assert any(map(str(refusal.value).startswith, missing)) and f"Install it with: {command}" in str(refusal.value)
 
 
 def test_a_torchvision_of_another_build_is_told_as_such(tmp_path, monkeypatch):

@@ -19,13 +19,6 @@ from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
 from bnuq.evaluation.perturbations import Perturbed, perturbed_sets, with_families
 from bnuq.evaluation.plan import check_random, plan_of
-from bnuq.evaluation.predictions import (
-    Predictions,
-    check_predictions,
-    findings_on_predictions,
-    read_predictions,
-    with_samples,
-)
 from bnuq.evaluation.provenance import Stopwatch, behaviour, content, provenance, request_digest
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
@@ -111,7 +104,7 @@ class PlannedRun:
 
     def provenance(self, arithmetic: Arithmetic = FLOAT32) -> dict[str, str]:
         """Where a result with samples of this arithmetic comes from."""
-        run, predictions = self.subject.run, self.subject.predictions
+        run = self.subject.run
         surroundings = provenance(
             checkpoint=run.checkpoint,
             device=self.prepared.pipeline.device,
@@ -120,8 +113,7 @@ class PlannedRun:
             arithmetic=arithmetic,
         )
         request = request_digest(run, checkpoint_sha256=self.prepared.loaded.checkpoint.sha256)
-        imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
-        return {**surroundings, "masks": MASKS, "request": request, **imported, **self.behaviour}
+        return {**surroundings, "masks": MASKS, "request": request, **self.behaviour}
 
     def check_same(self, expected: Result) -> None:
         """Raise ResultError where a result was made of anything else."""
@@ -153,7 +145,6 @@ class PlannedRun:
         truth = self.sets["test"].labels
         if isinstance(subject.scorer, MultilabelScorer) and truth is not None:
             yield from subject.scorer.findings_on_labels(truth)
-        yield from findings_on_predictions(subject)
         for loaded in (prepared.loaded, *self.members):
             yield from loaded.findings
         yield from prepared.data.findings
@@ -167,12 +158,8 @@ def checked_run(
     """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
     to show. Only what is quickly found is checked."""
     prepared = prepare(run, needs_reference=needs_reference(run))
-    predictions = None
-    if run.predictions is not None:
-        predictions = read_predictions(run.predictions, run, prepared.data)
-        run = with_samples(run, predictions)
     watch.lap("load")
-    planned = planned_run(run, prepared, predictions)
+    planned = planned_run(run, prepared)
     subject = planned.subject
     if look is not None:
         look(planned.sets)
@@ -182,12 +169,11 @@ def checked_run(
     check_calibration(subject)
     certification.check_request(subject, prepared.data.findings)
     check_augmentation(subject)
-    check_predictions(subject)
     check_resources(subject)
     return planned, shown
 
 
-def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = None) -> PlannedRun:
+def planned_run(run: Run, prepared: Prepared) -> PlannedRun:
     data, model = prepared.data, prepared.model
     plan = plan_of(
         run,
@@ -205,7 +191,7 @@ def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = 
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
     networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
-    subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, predictions, networks)
+    subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, networks)
     return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
 
 

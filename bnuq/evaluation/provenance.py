@@ -96,18 +96,12 @@ def _digest_of(codes: Int64[np.ndarray, " point"]) -> str:
 
 
 def request_digest(run: Run, *, checkpoint_sha256: str) -> str:
-    """SHA-256 of the request before it is resolved for the network: the request, the checkpoint's bytes, the code
-    of the architecture, and imported predictions. The output path and the permission to run code are not part of
-    it."""
-    record = run.record()
-    request: dict[str, Any] = {"request": record, "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
+    """SHA-256 of the request before it is resolved for the network: the request, the checkpoint's bytes, and the
+    code of the architecture. The output path and the permission to run code are not part of it."""
+    request: dict[str, Any] = {"request": run.record(), "checkpoint": checkpoint_sha256, "code": code_of(run.arch)}
     if run.members:
         files = [sha256_of_file(member.checkpoint) for member in run.members if member.network is None]
         request["members"] = [files, [code_of(member.arch) for member in run.members]]
-    if run.predictions is not None:
-        request["predictions"] = sha256_of_file(run.predictions)
-        if run.samples_by_default:  # as many as there are in the file
-            del record["sampling"]["samples"]
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 

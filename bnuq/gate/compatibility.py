@@ -30,8 +30,7 @@ def check_request_comparable(run: Run, baseline: Result, settings: GateSettings)
     """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
     says."""
     addresses = estimates_of(baseline)
-    from_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
-    requested = {"samples": None if run.samples == "auto" or from_file else run.samples, "batch_size": run.batch_size}
+    requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
     problems = list(_other_numbers(requested, baseline.sampling, settings))
     common = [method for method in baseline.methods if _is_requested(run, method)]
     problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
@@ -69,7 +68,7 @@ def _is_requested(run: Run, method: str) -> bool:
     if requested.is_single:
         return True
     if requested.is_given:
-        return run.predictions is not None if "file" in requested.differs_by else bool(run.members)
+        return "networks" in requested.differs_by and bool(run.members)
     if run.methods is None:
         return requested.by_default
     name = requested.plain.name

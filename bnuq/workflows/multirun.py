@@ -33,7 +33,7 @@ from bnuq.workflows.queue import queued
 from bnuq.workflows.requests import check_several
 
 # Provenance that runs do not share
-NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "predictions_sha256", "request", "network", "outputs")
+NOT_SHARED = ("reference_sha256", "reference_groups_sha256", "request", "network", "outputs")
 
 
 @within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))

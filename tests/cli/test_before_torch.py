@@ -45,7 +45,7 @@ REFUSED = {  # the words of a command, and what its message holds
     "evaluate run.toml --test svhn": "svhn:test: not found",
     "evaluate run.toml --test svhn:none": "svhn:none: there is no such split",
     "evaluate run.toml --ood empty.npz": "empty.npz: is empty",
-    "evaluate run.toml --predictions none.npz": f"none.npz: {NO_FILE}",
+    "evaluate run.toml --predictions none.npz": "No such option: --predictions",
     "evaluate run.toml --out none/r.h5": "the folder {folder}/none does not exist",
     "evaluate run.toml --out net.py": "net.py is not a result of bnuq",
     "evaluate run.toml --bank 1": "--bank is 1",

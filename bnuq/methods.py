@@ -86,11 +86,6 @@ class Method:
         return bool(self.differs_by - {"networks"})
 
     @property
-    def is_given(self) -> bool:
-        """Whether the samples are in files that the user names: the method runs where they are named."""
-        return bool(self.differs_by & {"networks", "file"})
-
-    @property
     def plain(self) -> Method:
         """The method whose logits this one recalibrates, or itself."""
         return self if self.recalibration is None else method_named(self.name.removesuffix(f"+{self.recalibration}"))

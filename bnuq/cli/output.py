@@ -80,7 +80,7 @@ def log_result(result: Any, printing: Printing) -> None:
         typer.echo(f"{printing.log}: {place}", err=True)
 
 
-def with_resuming_as_warning(result: Any, *, strict: bool = True) -> Any:
+def with_resuming_as_warning(result: Any, *, strict: bool) -> Any:
     """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
     if not strict:
         return result

@@ -756,8 +756,8 @@ class RunsSection(Section, frozen=True):
 
 
 class CheckSection(Section, frozen=True):
-    """[check]: how `bnuq check`, and `evaluate --baseline`, compare: tolerances by metric or address, minimums
-    (ADDRESS>=NUMBER), and what may differ between the two results."""
+    """[check]: how `bnuq check` compares: tolerances by metric or address, minimums (ADDRESS>=NUMBER), and what may
+    differ between the two results."""
 
     tolerance: Annotated[
         dict[str, float | str],

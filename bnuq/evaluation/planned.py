@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -152,17 +152,13 @@ class PlannedRun:
         yield from subject.plan.findings
 
 
-def checked_run(
-    run: Run, watch: Stopwatch, look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None
-) -> tuple[PlannedRun, list[int]]:
-    """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
-    to show. Only what is quickly found is checked."""
+def checked_run(run: Run, watch: Stopwatch) -> tuple[PlannedRun, list[int]]:
+    """The network and the points, and what is to be computed of them; and the rows of the images to show. Only what is
+    quickly found is checked."""
     prepared = prepare(run, needs_reference=needs_reference(run))
     watch.lap("load")
     planned = planned_run(run, prepared)
     subject = planned.subject
-    if look is not None:
-        look(planned.sets)
     shown = shown_images(run, planned.sets["test"])
     prepared.pipeline.check_arithmetic()
     check_listed_classes(run, subject.sets["test"], subject.plan.outputs)

@@ -6,13 +6,12 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bnuq.config import DataSection, Run, ScoringSection
+from bnuq.config import DataSection, ScoringSection
 from bnuq.errors import ResultError
 from bnuq.findings import listed
 from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
 from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
-from bnuq.metrics import METRICS
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
 from bnuq.store.table import Row
@@ -26,65 +25,12 @@ def check_comparable(current: Result, baseline: Result, settings: GateSettings) 
     _refuse(problems, current.path, baseline)
 
 
-def check_request_comparable(run: Run, baseline: Result, settings: GateSettings) -> None:
-    """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
-    says."""
-    addresses = estimates_of(baseline)
-    requested = {"samples": None if run.samples == "auto" else run.samples, "batch_size": run.batch_size}
-    problems = list(_other_numbers(requested, baseline.sampling, settings))
-    common = [method for method in baseline.methods if _is_requested(run, method)]
-    problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
-    new, old = _as_requested(run, task=baseline.model["task"]), _as_scored(baseline)
-    new, old = new | _promised(run.record(), baseline), old | _promised(baseline.run, baseline)
-    problems += _other_scoring(new, old, settings)
-    for method in baseline.methods:
-        addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
-        if method not in common and not all(settings.allows("missing", address) for address in addresses_of_method):
-            problems.append(_absent(f"the method {method}", method))
-    for floor in settings.floors:
-        _, dot, metric = floor.address.rpartition(".")
-        if floor.address not in addresses and not (dot and metric in METRICS):
-            near = similar_addresses(floor.address, addresses)
-            problems.append(f"require: {floor.address} is not the address of an estimate.{near}")
-    _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
-
-
 def similar_addresses(address: str, known: Iterable[str]) -> str:
     """A sentence that names estimates with all parts of this address, such as a metric's name, or else close to it."""
     names, parts = list(known), set(address.split("."))
     similar = [name for name in names if parts <= set(name.split("."))]
     similar = similar or difflib.get_close_matches(address, names, n=3, cutoff=0.4)
     return f" Near it are {listed(similar)}." if similar else ""
-
-
-def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: some methods run only on request, and mcbn runs
-    with analytic ones if there is a reference; recalibrated ones as --calibrate and --recalibration say."""
-    requested = method_named(method)
-    if (kind := requested.recalibration) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
-        return False
-    if requested.normalizes_jointly:
-        return requested.plain.name in (run.methods or ())
-    if requested.is_single:
-        return True
-    if requested.is_given:
-        return "networks" in requested.differs_by and bool(run.members)
-    if run.methods is None:
-        return requested.by_default
-    name = requested.plain.name
-    beside = run.train is not None and any(method_named(other).approximates == name for other in run.methods)
-    return name in run.methods or beside
-
-
-def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: GateSettings) -> None:
-    """Raise ResultError if an evaluation on `sets` would not be comparable with `baseline`."""
-    problems = list(_other_data(sets, baseline.sets, settings))
-    addresses = estimates_of(baseline)
-    for name in baseline.sets:
-        addresses_of_set = [address for address, row in addresses.items() if row["set"] == name]
-        if name not in sets and not all(settings.allows("missing", address) for address in addresses_of_set):
-            problems.append(_absent(f"the set {name}", f"*.{name}"))
-    _refuse(problems, "what is to be evaluated", baseline)
 
 
 def _refuse(problems: Sequence[str], result: object, baseline: Result) -> None:
@@ -185,11 +131,6 @@ def _calibrated(result: Result, methods: Iterable[str]) -> dict[str, Any]:
     return {"calibrate": result.run.get("sampling", {}).get("calibrate"), "set_coverage": nominal}
 
 
-def _as_requested(run: Run, *, task: str) -> dict[str, Any]:
-    """The same settings in a request, if it were of this task."""
-    return {"mutual_information": run.mutual_information, **_of_task(run.record(), task=task)}
-
-
 def _other_scoring(new: Mapping[str, Any], old: Mapping[str, Any], settings: GateSettings) -> Iterator[str]:
     for key in sorted(new.keys() | old.keys()):
         if new.get(key) != old.get(key) and not settings.allows("scoring"):
@@ -265,7 +206,7 @@ def _absent(label: str, *allowed: str, do: str = "Evaluate it") -> str:
 
 
 def _allowing(*names: str) -> str:
-    """How to allow the difference: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
+    """How to allow the difference: by an option of `bnuq check`, or in the run file."""
     quoted = [f'"{name}"' for name in names]
     options = " ".join(f"--allow {name}" for name in quoted)
     return f"allow it in [check], allow = [{', '.join(quoted)}], or by bnuq check {options}"

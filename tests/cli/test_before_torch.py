@@ -49,7 +49,7 @@ REFUSED = {  # the words of a command, and what its message holds
     "evaluate run.toml --out none/r.h5": "the folder {folder}/none does not exist",
     "evaluate run.toml --out net.py": "net.py is not a result of bnuq",
     "evaluate run.toml --bank 1": "--bank is 1",
-    "evaluate run.toml --baseline none.h5": f"none.h5: {NO_FILE}",
+    "evaluate run.toml --baseline none.h5": "No such option: --baseline",
     "evaluate run.toml --shard 0/2": "No such option: --shard",
     "evaluate --from net.py": NOT_A_RESULT,
     "evaluate model.pt --from none.h5": "leave out the model",

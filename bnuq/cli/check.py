@@ -12,7 +12,7 @@ import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_result, strict_error, without_strict
+from bnuq.cli.output import Printing, print_result, strict_error
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import discard_stdout, importing, stdout
 from bnuq.config import CheckSection, section_from
@@ -131,7 +131,7 @@ def command(
             if to_stdout:
                 _print_markdown(verdict, stdout())
             else:
-                print_result(verdict, without_strict(printing), summary=_summary, show=_print)
+                print_result(verdict, printing, summary=_summary, show=_print, findings=())  # --strict is dealt with
 
     _end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 

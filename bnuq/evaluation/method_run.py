@@ -54,10 +54,8 @@ class MethodRun(MethodScoring[Subject]):
         passes: ChunkedPasses,
         second: Halves,
     ) -> None:
-        sampler = sampler_of(method)
-        self.method, self.engine, self.sampler = method, engine, sampler
-        self._subject = subject
-        self._executor, self._passes, self._second = executor, passes, second
+        self.method, self.engine, self.sampler = method, engine, sampler_of(method)
+        self._subject, self._executor, self._passes, self._second = subject, executor, passes, second
         self._journal = executor.journal
         self._units: dict[str, list[WorkUnit]] = {}  # of each set, in the first round
         self.rounds: list[range] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bnuq.config import DataSection, ScoringSection
@@ -22,7 +22,9 @@ _MOST_NAMED = 8  # missing estimates that a message names
 def check_comparable(current: Result, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError, naming all obstacles, where the two results must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    _refuse(problems, current.path, baseline)
+    if problems:
+        text = "\n".join(f"  - {problem}" for problem in problems)
+        raise ResultError(f"{current.path} cannot be compared with {baseline.path}:\n{text}")
 
 
 def similar_addresses(address: str, known: Iterable[str]) -> str:
@@ -31,12 +33,6 @@ def similar_addresses(address: str, known: Iterable[str]) -> str:
     similar = [name for name in names if parts <= set(name.split("."))]
     similar = similar or difflib.get_close_matches(address, names, n=3, cutoff=0.4)
     return f" Near it are {listed(similar)}." if similar else ""
-
-
-def _refuse(problems: Sequence[str], result: object, baseline: Result) -> None:
-    if problems:
-        text = "\n".join(f"  - {problem}" for problem in problems)
-        raise ResultError(f"{result} cannot be compared with {baseline.path}:\n{text}")
 
 
 def _differences(current: Result, baseline: Result, settings: GateSettings) -> Iterator[str]:
@@ -100,19 +96,15 @@ def _other_samplers(
 
 
 def _as_scored(result: Result) -> dict[str, Any]:
-    """The settings that estimates of a metric were computed with."""
-    scoring = _of_task(result.run, task=result.model["task"])
-    return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
-
-
-def _of_task(run: Mapping[str, Any], *, task: str) -> dict[str, Any]:
-    """The settings that a regression is scored by; of a segmentation the value of the
-    pixels that are not scored."""
+    """The settings that estimates of a metric were computed with: those that a regression is scored by, and of a
+    segmentation the value of the pixels that are not scored."""
+    task, scoring = result.model["task"], dict[str, Any]()
     if task == "segmentation":
-        return {"ignore": run.get("data", {}).get("ignore", DataSection().ignore)}
-    scoring = run.get("scoring", {})
-    others = "set_coverage", "shift_window", "shift_loss"  # which no metric depends on
-    return {key: value for key, value in scoring.items() if task == "regression" and key not in others}
+        scoring = {"ignore": result.run.get("data", {}).get("ignore", DataSection().ignore)}
+    elif task == "regression":
+        others = "set_coverage", "shift_window", "shift_loss"  # which no metric depends on
+        scoring = {key: value for key, value in result.run.get("scoring", {}).items() if key not in others}
+    return {"mutual_information": result.sampling.get("mutual_information", "plug-in"), **scoring}
 
 
 def _promised(run: Mapping[str, Any], baseline: Result) -> dict[str, Any]:

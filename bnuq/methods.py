@@ -86,11 +86,6 @@ class Method:
         return bool(self.differs_by - {"networks"})
 
     @property
-    def is_given(self) -> bool:
-        """Whether the samples are in files that the user names: the method runs where they are named."""
-        return bool(self.differs_by & {"networks", "file"})
-
-    @property
     def plain(self) -> Method:
         """The method whose logits this one recalibrates, or itself."""
         return self if self.recalibration is None else method_named(self.name.removesuffix(f"+{self.recalibration}"))
@@ -189,16 +184,12 @@ METHODS: tuple[Method, ...] = (
         "The deterministic networks of several checkpoints: bnuq evaluate a.pt b.pt c.pt (Lakshminarayanan, Pritzel & "
         "Blundell 2017). Runs if they are given.",
     ),
-    Method(
-        "predictions",
-        frozenset({"file"}),
-        "Samples from another method or library, read from the file of --predictions.",
-    ),
 )
+_PREDICTIONS = Method("predictions", frozenset({"file"}), "Samples from a file, of a result of bnuq 0.2.")
 _POPULATION = Method(POPULATION, frozenset(), "The deterministic network with statistics of all drawn mini-batches.")
 _BY_NAME: Mapping[str, Method] = {
     named.name: named
-    for method in (*METHODS, _POPULATION)
+    for method in (*METHODS, _PREDICTIONS, _POPULATION)
     for named in (
         method,
         *(replace(method, name=f"{method.name}+{kind}", recalibration=kind) for kind in RECALIBRATIONS),

@@ -263,10 +263,13 @@ def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = {name: shlex.split(hook["entry"])[1:] for name, hook in hooks().items()}
-    assert {name: run(command) for name, command in commands.items()} == {"bnuq-evaluate": 0, "bnuq-floors": 0}
+    codes = {name: run(command) for name, command in commands.items()}
+    assert codes == {"bnuq-evaluate": 0, "bnuq-check": 0, "bnuq-floors": 0}
     capsys.readouterr()
     replace(repository / RUN_FILE, "mean = [0.2860], std = [0.3530]", "mean = [0.5], std = [0.5]")
-    assert run(commands["bnuq-evaluate"]) == 1
+    assert run(commands["bnuq-evaluate"]) == 0
+    capsys.readouterr()
+    assert run(commands["bnuq-check"]) == 1
     assert "AUROC" in capsys.readouterr().out
     replace(repository / RUN_FILE, "mcbn.sets.test.accuracy>=0.85", "mcbn.sets.test.accuracy>=0.99")
     assert run(commands["bnuq-floors"]) == 1
@@ -274,7 +277,8 @@ def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it
 
 
 def test_the_hooks_run_in_commits_that_touch_the_network_or_its_baseline_and_in_no_other() -> None:
-    network, baseline = (re.compile(hooks()[name]["files"]) for name in ("bnuq-evaluate", "bnuq-floors"))
+    network, check, baseline = (re.compile(hook["files"]) for hook in hooks().values())
+    assert check == network
     run_file = read_run_file(CI / "bnuq.toml")
     data, model = run_file.data, run_file.model
     assert model.checkpoint and model.arch and data.train and data.test

@@ -261,10 +261,6 @@ EVALUATION: Catalogue = {
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
     "no-validation": Entry(_no_validation),
     "tau-cross-fitted": Entry(_tau_cross_fitted),
-    "predictions-without-validation": Entry(
-        "{file} has no predictions of the validation points, so nothing was fitted to them for the method predictions. "
-        "Add an array called validation"
-    ),
     "dropout-rate-unset": Entry(_dropout_rate_unset),
     "not-stochastic": Entry(
         lambda kind, layer, reason: f"{kind} {_all_of(layer, 'cannot', 'cannot')} be sampled: {reason}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -12,10 +12,9 @@ import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.gate import end
-from bnuq.cli.output import Printing, print_result, strict_error, without_strict
+from bnuq.cli.output import Printing, print_result, strict_error
 from bnuq.cli.paths import checked_target
-from bnuq.cli.streams import importing, stdout
+from bnuq.cli.streams import discard_stdout, importing, stdout
 from bnuq.config import CheckSection, section_from
 from bnuq.config.schema import Positive, Section, setting
 from bnuq.errors import BnuqError, RequestError, ResultError
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from bnuq.gate import CheckVerdict, GateSettings
 
 _FILE = "bnuq.toml"
+_REGRESSION = 1  # the exit code of a regression, used for nothing else
 _REPORT_STARTS = {  # beginnings of earlier reports, the only existing files that may be replaced
     "--junit": rb"<\?xml [^>]*\?>\s*<testsuites name=\"bnuq check\"",
     "--markdown": rb"## \S+ bnuq check: ",
@@ -131,9 +131,30 @@ def command(
             if to_stdout:
                 _print_markdown(verdict, stdout())
             else:
-                print_result(verdict, without_strict(printing), summary=_summary, show=_print)
+                print_result(verdict, printing, summary=_summary, show=_print, findings=())  # --strict is dealt with
 
-    end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
+    _end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
+
+
+def _end(verdict: CheckVerdict, report: Callable[[], None], *, as_json: bool, quiet: bool) -> None:
+    """`report` the verdict, annotate the CI log, and exit with code 1 for a regression.
+
+    The exit code does not depend on the reader: a closed pipe does not turn a regression into a pass.
+    """
+    try:
+        with workflow_commands_disabled(None if as_json or quiet else stdout()):
+            report()
+        stdout().flush()
+    except BrokenPipeError:
+        discard_stdout()
+    finally:
+        marks = None if quiet else sys.stderr if as_json else stdout()
+        try:
+            annotate_ci(verdict, marks=marks)
+        except BrokenPipeError:  # what is left in the buffer would fail again at the end, with another exit code
+            discard_stdout()
+    if verdict.failed:
+        raise typer.Exit(_REGRESSION)
 
 
 def _check_past(past: HistorySection, baseline: Path | None, *, update: bool) -> None:

@@ -11,7 +11,6 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.gate import Gate
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
 from bnuq.cli.streams import importing
@@ -58,16 +57,6 @@ def command(
         Path | None,
         typer.Option("--from", help="Repeat the run of this result file.", metavar="RESULT", rich_help_panel="Data"),
     ] = None,
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            help="Compare with this result, as bnuq check does with [check] of the run file; exit code 1 if the new "
-            "result is worse.",
-            metavar="RESULT",
-            show_default=False,
-            rich_help_panel="Output",
-        ),
-    ] = None,
     work: WorkPlace = None,
     *,
     options: Options,
@@ -84,15 +73,11 @@ def command(
     progress = progress_of(printing)
     if again is None and sum(map(is_run_file, model or ())) > 1:
         several = resolve_each(model or (), options, folder=Path.cwd())
-        _evaluate_each(several, baseline, work, progress, printing)
+        _evaluate_each(several, work, progress, printing)
         return
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if runs is not None:
-        if baseline is not None:
-            raise RequestError(
-                f"--baseline {baseline} is compared with one result, and several runs were requested. Leave it out."
-            )
         check_several(runs, reading=False)  # before torch is imported
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
@@ -107,31 +92,24 @@ def command(
         return
     with reported_at_once():
         run = _run(model or (), again, options)
-    gate = None if baseline is None else Gate(baseline, run, printing)
     check_evaluation(run, work, reading=False)  # before torch is imported
-    evaluate_one(run, work, printing, gate=gate)
+    evaluate_one(run, work, printing)
 
 
-def evaluate_one(
-    run: Run, work: str | None, printing: Printing, *, gate: Gate | None = None, announces: bool = False
-) -> None:
-    """Evaluate one run and print its report, or the verdict of the gate. Where it `announces`, it says on stderr how
-    large the changed sets are before it starts."""
+def evaluate_one(run: Run, work: str | None, printing: Printing, *, announces: bool = False) -> None:
+    """Evaluate one run and print its report. Where it `announces`, it says on stderr how large the changed sets are
+    before it starts."""
     with importing():
         from bnuq.cli.progress import progress_of
         from bnuq.evaluation.setup import threads
         from bnuq.records.summary import summary
         from bnuq.workflows.evaluate import evaluate
 
-    look = None if gate is None else gate.check_sets  # refuses other points before anything is computed
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
     with threads(run.threads):
-        result = evaluate(run, work=work, progress=progress_of(printing), look=look, announce=announce)
-    if gate is None:
-        result = with_resuming_as_warning(result, strict=printing.strict)
-        print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
-    else:
-        gate.end(result)
+        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce)
+    result = with_resuming_as_warning(result, strict=printing.strict)
+    print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
 
 
 def _print(result: Any, stream: TextIO, *, full: bool) -> None:
@@ -143,14 +121,11 @@ def _print(result: Any, stream: TextIO, *, full: bool) -> None:
 
 def _evaluate_each(
     runs: Sequence[Run],
-    baseline: Path | None,
     work: str | None,
     progress: Progress,
     printing: Printing,
 ) -> None:
     """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
-    if baseline is not None:
-        raise RequestError(f"--baseline {baseline} is compared with one result, and {len(runs)} runs were requested.")
     from bnuq.cli.failures import reported
     from bnuq.evaluation.setup import threads
     from bnuq.records.summary import summary

@@ -17,9 +17,10 @@ import typer
 
 import bnuq
 from bnuq import stopping
-from bnuq.cli.failures import DONE, reported
+from bnuq.cli.failures import DONE, REFUSED, reported
 from bnuq.cli.help import Command, CommandGroup, first_sentence
 from bnuq.cli.streams import importing, own_the_process, print_line, reserved_stdout, stdout_to_stderr
+from bnuq.errors import RequestError
 
 
 class Later(NamedTuple):
@@ -60,15 +61,18 @@ def program(
     help: str,  # noqa: A002 - typer's name
     commands: Mapping[str, Callable[..., None] | Later],
     options: Callable[..., None] = lambda: None,
+    *,
+    completes: bool = False,
 ) -> Any:
-    """A command line of these commands, and of the options that this function takes, for `run`."""
+    """A command line of these commands, and of the options that this function takes, for `run`; a shell `completes` it
+    with typer's options."""
     typer_app = typer.Typer(
         cls=CommandGroup,
         help=help,
         callback=options,
         invoke_without_command=True,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=completes,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -79,15 +83,15 @@ def program(
 
 
 def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, with those exceptions wrapped that typer handles itself; it would turn a closed pipe into exit code
-    1."""
+    """`command`, with those exceptions wrapped that typer handles itself, or raises after a completion; it would turn a
+    closed pipe into exit code 1."""
 
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
         try:
             with stdout_to_stderr():
                 command(*args, **kwargs)
-        except (KeyboardInterrupt, EOFError, OSError) as error:
+        except (KeyboardInterrupt, EOFError, OSError, SystemExit) as error:
             raise _WrappedException(error) from error
 
     return called
@@ -95,30 +99,11 @@ def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options(
     version: Annotated[bool, typer.Option("--version", help="Print the versions of bnuq, torch and Python.")] = False,
-    completion: Annotated[
-        str | None,
-        typer.Option(
-            help="Print the completion script of a shell, for its start-up file to evaluate.",
-            metavar="bash|zsh|fish",
-            show_default=False,
-        ),
-    ] = None,
-    complete: Annotated[tuple[str, str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     if version:
         python = ".".join(map(str, sys.version_info[:3]))
         print_line(f"bnuq {bnuq.__version__}, torch {_installed('torch')}, Python {python}")
-    elif completion is not None:
-        from bnuq.cli.completion import script
-
-        print_line(script(completion))
-    elif complete is not None:
-        from bnuq.cli.completion import completed
-
-        print_line("\n".join(completed(app, *complete)))
-    else:
-        return
-    raise typer.Exit
+        raise typer.Exit
 
 
 def _installed(package: str) -> str:
@@ -190,6 +175,7 @@ app = program(
         "methods": Later("methods", "List the methods, and what each needs."),
     },
     _options,
+    completes=True,
 )
 
 
@@ -239,10 +225,18 @@ def _leave(code: int) -> NoReturn:
 
 
 def _run(app: Any, name: str, arguments: list[str]) -> Any:
+    completing = arguments[:1] in (["--install-completion"], ["--show-completion"])
     try:
-        return app(arguments, prog_name=name, standalone_mode=False, complete_var="_BNUQ")
+        code = app(arguments, prog_name=name, standalone_mode=False)
     except _WrappedException as wrapped:
         raise wrapped.error from wrapped.error.__cause__
+    except SystemExit as done:  # of typer's completion
+        code = done.code and REFUSED
+    except (OSError, ValueError) as error:
+        if not completing or isinstance(error, BrokenPipeError):
+            raise
+        raise RequestError(f"completion cannot be installed: {error}") from error
+    return REFUSED if completing and code else code  # typer has 1 for a shell that it does not know
 
 
 def _prepare_streams() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TextIO
 
-import msgspec
 import typer
 
 from bnuq.cli.streams import print_line, stdout
@@ -30,10 +29,6 @@ class Printing(Section, frozen=True):
         setting("Log the result to this experiment tracker.", "Output", shown="none"),
     ] = None
     debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
-
-
-def without_strict(printing: Printing) -> Printing:
-    return msgspec.structs.replace(printing, strict=False)
 
 
 def print_result(
@@ -80,13 +75,11 @@ def log_result(result: Any, printing: Printing) -> None:
         typer.echo(f"{printing.log}: {place}", err=True)
 
 
-def with_resuming_as_warning(result: Any, *, strict: bool = True) -> Any:
+def with_resuming_as_warning(result: Any, *, strict: bool) -> Any:
     """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
     if not strict:
         return result
-    findings = (
-        replace(finding, severity="warning") if finding.code in _RESUMED else finding for finding in result.findings
-    )
+    findings = (replace(each, severity="warning") if each.code in _RESUMED else each for each in result.findings)
     return replace(result, findings=tuple(findings))
 
 

@@ -12,6 +12,9 @@ RENAMED_FINDINGS = {  # codes
 }
 _RENAMED_SETTINGS = {"law_draws": "noise_model_draws"}  # of [sampling], as are those that were removed
 _REMOVED_SWITCHES = ("per_query", "query_in_batch")
+INSTEAD = {  # of settings that are no longer there: what to do
+    "sampling.predictions": "It is gone: score the file with bnuq score, and compare the two with bnuq report.",
+}
 
 
 def in_current_settings(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,8 +135,6 @@ def merged(
         "tta": request.tta,
         "methods": mistakes.of(_methods_of, sampling.methods),
         "samples": sampling.samples or samples,
-        "samples_by_default": sampling.samples is None,
-        "predictions": origin.path("predictions", sampling.predictions),
         "layers": sampling.layers[0] if "layers" in options_given and len(sampling.layers) == 1 else sampling.layers,
         "sampler": SamplerSettings(**{key: getattr(sampling, key) for key in settings_of(SamplerSettings)}),
         "scoring": request.scoring,
@@ -204,7 +202,7 @@ def is_given(options: Options, key: str) -> bool:
     return options.get(key) is not None
 
 
-_TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "predictions", "out")
+_TEXTS = ("arch", "entry", "train", "test", "ood", "validation", "target", "group", "layers", "out")
 _TEXTS += ("data_root", "palette", "classes")
 
 

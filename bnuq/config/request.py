@@ -117,8 +117,6 @@ class Run:
     tta: Augment | None = None  # in place of `augment`, for evaluated points
     methods: tuple[str, ...] | None = None
     samples: Samples = 64
-    samples_by_default: bool = field(default=False, repr=False, compare=False)
-    predictions: Path | None = None
     bank: int | None = None
     mc_error: float = 0.02
     max_samples: int = 1024

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bnuq.config.earlier_versions import INSTEAD
 from bnuq.config.schema import RunFile, Section, choices_of, extra_of, option_name, parts_of, settings_of
 from bnuq.errors import MistakenError, Mistakes, RequestError
 
@@ -235,7 +236,8 @@ def _unknown_key(table: str, key: str, kind: type[Section]) -> str:
     key = key if len(key) <= 80 else f"{key[:79]}…"
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
     hint = f"Did you mean {close[0]}?" if close else f"Known are: {', '.join(known)}."
-    return f"{'.'.join(filter(None, (table, key)))} is not known. {hint}"
+    name = ".".join(filter(None, (table, key)))
+    return f"{name} is not known. {INSTEAD.get(name, hint)}"
 
 
 def _hint(kind: type[Section], key: str) -> Any:

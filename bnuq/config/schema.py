@@ -398,7 +398,7 @@ class SamplingSection(SamplerSettings, frozen=True):
         setting(
             "mcbn, mcdo, learned, combinations such as mcbn+mcdo, or deterministic; or an analytic model of MCBN's "
             "noise: mcbn-chi2, mcbn-gaussian, mcbn-empirical; tta or mcbn+tta (test-time augmentation); laplace (of "
-            "the last layer); predictions (from a file); several checkpoints add ensemble. Repeat it, or use commas.",
+            "the last layer); several checkpoints add ensemble. Repeat it, or use commas.",
             option="method",
             metavar="NAME",
             commas=True,
@@ -422,15 +422,6 @@ class SamplingSection(SamplerSettings, frozen=True):
             "smaller, but different points see different sampled networks.",
             "Sampling",
             shown="off",
-        ),
-    ] = None
-    predictions: Annotated[
-        str | None,
-        setting(
-            "Predictions from other software, evaluated as the method predictions: a .npz file with an array (T, n, K) "
-            "for every evaluated set, by its name.",
-            "Sampling",
-            metavar="FILE",
         ),
     ] = None
     mc_error: Annotated[
@@ -773,8 +764,8 @@ class RunsSection(Section, frozen=True):
 
 
 class CheckSection(Section, frozen=True):
-    """[check]: how `bnuq check`, and `evaluate --baseline`, compare: tolerances by metric or address, minimums
-    (ADDRESS>=NUMBER), and what may differ between the two results."""
+    """[check]: how `bnuq check` compares: tolerances by metric or address, minimums (ADDRESS>=NUMBER), and what may
+    differ between the two results."""
 
     tolerance: Annotated[
         dict[str, float | str],

@@ -109,7 +109,7 @@ def _with_texts(content: Any, change: Callable[[str, str], str], key: str = "") 
     return content
 
 
-_FILES = ("model.checkpoint", "data.train", "data.test", "data.validation", "data.ood", "sampling.predictions")
+_FILES = ("model.checkpoint", "data.train", "data.test", "data.validation", "data.ood")
 
 
 def _used_placeholders(content: RunFile, options: Options, numbers: Mapping[str, Any], path: Path) -> set[str]:

@@ -75,8 +75,7 @@ class Points:
     independent of each other, by number; `group_names` are what the file has for these numbers. `findings` say what was
     found out while reading; `target_by_position` is that of `Contents`. `rows` are the points' numbers in the source
     (None: 0, 1, 2, …), and `names` their files or ids, where they have any. Points of several inputs are packed, as
-    `layout` says. `all_targets` are those of the whole set where these points are a sample of it. `part` are the places
-    of a subset in the set that it was taken from, and the size of that.
+    `layout` says. `all_targets` are those of the whole set where these points are a sample of it.
     """
 
     name: str
@@ -94,7 +93,6 @@ class Points:
     names: NDArray[np.object_] | None = field(default=None, repr=False)
     layout: Layout | None = None
     all_targets: Targets = field(default=None, repr=False)
-    part: tuple[NDArray[np.int64], int] | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.inputs.shape[0]
@@ -124,16 +122,6 @@ class Points:
         """The name of each point's group, of points that have groups; its number where it has no name."""
         assert self.group is not None
         return np.array(self.group_names)[self.group] if self.group_names else self.group.astype(str)
-
-    @property
-    def places(self) -> NDArray[np.int64]:
-        """Each point's place in the set as it was named, of `total` points, also of a subset."""
-        return np.arange(len(self)) if self.part is None else self.part[0]
-
-    @property
-    def total(self) -> int:
-        """The points of the set as it was named."""
-        return len(self) if self.part is None else self.part[1]
 
     @property
     def is_user_code(self) -> bool:
@@ -233,7 +221,6 @@ class Points:
             targets=_rows(self.targets, rows) if self.masks is None else self.masks.picked(rows),
             group=_rows(self.group, rows),
             rows=self.index[rows],
-            part=(self.places[rows], self.total),
             names=_rows(self.names, rows),
         )
 

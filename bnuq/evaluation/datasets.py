@@ -324,8 +324,6 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
         raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
     validation = replace(source.subset(rows), name="validation", listed=False)
-    if split.split_of == "train":
-        validation = replace(validation, part=None)  # a set of its own; of the test set it has some rows
     remaining = source.subset(np.setdiff1d(np.arange(len(source)), rows))
     return (remaining, test, validation, "") if split.split_of == "train" else (train, remaining, validation, "")
 

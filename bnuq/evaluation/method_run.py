@@ -36,7 +36,7 @@ from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
 _MAPS_AT_ONCE = 2**24  # bytes of a unit's maps
 
 
-class MethodRun(MethodScoring):
+class MethodRun(MethodScoring[Subject]):
     """What a run has done of one method: its latest engine, the draws of every round, its units and their work.
 
     Draws come in `rounds`; units of all rounds are of the same points. `address` are the draws that name the units of
@@ -52,10 +52,8 @@ class MethodRun(MethodScoring):
         passes: ChunkedPasses,
         second: Halves,
     ) -> None:
-        sampler = sampler_of(method)
-        self.method, self.engine, self.sampler = method, engine, sampler
-        self._whole, self._subject = subject, sampler.scored(subject)
-        self._executor, self._passes, self._second = executor, passes, second
+        self.method, self.engine, self.sampler = method, engine, sampler_of(method)
+        self._subject, self._executor, self._passes, self._second = subject, executor, passes, second
         self._journal = executor.journal
         self._units: dict[str, list[WorkUnit]] = {}  # of each set, in the first round
         self.rounds: list[range] = []
@@ -70,12 +68,13 @@ class MethodRun(MethodScoring):
         fitted those of the method with each."""
         self.engine, self._address, self._advance = engine, address, advance
         self.rounds.append(draws)
-        self._weights = self._whole.weights(self.method, draws.stop)
-        place, on_host = self._journal.place, devices.is_host(self._whole.pipeline.device)
-        if self._whole.plan.task.is_dense and self._whole.fitted_to == "test" and on_host and isinstance(place, Folder):
+        self._weights = self._subject.weights(self.method, draws.stop)
+        place, on_host = self._journal.place, devices.is_host(self._subject.pipeline.device)
+        is_cross_fitted = self._subject.plan.task.is_dense and self._subject.fitted_to == "test"
+        if is_cross_fitted and on_host and isinstance(place, Folder):
             with suppress(OSError):  # without a file nothing is kept
                 self._kept = KeptOutputs(place.path, engine.samples)
-        return self.scored(self._whole.fitted_to)  # samples of a file may lack the validation points
+        return self.scored(self._subject.fitted_to)
 
     def release(self) -> None:
         """Give back the room that outputs take."""
@@ -83,18 +82,18 @@ class MethodRun(MethodScoring):
             self._kept.close()
 
     def _samples(self, name: str) -> Iterator[Tensor]:
-        device = self._whole.pipeline.device
+        device = self._subject.pipeline.device
         for _, block in self._stored(name).blocks():
             samples = torch.from_numpy(block)
             yield samples.to(device) if devices.traits(device).float64 else samples
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""
-        points, run, plan = self._points(name), self._whole.run, self._whole.plan
+        points, run, plan = self._points(name), self._subject.run, self._subject.plan
         scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
-        scores_again = (scores_again or name == self._whole.fitted_to) and not plan.task.is_dense
+        scores_again = (scores_again or name == self._subject.fitted_to) and not plan.task.is_dense
         size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
-        if keeps_maps := saves_maps(self._whole, name):
+        if keeps_maps := saves_maps(self._subject, name):
             size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(plan)))
         if name not in self._units:
             self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
@@ -109,23 +108,23 @@ class MethodRun(MethodScoring):
         scores = {view.method: each for view, each in zip(views, of_views, strict=False)}  # none of those not needed
         test = scores.get(self.method) if name == "test" and self._weights.samples > 1 else None
         if test is not None and not test.samples_differ:
-            why = self.sampler.why_agree(self._whole)
+            why = self.sampler.why_agree(self._subject)
             raise SamplingError(f"the samples of {self.method} are identical, so there is no uncertainty: {why}")
         return scores
 
     def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
         """The scores of a labelled set by each of other views of its samples, which are kept; those of images, whose
         outputs are too large to be all kept, are in part computed again. None where nothing depends on them."""
-        points = self._whole.sets[name]
+        points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
-        if self._whole.plan.task.is_dense:
+        if self._subject.plan.task.is_dense:
             units = [replace(unit, method=views[0].method.name) for unit in self._units[name]]
-            return self._scores_of_units(units, scoring, needed=saves_maps(self._whole, name))
+            return self._scores_of_units(units, scoring, needed=saves_maps(self._subject, name))
         if not self._matters(name):
             return []
         reductions = [scoring.reduction(view) for view in views]
         for first, block in self._stored(name).blocks():
-            samples = torch.from_numpy(block).to(self._whole.pipeline.device)
+            samples = torch.from_numpy(block).to(self._subject.pipeline.device)
             for reduction in reductions:
                 add_block(reduction, samples, first, self.engine)
         return [*map(scoring.scores, views, reductions)]
@@ -162,7 +161,7 @@ class MethodRun(MethodScoring):
 
     def _points(self, name: str) -> Points:
         """The points of a set; if they are to raise the loss, attacked through the first draws."""
-        points, subject = self._whole.sets[name], self._whole
+        points, subject = self._subject.sets[name], self._subject
         if name not in subject.attacked:
             return points
         if not self.is_attacked:
@@ -177,19 +176,19 @@ class MethodRun(MethodScoring):
 
     def _matters(self, name: str) -> bool:
         """Whether anything depends on the scores of a set: the result, what is fitted to it, or the number of draws."""
-        run, is_fitted_to = self._whole.run, name in (VALIDATION, self._whole.fitted_to)
+        run, is_fitted_to = self._subject.run, name in (VALIDATION, self._subject.fitted_to)
         return self._executor.makes_result or is_fitted_to or run.samples == "auto"
 
     def raw_samples(self) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
-        if not self._whole.run.save_samples or self.method.is_single:
+        if not self._subject.run.save_samples or self.method.is_single:
             return {}
         return {name: self._stored(name) for name in self._units}
 
     def result(self, scored: ScoredMethod, recalibrated: ScoredMethod | None = None) -> MethodResult:
         """The result of the method, or of a recalibration of it, with the maps of its images; also by the scores of the
         method with a fitted temperature, where these are given."""
-        method, scorer, subject = scored.view.method, scored.view.scorer, self._whole
+        method, scorer, subject = scored.view.method, scored.view.scorer, self._subject
         result = scorer.result(scored.sets, self._weights, scored.ranked)
         if recalibrated is not None:
             result = scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
@@ -206,7 +205,7 @@ class MethodRun(MethodScoring):
 
     def maps_of_images(self, name: str, rows: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
         """The maps of these images of a set, which pass again, by their names."""
-        points, view = self._whole.sets[name], View(self.method, self._subject.scorer)
+        points, view = self._subject.sets[name], View(self.method, self._subject.scorer)
         scoring = SetScoring(self._subject, name, points, self._weights, [view])
         with self._passes.feeding(points, self.engine) as feed:
             engine = engine_of_set(self.engine, name, points)

@@ -274,8 +274,6 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
         return f"changes one input, and the points of {test.reference} have several ({test.form})"
     if pipeline.integers:
         return f"changes floats, and the points of {test.reference} are integers, passed as they are"
-    if any("file" in method.differs_by for method in plan.methods):
-        return "needs predictions for changed points, which --predictions do not contain"
     if kind.is_attack and dense:
         return "attacks the label of a point, and this is a segmentation"
     if kind.is_attack and test.targets is None:

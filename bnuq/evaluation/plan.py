@@ -105,9 +105,8 @@ def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list
             if not sampler_of(method).why_not(network):
                 methods.insert(0, method)
                 findings.append(note("mcbn-added"))
-    is_named = {"networks": bool(run.members), "file": run.predictions is not None}
-    given = [method for method in METHODS if any(is_named.get(source) for source in method.differs_by)]
-    methods += [required(method) for method in given if method not in methods]
+    if run.members and (ensemble := method_named("ensemble")) not in methods:
+        methods.append(required(ensemble))
     return tuple(methods), findings
 
 
@@ -212,7 +211,6 @@ def _check_dense(run: Run) -> None:
         "--save-samples": run.save_samples and "the outputs of all draws are too large to be kept",
         "--samples auto": run.samples == "auto" and "draws would have to be kept for the next round; name a number",
         "--bank": run.bank is not None and "all images share the draws",
-        "--predictions": run.predictions is not None and "only the network's own outputs are scored",
         f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
         and "the mutual information of pixels is the plug-in estimate",
     }

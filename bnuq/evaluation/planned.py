@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -20,13 +20,6 @@ from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
 from bnuq.evaluation.perturbations import Perturbed, perturbed_sets, with_families
 from bnuq.evaluation.plan import check_random, plan_of
-from bnuq.evaluation.predictions import (
-    Predictions,
-    check_predictions,
-    findings_on_predictions,
-    read_predictions,
-    with_samples,
-)
 from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity, provenance, surrounding
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
@@ -103,12 +96,11 @@ class PlannedRun:
 
     def provenance(self, arithmetic: Arithmetic = FLOAT32) -> dict[str, str]:
         """Where a result with samples of this arithmetic comes from."""
-        prepared, predictions = self.prepared, self.subject.predictions
+        prepared = self.prepared
         device, train = prepared.pipeline.device, prepared.data.train
         surroundings = provenance(self.subject.run, device=device, train=train, arithmetic=arithmetic)
         made_of = {"identity": digest_of(self.identity), "data": digest_of(self.identity["data"])}
-        imported = {} if predictions is None else {"predictions_sha256": predictions.sha256}
-        return {**surroundings, "masks": MASKS, **made_of, **imported, **self.behaviour}
+        return {**surroundings, "masks": MASKS, **made_of, **self.behaviour}
 
     def check_same(self, expected: Result) -> None:
         """Raise ResultError where a result was made of anything else."""
@@ -142,7 +134,6 @@ class PlannedRun:
         truth = self.sets["test"].labels
         if isinstance(subject.scorer, MultilabelScorer) and truth is not None:
             yield from subject.scorer.findings_on_labels(truth)
-        yield from findings_on_predictions(subject)
         for loaded in (prepared.loaded, *self.members):
             yield from loaded.findings
         yield from prepared.data.findings
@@ -150,33 +141,24 @@ class PlannedRun:
         yield from subject.plan.findings
 
 
-def checked_run(
-    run: Run, watch: Stopwatch, look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None
-) -> tuple[PlannedRun, list[int]]:
-    """The network and the points, which `look` receives, and what is to be computed of them; and the rows of the images
-    to show. Only what is quickly found is checked."""
+def checked_run(run: Run, watch: Stopwatch) -> tuple[PlannedRun, list[int]]:
+    """The network and the points, and what is to be computed of them; and the rows of the images to show. Only what is
+    quickly found is checked."""
     prepared = prepare(run, needs_reference=needs_reference(run))
-    predictions = None
-    if run.predictions is not None:
-        predictions = read_predictions(run.predictions, run, prepared.data)
-        run = with_samples(run, predictions)
     watch.lap("load")
-    planned = planned_run(run, prepared, predictions)
+    planned = planned_run(run, prepared)
     subject = planned.subject
-    if look is not None:
-        look(planned.sets)
     shown = shown_images(run, planned.sets["test"])
     prepared.pipeline.check_arithmetic()
     check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
     check_calibration(subject)
     certification.check_request(subject, prepared.data.findings)
     check_augmentation(subject)
-    check_predictions(subject)
     check_resources(subject)
     return planned, shown
 
 
-def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = None) -> PlannedRun:
+def planned_run(run: Run, prepared: Prepared) -> PlannedRun:
     data, model = prepared.data, prepared.model
     plan = plan_of(
         run,
@@ -194,7 +176,7 @@ def planned_run(run: Run, prepared: Prepared, predictions: Predictions | None = 
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
     networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
-    subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, predictions, networks)
+    subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, networks)
     return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
 
 

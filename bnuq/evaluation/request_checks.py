@@ -8,9 +8,9 @@ from typing import Literal
 
 from bnuq.config import Named, Run
 from bnuq.data import check_found, missing_set, parse_reference
-from bnuq.errors import DataError, RequestError
+from bnuq.errors import RequestError
 from bnuq.evaluation.completeness import Need, check_complete
-from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.content import kind_of
 from bnuq.findings import Finding, note
 from bnuq.methods import method_named
 from bnuq.models.kinds import kind_of_weights
@@ -34,8 +34,6 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",), reading: boo
     check_readable(run)
     check_complete(run, needs=needs, reading=reading)
     check_out(run)
-    if run.predictions is not None:
-        _check_predictions(run.predictions)
     _check_bank(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
         raise RequestError(
@@ -71,14 +69,6 @@ def check_sets(run: Run, *, only: Collection[Need | Literal["validation"]] | Non
             default = "test" if split == "ood" else split
             if not (run.download and missing_set(text, default, base=ref.base, data_root=run.data_root)):
                 check_found(text, default, base=ref.base, data_root=run.data_root, beside=beside)
-
-
-def _check_predictions(path: Path) -> None:
-    """Raise DataError where the file cannot hold predictions."""
-    kind = kind_of(path)
-    if kind != "zip" or path.suffix.lower() != ".npz":
-        what = what_is_wrong_with(kind) or "is not .npz; write one with numpy.savez(FILE, test=…)."
-        raise DataError(f"--predictions {path}: {what}")
 
 
 def _check_bank(run: Run) -> None:

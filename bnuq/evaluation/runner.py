@@ -238,7 +238,6 @@ class _Runner:
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""
         deterministic = self.methods[method_named(DETERMINISTIC)]
-        made_here = [method_run for method, method_run in self.methods.items() if "file" not in method.differs_by]
         chunk = default_chunk(self._subject.sets["test"].point_shape, self._subject.pipeline.device)
-        order = dict.fromkeys([deterministic, *made_here])
+        order = dict.fromkeys([deterministic, *self.methods.values()])
         return {method_run.method.name: relative_work(method_run, deterministic, chunk) for method_run in order}

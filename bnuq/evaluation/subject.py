@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from bnuq.evaluation.pipeline import Pipeline
-    from bnuq.evaluation.predictions import Predictions
     from bnuq.sampling.sites import BatchNormSite, Sites
 
 VALIDATION = "validation"
@@ -151,13 +150,12 @@ class ScoredSubject:
 
 @frozen
 class Subject(ScoredSubject):
-    """A request, resolved for its network; `predictions` are imported ones."""
+    """A request, resolved for its network."""
 
     plan: RunPlan
     model: nn.Module
     pipeline: Pipeline
     train: Points | None
-    predictions: Predictions | None = None
     members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
 
     @property

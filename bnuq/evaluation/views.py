@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from bnuq.metrics.arrays import Array
 from bnuq.records.evaluation import MethodResult
 from bnuq.shapes import Bool
 
+AnySubject = TypeVar("AnySubject", bound=ScoredSubject)
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
@@ -125,11 +127,11 @@ class Outcome:
     scored: Mapping[Method, ScoredMethod] = field(default_factory=dict, kw_only=True)
 
 
-class MethodScoring(ABC):
+class MethodScoring(ABC, Generic[AnySubject]):
     """Scores a method on every set, by each view of its samples: wherever these come from."""
 
     method: Method
-    _subject: ScoredSubject
+    _subject: AnySubject
     _weights: DrawWeights
     _second: Halves
 

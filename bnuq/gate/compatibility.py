@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.findings import listed
 from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
 from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
-from bnuq.metrics import METRICS
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
 from bnuq.records.identity import in_words, settings_of_record, settings_of_result
@@ -24,31 +22,9 @@ _MOST_NAMED = 8  # missing estimates that a message names
 def check_comparable(current: Result, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError, naming all obstacles, where the two results must not be compared."""
     problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    _refuse(problems, current.path, baseline)
-
-
-def check_request_comparable(run: Run, baseline: Result, settings: GateSettings) -> None:
-    """Raise ResultError if the result of `run` will not be comparable with `baseline`, as far as the request
-    says."""
-    addresses = estimates_of(baseline)
-    from_file = run.predictions is not None and run.samples_by_default  # T is then that of the file
-    requested = {"samples": None if run.samples == "auto" or from_file else run.samples, "batch_size": run.batch_size}
-    problems = list(_other_numbers(requested, baseline.sampling, settings))
-    common = [method for method in baseline.methods if _is_requested(run, method)]
-    problems += _other_samplers(sampler_settings(run.record()), sampler_settings(baseline.run), common, settings)
-    both = settings_of_record(run.record()), settings_of_result(baseline)
-    new, old = (_as_scored(each, baseline) for each in both)
-    problems += _other_scoring(new, old, settings)
-    for method in baseline.methods:
-        addresses_of_method = [address for address, row in addresses.items() if row["method"] == method]
-        if method not in common and not all(settings.allows("missing", address) for address in addresses_of_method):
-            problems.append(_absent(f"the method {method}", method))
-    for floor in settings.floors:
-        _, dot, metric = floor.address.rpartition(".")
-        if floor.address not in addresses and not (dot and metric in METRICS):
-            near = similar_addresses(floor.address, addresses)
-            problems.append(f"require: {floor.address} is not the address of an estimate.{near}")
-    _refuse(problems, f"{run.checkpoint.name}, evaluated so,", baseline)
+    if problems:
+        text = "\n".join(f"  - {problem}" for problem in problems)
+        raise ResultError(f"{current.path} cannot be compared with {baseline.path}:\n{text}")
 
 
 def similar_addresses(address: str, known: Iterable[str]) -> str:
@@ -57,42 +33,6 @@ def similar_addresses(address: str, known: Iterable[str]) -> str:
     similar = [name for name in names if parts <= set(name.split("."))]
     similar = similar or difflib.get_close_matches(address, names, n=3, cutoff=0.4)
     return f" Near it are {listed(similar)}." if similar else ""
-
-
-def _is_requested(run: Run, method: str) -> bool:
-    """Whether a run evaluates this method, if the network allows it: some methods run only on request, and mcbn runs
-    with analytic ones if there is a reference; recalibrated ones as --calibrate and --recalibration say."""
-    requested = method_named(method)
-    if (kind := requested.recalibration) and (run.calibrate == "off" or kind not in run.scoring.recalibration):
-        return False
-    if requested.normalizes_jointly:
-        return requested.plain.name in (run.methods or ())
-    if requested.is_single:
-        return True
-    if requested.is_given:
-        return run.predictions is not None if "file" in requested.differs_by else bool(run.members)
-    if run.methods is None:
-        return requested.by_default
-    name = requested.plain.name
-    beside = run.train is not None and any(method_named(other).approximates == name for other in run.methods)
-    return name in run.methods or beside
-
-
-def check_sets_comparable(sets: Mapping[str, EvaluatedSet], baseline: Result, settings: GateSettings) -> None:
-    """Raise ResultError if an evaluation on `sets` would not be comparable with `baseline`."""
-    problems = list(_other_data(sets, baseline.sets, settings))
-    addresses = estimates_of(baseline)
-    for name in baseline.sets:
-        addresses_of_set = [address for address, row in addresses.items() if row["set"] == name]
-        if name not in sets and not all(settings.allows("missing", address) for address in addresses_of_set):
-            problems.append(_absent(f"the set {name}", f"*.{name}"))
-    _refuse(problems, "what is to be evaluated", baseline)
-
-
-def _refuse(problems: Sequence[str], result: object, baseline: Result) -> None:
-    if problems:
-        text = "\n".join(f"  - {problem}" for problem in problems)
-        raise ResultError(f"{result} cannot be compared with {baseline.path}:\n{text}")
 
 
 def _differences(current: Result, baseline: Result, settings: GateSettings) -> Iterator[str]:
@@ -254,7 +194,7 @@ def _absent(label: str, *allowed: str, do: str = "Evaluate it") -> str:
 
 
 def _allowing(*names: str) -> str:
-    """How to allow the difference: by an option of `bnuq check`, or in the run file, which `evaluate` reads too."""
+    """How to allow the difference: by an option of `bnuq check`, or in the run file."""
     quoted = [f'"{name}"' for name in names]
     options = " ".join(f"--allow {name}" for name in quoted)
     return f"allow it in [check], allow = [{', '.join(quoted)}], or by bnuq check {options}"

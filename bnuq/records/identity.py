@@ -15,7 +15,6 @@ import msgspec
 from bnuq.config import Named, Run, SweepSection
 from bnuq.config.earlier_versions import in_current_settings
 from bnuq.config.schema import Request, Section, settings_of
-from bnuq.files.content import sha256_of_file
 from bnuq.files.references import without_name
 from bnuq.records.evaluation import Result
 from bnuq.trust import code_of
@@ -26,7 +25,6 @@ CANNOT_MATTER: Mapping[str, str] = {
     **dict.fromkeys(("data.train", "data.test", "data.ood", "data.validation"), "the points that were found count"),
     "data.perturb": "the changed points count, by what they are computed from",
     **dict.fromkeys(("data.classes", "data.palette"), "the names of the points' classes count, and their labels"),
-    "sampling.predictions": "the bytes of its file count",
     "runs": "each run is a request of its own, in whose texts its split and seed stand",
     "check": "it judges results that are there",
     "sweep.batch_sizes": "the address of a unit has its size",
@@ -129,14 +127,13 @@ _NOT_OF_INPUTS = (  # beginnings of addresses: what is drawn, scored, chosen or 
 
 
 def of_request(run: Run, sweep: SweepSection | None = None) -> dict[str, Any]:
-    """What a run asks for, and a `sweep` of it, as JSON values: its settings, code and files of predictions."""
+    """What a run asks for, and a `sweep` of it, as JSON values: its settings and its code."""
     swept = {} if sweep is None else {"sweep": msgspec.to_builtins(sweep)}
     settings = settings_of_record(run.record() | swept)
     return {
         "settings": {address: value for address, value in settings.items() if address not in CANNOT_MATTER},
         "networks": [Path(network.arch.text).name for network in (run, *run.members) if network.arch],
         "code": code_of_request(run),
-        "predictions": None if run.predictions is None else sha256_of_file(run.predictions),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from bnuq.files.places import Place
 from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
-from bnuq.records.evaluation import EvaluatedSet, Result, Work
+from bnuq.records.evaluation import Result, Work
 from bnuq.workflows.helpers import helpers
 from bnuq.workflows.processes import Job, Turn
 from bnuq.workflows.requests import check_evaluation
@@ -41,17 +41,15 @@ def evaluate(
     *,
     work: Path | str | None = None,
     progress: Progress = silent,
-    look: Callable[[Mapping[str, EvaluatedSet]], None] | None = None,
     announce: Callable[[str], None] | None = None,
     turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
-    Finished units are saved in `work` (by default beside the result) and read after an interruption. `look` receives
-    the sets before anything is drawn, and may raise where they cannot be used; `announce` receives how many points of
-    changed sets there are, and how many passes. The units of a `turn` are being computed by running processes, see
-    `job_of`. Raises BnuqError with one message where the request cannot be carried out; the result file is then not
-    touched.
+    Finished units are saved in `work` (by default beside the result) and read after an interruption. `announce`
+    receives how many points of changed sets there are, and how many passes. The units of a `turn` are being computed
+    by running processes, see `job_of`. Raises BnuqError with one message where the request cannot be carried out; the
+    result file is then not touched.
     """
     watch = Stopwatch()
     check_evaluation(run, work)
@@ -60,7 +58,7 @@ def evaluate(
     units = work_folder(run.out, work, request=["evaluate", run.record()])
     with units as folder, folder.forgotten_on(SamplingError):  # units that serve no other request
         with turn or helpers(run.on, job_of(run, work)) as others:
-            planned, shown = checked_run(run, watch, look)
+            planned, shown = checked_run(run, watch)
             subject, run = planned.subject, planned.subject.run
             if announce is not None and run.perturb:
                 announce(shift_in_words(subject))

@@ -33,7 +33,7 @@ from bnuq.workflows.requests import check_several
 
 # Provenance that runs do not share
 _OF_REFERENCE = ("reference_sha256", "reference_groups_sha256")
-NOT_SHARED = (*_OF_REFERENCE, "predictions_sha256", "identity", "code", "data", "network", "outputs")
+NOT_SHARED = (*_OF_REFERENCE, "identity", "code", "data", "network", "outputs")
 
 
 @within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))

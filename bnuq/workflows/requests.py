@@ -39,7 +39,7 @@ _NOT_FILES = {
     "special": "it is a device, a pipe or a socket",
     "unreadable": "it cannot be opened",
 }
-_DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates and "file" not in m.differs_by)
+_DRAWING = tuple(m for m in METHODS if m.differs_by and not m.approximates)
 _EXPORTED = (*_DRAWING, method_named(DETERMINISTIC))
 _DEFAULTS = InspectSection()
 
@@ -224,7 +224,7 @@ def exported_run(run: Run, method: str | None, result: Result | None) -> tuple[M
     base = _exported_method(method, result)
     methods = run.methods if base is None else () if base.is_single else (base.name,)
     samples = _exported_samples(run, result)
-    return base, replace(run, methods=methods, samples=samples, perturb=(), predictions=None, device="cpu")
+    return base, replace(run, methods=methods, samples=samples, perturb=(), device="cpu")
 
 
 def first_exported(methods: Sequence[Method], where: str) -> Method:

@@ -1,4 +1,4 @@
-"""`bnuq check`, and `evaluate --baseline`: exit codes, outputs, and what is never written over."""
+"""`bnuq check`: exit codes, outputs, and what is never written over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -200,24 +199,17 @@ def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
     assert (there / "junit.xml").exists() == ("print" in place)
 
 
-CHECK, EVALUATE = "check worse.h5 base.h5", "evaluate broken.toml --baseline base.h5 -o new.h5"
-
-
 @pytest.mark.parametrize(
-    ("arguments", "on_github", "reader"),
+    ("on_github", "reader"),
     [
-        (CHECK, True, "true"),
-        *(
-            pytest.param(*case, marks=pytest.mark.nightly)
-            for case in (
-                *((EVALUATE, False, "true"), (CHECK, False, "true")),
-                *((CHECK, False, "head -1"), (CHECK, True, "head -1")),
-            )
-        ),
+        (True, "true"),
+        *(pytest.param(*case, marks=pytest.mark.nightly) for case in ((False, "true"), (False, "head -1"))),
+        pytest.param(True, "head -1", marks=pytest.mark.nightly),
     ],
 )
-def test_a_closed_pipe_makes_no_pass_of_a_regression(there: Path, arguments: str, on_github: bool, reader: str) -> None:
-    line = f'"{sys.executable}" -m bnuq {arguments} 2> said | {reader} > /dev/null; echo "${{PIPESTATUS[0]}}"'
+def test_a_closed_pipe_makes_no_pass_of_a_regression(there: Path, on_github: bool, reader: str) -> None:
+    check = f'"{sys.executable}" -m bnuq check worse.h5 base.h5'
+    line = f'{check} 2> said | {reader} > /dev/null; echo "${{PIPESTATUS[0]}}"'
     environment = {**os.environ, "GITHUB_ACTIONS": str(on_github).lower()}
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True, cwd=there, env=environment)
     assert done.stdout.strip() == "1", (there / "said").read_text()
@@ -401,7 +393,7 @@ def test_printed_markdown_stays_alone_on_github(cli: Cli, monkeypatch: pytest.Mo
     assert outcome.out.startswith("## ❌ bnuq check: ")
     assert "::" not in outcome.out.splitlines()[0] and "\n::" not in outcome.out
     assert outcome.err.startswith("::error ")
-    refused = cli("evaluate", "run.toml", "--baseline", "none.h5", "-o", "new.h5")
+    refused = cli("check", "worse.h5", "none.h5", "--markdown", "-")
     assert refused.err.startswith("::error title=bnuq check%3A nothing was checked::")
 
 
@@ -497,74 +489,6 @@ def test_quiet_says_nothing_and_the_code_tells(there: Path, cli: Cli) -> None:  
     for name, code in (("base", 0), ("worse", 1)):
         outcome = cli("check", f"{name}.h5", "base.h5", "--quiet")
         assert (outcome.code, outcome.out, outcome.err) == (code, "", "")
-
-
-def test_evaluate_holds_its_result_against_a_baseline(there: Path, cli: Cli) -> None:
-    before = (there / "base.h5").read_bytes()
-    outcome = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5")
-    assert outcome.code == 0, outcome.err
-    assert "No regression" in outcome.out
-    assert "In short" in outcome.out
-    worse = cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "--json")
-    assert worse.code == 1
-    summary = json.loads(worse.out)
-    assert summary["command"] == "evaluate"
-    assert summary["check"]["passed"] is False
-    assert (there / "base.h5").read_bytes() == before
-    Path("broken.toml").write_text(Path("broken.toml").read_text() + '[check.tolerance]\n"*" = "off"\npll = 99\n')
-    assert cli("evaluate", "broken.toml", "--baseline", "base.h5", "-o", "new.h5", "-q").code == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--baseline", "none.h5"], "none.h5: there is no such file"),
-        (["--baseline", "model.pt"], "is not an HDF5 file"),
-        (["--baseline", "base.h5", "--samples", "9"], "samples: 9 now, 8 in the baseline"),
-        (["--baseline", "base.h5", "-b", "8"], "batch-size: 8 now, 16 in the baseline"),
-        (["--baseline", "base.h5", "--method", "mcdo"], "missing: the method mcbn"),
-        (
-            ["--baseline", "base.h5", "--mutual-information", "jackknife"],
-            "mutual_information is jackknife now, plug-in",
-        ),
-        (["--baseline", "new.h5"], "new.h5, the baseline, which is never replaced"),
-    ],
-)
-def test_a_baseline_that_will_not_do_is_refused_before_anything_is_drawn(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
-) -> None:
-    def drawn(*_: object, **__: object) -> None:
-        raise AssertionError("an evaluation was begun")
-
-    monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "evaluate", drawn)
-    (there / "new.h5").write_bytes((there / "base.h5").read_bytes())
-    before = contents(there)
-    outcome = cli("evaluate", "run.toml", *arguments, "-o", "new.h5")
-    assert outcome.code == 2
-    assert complaint in outcome.message
-    assert contents(there) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--limit", "20"], "data: test holds 20 points now, 60 in the baseline"),
-        (["--ood", "again=other.npz"], "missing: the set other"),
-    ],
-)
-def test_other_data_is_refused_before_anything_is_drawn(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], complaint: str
-) -> None:
-    def drawn(*_: object, **__: object) -> None:
-        raise AssertionError("draws were begun")
-
-    monkeypatch.setattr(import_module("bnuq.workflows.evaluate"), "check_network", drawn)
-    monkeypatch.setattr(import_module("bnuq.evaluation.measured"), "draw_omega", drawn)
-    before = contents(there)
-    outcome = cli("evaluate", "run.toml", "--baseline", "base.h5", "-o", "new.h5", *arguments)
-    assert outcome.code == 2
-    assert complaint in outcome.message
-    assert contents(there) == before
 
 
 def test_check_imports_neither_torch_nor_scipy_stats(there: Path) -> None:

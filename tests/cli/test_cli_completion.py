@@ -1,4 +1,4 @@
-"""`bnuq --completion SHELL`, and the words that a shell is given behind a command line."""
+"""Completion by typer: its script, the words that it is given, and what cannot be installed."""
 
 from __future__ import annotations
 
@@ -8,56 +8,41 @@ from pathlib import Path
 
 import pytest
 
-from bnuq.cli.completion import SCRIPTS
+
+def test_bash_completes_commands_and_options_by_the_script(cli, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("typer.completion._get_shell_name", lambda: "bash")
+    (tmp_path / "bnuq").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bnuq "$@"\n')
+    (tmp_path / "bnuq").chmod(0o755)
+    asked = 'COMP_CWORD=$((${#COMP_WORDS[@]} - 1))\n_bnuq_completion ./bnuq\nprintf "%s\\n" "${COMPREPLY[@]}"\n'
+    lines = f"COMP_WORDS=(bnuq ev)\n{asked}COMP_WORDS=(bnuq evaluate --calib)\n{asked}"
+    script = f"{cli('--show-completion').out}\n{lines}"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["evaluate", "--calibrate"] and done.stderr == ""
+
+
+def test_what_is_asked_for_a_completion_imports_no_torch(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\nos.environ |= {'_BNUQ_COMPLETE': 'complete_bash', 'COMP_WORDS': 'bnuq ', 'COMP_CWORD': '1'}\n"
+        "from bnuq.cli.main import main\ntry:\n    main([])\nexcept SystemExit as left:\n    assert left.code == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and {"evaluate", "check"} <= {*done.stdout.split()}
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("bnuq ev", ["evaluate"]),
-        ("bnuq sw", ["sweep-batch-size"]),
-        ("bnuq evaluate --calib", ["--calibrate"]),
-        ("bnuq evaluate --quiet --device cu", ["cuda"]),
-        ("bnuq evaluate --method=mcbn,ten", []),
-        ("bnuq evaluate --method=mcbn,la", ["--method=mcbn,laplace"]),
-        ("bnuq evaluate --ood far=svhn:t", ["far=svhn:train", "far=svhn:test"]),
-        ("bnuq report a.h5 --by mut", ["mutual_information"]),
-        ("bnuq report --by 'mut", []),  # an open quotation: words that do not begin so
-        ("bnuq evaluate no/such/", []),
-        ("bnuq evaluate one", ["one.toml"]),
-        ("bnuq evaluate ", ["one.toml", "two.pt", "sub/"]),
-        ("bnuq evaluate sub/", ["sub/three.safetensors"]),
-        ("bnuq report ", []),  # the shell's own names of files
-    ],
+    ("shell", "complaint"),
+    [("bash", "bnuq: completion cannot be installed: 'utf-8'"), ("tcsh", "tcsh is not supported")],
 )
-def test_words_that_may_follow(cli, tmp_path, monkeypatch, line: str, words: list[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sub").mkdir()
-    for name in ("one.toml", "two.pt", "result.h5", "sub/three.safetensors", "sub/notes.txt"):
-        (tmp_path / name).touch()
-    shown = [word for word in cli("--complete", "zsh", line).out.splitlines() if word and word != "config/"]
-    assert shown == words
+def test_what_cannot_be_installed_is_refused(cli, tmp_path: Path, monkeypatch, shell: str, complaint: str) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("typer._completion_shared._get_shell_name", lambda: shell)
+    (tmp_path / ".bashrc").write_bytes(b"# caf\xe9\n")
+    done = cli("--install-completion")
+    assert done.code == 2 and complaint in done.out + done.err
+    assert (tmp_path / ".bashrc").read_bytes() == b"# caf\xe9\n"
 
 
-@pytest.mark.parametrize(("line", "words"), [("--test cifar10:te", ["test"]), ("--ood a=svhn:te", ["test"])])
-def test_bash_is_given_what_follows_its_breaks_of_words(cli, line: str, words: list[str]) -> None:
-    assert cli("--complete", "bash", f"bnuq evaluate {line}").out.split() == words
-
-
-def test_bash_completes_by_the_script(cli, tmp_path: Path) -> None:
-    asked = f"{cli('--completion', 'bash').out}\nCOMP_LINE='bnuq evaluate --method mcbn+m' COMP_POINT=29\n_bnuq\n"
-    command = f'bnuq() {{ {sys.executable} -m bnuq "$@"; }}\n{asked}printf "%s\\n" "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["mcbn+mcdo", "mcbn+mcdo+learned"]
-
-
-@pytest.mark.parametrize("shell", SCRIPTS)
-def test_every_shell_has_a_script_that_asks_bnuq(cli, shell: str) -> None:
-    done = cli("--completion", shell)
-    assert done.code == 0 and f"bnuq --complete {shell} " in done.out
-
-
-def test_other_shells_are_refused_and_clicks_variable_changes_nothing(cli, monkeypatch) -> None:
-    assert cli("--completion", "tcsh").message == "--completion is 'tcsh'; expected one of bash, zsh, fish."
+def test_typers_variable_with_anything_else_is_refused(cli, monkeypatch) -> None:
     monkeypatch.setenv("_BNUQ_COMPLETE", "bash_source")
-    assert cli("--version").out.startswith("bnuq 0.2.0, torch ")
+    assert cli("--version").code == 2

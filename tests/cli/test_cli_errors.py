@@ -482,26 +482,21 @@ def test_a_rate_of_dropout_left_at_0_is_said_once_with_the_argument_to_set(cli, 
 
 @pytest.mark.nightly
 @pytest.mark.usefixtures("small")
-def test_strict_and_a_gate_warn_of_a_resumed_run(cli, monkeypatch):
+def test_strict_warns_of_a_resumed_run(cli, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    def unfinished(*options):
+    def unfinished():
         with monkeypatch.context() as patch:
             patch.setattr("bnuq.workflows.evaluate.gallery", interrupted)  # all units are finished
-            cli(*command, *options)
+            cli(*command)
 
     command = ("evaluate", "run.toml", "-T", "2", "--limit", "20")
-    cli(*command, "--out", "base.h5")
     unfinished()
     assert "finished parts of an interrupted evaluation were reused" in cli(*command).out
-    unfinished("--baseline", "base.h5")
-    gated = cli(*command, "--baseline", "base.h5", "--json")
-    assert gated.code == 0 and "evaluation-continued" in [each["code"] for each in json.loads(gated.out)["warnings"]]
-    for options in ([], ["--baseline", "base.h5"]):
-        unfinished(*options)
-        strict = cli(*command, "--strict", *options)
-        assert strict.code == 2 and "evaluation-continued" in strict.message
+    unfinished()
+    strict = cli(*command, "--strict")
+    assert strict.code == 2 and "evaluation-continued" in strict.message
 
 
 def test_what_is_kept_is_a_sentence_of_its_own_after_an_error(capsys):

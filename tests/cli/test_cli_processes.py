@@ -328,15 +328,13 @@ def net():
 @pytest.mark.parametrize(
     "command",
     [
-        "evaluate run.toml -T 2 --limit 20 --baseline base.h5",
+        "evaluate run.toml -T 2 --limit 20",
         "inspect run.toml --draws 8",
         "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16",
         "precise-bn run.toml --out new.pt",
     ],
 )
 def test_what_user_code_prints_goes_to_standard_error_and_signals_that_are_ignored_stay_so(small, command):
-    if "base.h5" in command:
-        small_run.evaluated(small, samples=2, limit=20).path.rename(small / "base.h5")
     (small / "net.py").write_text((small / "net.py").read_text() + PRINTING)
     done = shell(f"trap '' INT TERM; bnuq {command} --json", small)
     assert done.returncode in (0, 1), done.stderr

@@ -47,7 +47,6 @@ def test_a_strict_run_fails_by_its_warnings_and_leaves_the_others(three: Path, c
         (("a.toml", "c.toml", "model.pt"), "model.pt is no run file, and a.toml is one"),
         (("model.pt", "a.toml"), "a.toml is a run file; expected checkpoints after the first"),
         (("a.toml", "./a.toml"), "would both write a.bnuq.h5. Rename one of them."),
-        (("a.toml", "c.toml", "--baseline", "b.h5"), "--baseline b.h5 is compared with one result, and 2 runs"),
         (("a.toml", "d.toml"), "d.toml: there is no such run file."),
         (("a.toml", "c.toml", "--from", "a.h5"), "--from a.h5 repeats the run of a result file"),
         (("a.toml", "c.toml", "-b", "0"), "a.toml: --batch-size is 0"),

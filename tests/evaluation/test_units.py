@@ -37,8 +37,6 @@ METHODS = ("mcbn", "mcdo")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     small_run.write(tmp_path)
-    p = np.random.default_rng(0).dirichlet(np.ones(small_run.CLASSES), (8, small_run.TEST))
-    np.savez(tmp_path / "samples.npz", test=p, other=p[:, : small_run.OTHER])
     return tmp_path
 
 
@@ -172,9 +170,8 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
         pytest.param({"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()}, marks=pytest.mark.nightly),
         AUTO | {"methods": ("mcbn",), "save_samples": True},
         pytest.param(AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"}, marks=pytest.mark.nightly),
-        {"methods": ("mcbn", "predictions"), "predictions": "samples.npz", "ood": ()},
     ],
-    ids=["samples", "bank", "auto", "augmentation", "predictions"],
+    ids=["samples", "bank", "auto", "augmentation"],
 )
 def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     folder: Path, ran: dict[str, Any], options: dict[str, Any]
@@ -248,20 +245,6 @@ def test_units_of_anything_else_are_not_taken(
     found = evaluated(folder, **options)
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", **options).path)))
     assert "evaluation-continued" not in noted(found) or change is changed_points  # ω is that of the reference
-
-
-def test_units_of_other_predictions_are_not_taken(folder: Path, ran: dict[str, Any]) -> None:
-    options: dict[str, Any] = {"methods": ("predictions",), "predictions": "samples.npz"}
-    ran["stop"] = 2
-    with pytest.raises(KeyboardInterrupt):
-        evaluated(folder, **options)
-    ran["stop"] = None
-    with np.load(folder / "samples.npz") as file:
-        p = {name: np.roll(file[name], 1, axis=2) for name in file.files}
-    np.savez(folder / "samples.npz", **p)
-    found = evaluated(folder, **options).methods["predictions"].sets["test"]
-    np.testing.assert_allclose(found.points["max_probability"], p["test"].mean(0).max(-1), rtol=1e-6)
-    assert (found.predicted == p["test"].mean(0).argmax(-1)).all()
 
 
 # ── units that somebody else put there ───────────────────────────────────────────────────────────────────────────────

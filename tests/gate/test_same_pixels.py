@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import made_up
 import numpy as np
 import pytest
 
-from bnuq.config import Named, Run
 from bnuq.errors import ResultError
 from bnuq.gate import GateSettings
-from bnuq.gate.compatibility import (
-    check_comparable,
-    check_request_comparable,
-    check_sets_comparable,
-)
+from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison import compared
@@ -43,33 +37,12 @@ def test_pixels_that_are_ignored_by_another_value_are_not_compared() -> None:
     check_comparable(*of_points, GateSettings())  # there are no pixels
 
 
-def test_a_request_that_ignores_other_pixels_than_its_baseline_is_refused_before_anything_is_drawn(
-    tmp_path: Path,
-) -> None:
-    run = Run(
-        checkpoint=tmp_path / "model.pt",
-        arch=Named("net.py:net", tmp_path),
-        train=Named("train", tmp_path),
-        test=Named("test:masks", tmp_path),
-        methods=("mcbn",),
-        samples=16,
-        batch_size=16,
-        ignore=11,
-        out=tmp_path / "out.h5",
-    )
-    check_request_comparable(run, of_pixels(ignore=11), GateSettings())
-    with pytest.raises(ResultError, match="ignore is 11 now, 255 in the baseline"):
-        check_request_comparable(run, of_pixels(), GateSettings())
-
-
 def test_classes_of_other_names_are_not_compared() -> None:
     baseline, other, unnamed = of_pixels(), of_pixels(("road", "tree")), of_pixels(())
     for current, now in ((other, "road, tree"), (unnamed, "no names")):
         told = f"data: the classes of the pixels of test are {now} now, road, car in the baseline"
         with pytest.raises(ResultError, match=told):
             check_comparable(current, baseline, GateSettings())
-        with pytest.raises(ResultError, match=told):
-            check_sets_comparable(current.sets, baseline, GateSettings())
         check_comparable(current, baseline, GateSettings.of(allow=["data:test"]))
         assert pairing(current, baseline).points == ("test",)  # the same images all the same
 

@@ -11,10 +11,9 @@ import made_up
 import numpy as np
 import pytest
 
-from bnuq.config import Options, resolve
 from bnuq.errors import ResultError
 from bnuq.gate import GateSettings
-from bnuq.gate.compatibility import check_comparable, check_request_comparable
+from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 
@@ -128,32 +127,3 @@ def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> No
         "mcbn",
         "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment) differs",
     )
-
-
-def test_the_request_that_made_a_result_with_a_noise_model_is_comparable_with_it(evaluated: Evaluated) -> None:
-    baseline = evaluated("noise-models", methods=("mcbn-chi2",))
-    assert list(baseline.methods) == ["deterministic", "mcbn", "mcbn-chi2"] and baseline.path is not None
-
-    def asked(**options: Any) -> Any:
-        return resolve("run.toml", Options(**({"samples": 16} | options)), folder=baseline.path.parent)
-
-    check_request_comparable(asked(methods=("mcbn-chi2",)), baseline, GateSettings())
-    with pytest.raises(ResultError, match="sampling: counts is nominal now, measured in the baseline"):
-        check_request_comparable(asked(methods=("mcbn-chi2",), **NOMINAL), baseline, GateSettings())
-    alone = replace(asked(methods=("mcbn-chi2",), **MEASURED), train=None)
-    for run, method in (
-        (alone, "mcbn"),
-        (asked(methods=("mcdo",)), "mcbn"),
-        (asked(methods=("mcbn",)), "mcbn-chi2"),
-        (asked(), "mcbn-chi2"),  # no noise model comes unasked
-    ):
-        with pytest.raises(ResultError, match=f"missing: the method {method}: in the baseline"):
-            check_request_comparable(run, baseline, GateSettings())
-
-
-def test_mini_batches_of_a_method_that_is_not_asked_for_do_not_matter(evaluated: Evaluated) -> None:
-    baseline = evaluated("seed")
-    assert baseline.path is not None
-    options = Options(samples=16, methods=("mcdo",), replacement=True)
-    run = resolve("run.toml", options, folder=baseline.path.parent)
-    check_request_comparable(run, baseline, GateSettings.of(allow=["missing:mcbn", "missing:mcbn+mcdo"]))

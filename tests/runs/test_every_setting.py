@@ -56,7 +56,6 @@ CASES = {
     sampling.covariance = "channel"; sampling.methods = ["mcbn-empirical"]
     sampling.noise_model_draws = 12; sampling.methods = ["mcbn-gaussian"]
     sampling.laplace = "diag"; sampling.methods = ["laplace"] | sampling.samples = 12
-    sampling.predictions = "samples.npz"; sampling.methods = ["predictions"]
     sampling.mc_error = 0.3; sampling.samples = "auto"; data.ood = []
     sampling.max_samples = 20; sampling.samples = "auto"; data.ood = []
     scoring.recalibration = ["vector"]; data.validation = "validation.npz"

@@ -148,7 +148,9 @@ WRONG = {
     '[sampling]\nmethods = ["mcbm"]': 'sampling.methods[0] is "mcbm"; expected one of deterministic, mcbn, mcdo, '
     "mcbn+mcdo, learned, mcbn+learned, mcdo+learned, mcbn+mcdo+learned, "
     "mcbn-chi2, mcbn-gaussian, mcbn-empirical, tta, mcbn+tta, laplace, deterministic+own, "
-    "ensemble, predictions.",
+    "ensemble.",
+    '[sampling]\npredictions = "p.npz"': "sampling.predictions is not known. It is gone: score the file with "
+    "bnuq score, and compare the two with bnuq report.",
     "[sampling]\nlayers = 3": "sampling.layers is 3; expected a text or a list.",
     "[data]\nnormalize = { mean = [1], st = [1] }": "data.normalize.st is not known. Did you mean std?",
     "[data]\nnormalize = { mean = [1] }": "data.normalize.std is missing; it has no default.",

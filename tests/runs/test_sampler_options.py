@@ -17,7 +17,7 @@ from report_text import rendered
 from bnuq.config import Options, resolve, resolve_again, resolve_sweep
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
 from bnuq.gate import GateSettings
-from bnuq.gate.compatibility import check_comparable, check_request_comparable
+from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -169,13 +169,6 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     drawn = comparison.compared({"a": current, "b": baseline})
     (row,) = [row for row in drawn if row.what == "mini-batches"]
     assert dict(row.values) == {"a": WORDS[name], "b": "random points, biased variance"} and row.differs
-
-
-def test_a_request_for_other_mini_batches_than_the_baselines_is_refused_before_it_runs(results, folder):
-    asked = resolve("run.toml", Options(samples=T, replacement=True), folder=folder)
-    with pytest.raises(ResultError, match="sampling: replacement is true now, false in the baseline"):
-        check_request_comparable(asked, results["usual"], GateSettings())
-    check_request_comparable(asked, results["replacement"], GateSettings())
 
 
 def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_path, results):

@@ -285,15 +285,6 @@ def test_what_a_segmentation_has_not_is_refused(cli: Call, options: tuple[str, .
     assert message in refused(cli, "evaluate", "run.toml", "--out", "refused.h5", *options)
 
 
-def test_samples_made_elsewhere_are_refused(cli: Call, folder: Path) -> None:
-    other = np.full((2, small_segmentation.OTHER, 3), 1 / 3)
-    np.savez(
-        folder / "samples.npz", test=np.full((2, small_segmentation.TEST, 3), 1 / 3), strange=other, anomalies=other
-    )
-    message = refused(cli, "evaluate", "run.toml", "--out", "refused.h5", "--predictions", "samples.npz", "-T", "2")
-    assert "--predictions" in message
-
-
 def test_bad_masks_are_named_by_file(cli: Call, folder: Path) -> None:
     bad = folder / "bad"
     masks = [np.asarray(Image.open(file)) for file in sorted((folder / "masks").iterdir())]

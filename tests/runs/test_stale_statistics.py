@@ -22,8 +22,7 @@ from bnuq.config import Options, resolve, resolve_again, resolve_all
 from bnuq.config.repeating import other_command
 from bnuq.evaluation import draws
 from bnuq.findings import Finding
-from bnuq.gate import GateSettings, check
-from bnuq.gate.compatibility import check_request_comparable
+from bnuq.gate import check
 from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -204,7 +203,6 @@ def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result,
     gone = check(sound, stale)
     assert POPULATION not in {comparison.method for comparison in gone.comparisons}
     assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
-    check_request_comparable(resolve("run.toml", Options(samples=16), folder=folder), stale, GateSettings())
 
 
 @pytest.mark.nightly  # as classes are

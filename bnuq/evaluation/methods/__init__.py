@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bnuq.evaluation.methods.augmented import AugmentationSampler
-from bnuq.evaluation.methods.imported import ImportedSampler
 from bnuq.evaluation.methods.last_layer import LastLayerSampler
 from bnuq.evaluation.methods.layers import LayerSampler
 from bnuq.evaluation.methods.networks import EnsembleSampler, NetworkSampler
@@ -16,7 +15,6 @@ from bnuq.methods import Method, Source
 __all__ = ["Fit", "MethodSampler", "Network", "SamplerInputs", "sampler_of"]
 
 _FAMILIES: Mapping[Source, type[MethodSampler]] = {  # by a source that their samples have; else it is one of layers
-    "file": ImportedSampler,
     "networks": EnsembleSampler,
     "weights": LastLayerSampler,
     "augmentation": AugmentationSampler,

@@ -78,7 +78,3 @@ class MethodSampler(ABC):
     def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
         """What is fitted to the reference before any draw, in units of the executor, and notes on it."""
         return None, ()
-
-    def scored(self, subject: Subject) -> Subject:
-        """The subject with the sets that have samples, and the scorer of these."""
-        return subject

@@ -53,7 +53,7 @@ def into_evaluation_mode(model: nn.Module) -> nn.Module:
     with user_code(
         "the network cannot be put into evaluation mode:",
         advice="Programs of torch.export have no evaluation mode: use the module that was exported, or save the "
-        "program (torch.export.save) and name the file, whose graph is then run in both modes.",
+        "program (torch.export.save) and name the file, with --trust-pickle.",
         error=ModelError,
     ):
         return model.eval()

@@ -259,12 +259,6 @@ INPUTS: Catalogue = {
             "architecture was used. --arch names another."
         )
     ),
-    "export-static": Entry(
-        "it was exported for batches of exactly {points}; its operations were tested to give the same for any number."
-    ),
-    "export-decomposed": Entry(
-        "it was decomposed (run_decompositions), which removes dropout: only its BatchNorms can be sampled."
-    ),
     "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
     "weights-converted": Entry("{stored} weights were converted to {used}."),
     "no-batch-counters": Entry(

@@ -1028,7 +1028,7 @@ class GivenOptions(RecordedOptions, frozen=True):
     download: Annotated[
         bool, setting("Download known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
     ] = False
-    trust_pickle: Annotated[bool, setting("Run the code inside a pickled checkpoint.", "Safety")] = False
+    trust_pickle: Annotated[bool, setting("Run the code inside a pickled network or a .pt2.", "Safety")] = False
     trust_code: Annotated[
         bool, setting("Run code that is named only in a file that bnuq found, and remember the permission.", "Safety")
     ] = False

@@ -35,10 +35,6 @@ class Archive:
             return "exported program"
         return "TorchScript" if is_torchscript(self.sizes, self.root) else "checkpoint"
 
-    def members(self) -> dict[str, bytes]:
-        """The bytes of every member."""
-        return {name: self.content.read(name) for name in self.sizes}
-
     def survey(self) -> PickleSurvey:
         """What the pickle of a checkpoint requests; ModelError for storages that are shorter than it says."""
         survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))

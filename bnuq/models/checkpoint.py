@@ -8,7 +8,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
-from bnuq.models.archives import Archive, opened
+from bnuq.models.archives import opened
 from bnuq.models.containers import as_model_error
 from bnuq.models.entries import Plain, entries_of, leads_to_weights, plain_values, unused_averages, weights_in
 from bnuq.models.exported import read_exported
@@ -29,8 +28,8 @@ from bnuq.models.kinds import INDEX, kind_of_weights
 from bnuq.models.listing import EXPECTED, check_name, listed
 from bnuq.models.prefixes import without_prefixes
 from bnuq.models.shards import StoredWeights, read_safetensors_files
-from bnuq.models.torchscript import read_torchscript
-from bnuq.models.unpickling import survey_of_legacy, survey_of_zip, unpickled, unpickled_tensors
+from bnuq.models.torchscript import weights_of_script
+from bnuq.models.unpickling import survey_of_legacy, survey_of_zip, unpickled
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
 Form = Literal[
@@ -108,15 +107,19 @@ def read_checkpoint(
             checkpoint = Checkpoint(path, sha256, "safetensors", state, None, metadata=metadata)
             return _checked(checkpoint, size=size, only_finite=only_finite)
         archive = opened(path, data) if kind == "zip" else None
-        if archive is not None and archive.form != "checkpoint":
-            checkpoint = _program(archive, sha256, entry, trust_pickle=trust_pickle)
-            assert checkpoint.module is not None
-            check_values(path, checkpoint.module.state_dict(), size=size, only_finite=only_finite)
-            return checkpoint
-        survey = survey_of_zip(archive) if archive is not None else survey_of_legacy(path, data)
-        holds = unpickled(path, data, survey, trust_pickle=trust_pickle)
+        if archive is not None and archive.form == "exported program":
+            if entry is not None:
+                raise ModelError(f"{path}: is an exported program, which has no entries; leave out --entry {entry}.")
+            module = read_exported(archive, data, trust=trust_pickle)
+            check_values(path, module.state_dict(), size=size, only_finite=only_finite)
+            return Checkpoint(path, sha256, archive.form, None, module)
+        if archive is not None and archive.form == "TorchScript":
+            holds, form = weights_of_script(archive), archive.form
+        else:
+            form = "state dict (zip)" if archive is not None else "state dict (legacy pickle)"
+            survey = survey_of_zip(archive) if archive is not None else survey_of_legacy(path, data)
+            holds = unpickled(path, data, survey, trust_pickle=trust_pickle)
         del data
-    form: Form = "state dict (zip)" if kind == "zip" else "state dict (legacy pickle)"
     key, weights = weights_in(path, holds, entry)
     entries = tuple(str(key) for key, value in entries_of(holds) if leads_to_weights(value))
     unused = () if entry else tuple(unused_averages(holds, key))
@@ -203,19 +206,6 @@ def _index_in(folder: Path) -> str:
             f"{EXPECTED}. Name the file inside it."
         )
     return indices[0]
-
-
-def _program(archive: Archive, sha256: str, entry: str | None, *, trust_pickle: bool) -> Checkpoint:
-    """The network of a TorchScript archive or an exported program."""
-    path, form = archive.path, archive.form
-    assert form != "checkpoint"
-    if entry is not None:
-        raise ModelError(f"{path}: holds a network ({form}), which has no entries; leave out --entry {entry}.")
-    if form == "TorchScript":
-        return Checkpoint(path, sha256, form, None, read_torchscript(archive, trust=trust_pickle))
-
-    module, findings = read_exported(archive, partial(unpickled_tensors, path))
-    return Checkpoint(path, sha256, form, None, module, findings=findings)
 
 
 def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpoint:

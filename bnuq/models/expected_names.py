@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from torch import Tensor, nn
+
 from bnuq.findings import note
 from bnuq.models.checkpoint import Checkpoint
 from bnuq.models.entries import AVERAGES
@@ -47,3 +49,17 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
             findings = (*best.findings, left_out)
             return replace(best, state=inside, stripped=(*best.stripped, prefix), findings=findings)
     return best
+
+
+def without_attributes(module: nn.Module, checkpoint: Checkpoint) -> Checkpoint:
+    """`checkpoint` without the tensors that are in the network but not in its state dict, such as tables that it makes
+    itself: TorchScript stores these too."""
+    assert checkpoint.state is not None
+    layers = {f"{path}.".lstrip("."): layer for path, layer in module.named_modules(remove_duplicate=False)}
+    made = {
+        f"{path}{name}"
+        for path, layer in layers.items()
+        for name, value in (*vars(layer).items(), *layer._buffers.items())
+        if isinstance(value, Tensor)
+    } - module.state_dict().keys()
+    return replace(checkpoint, state=renamed({n: v for n, v in checkpoint.state.items() if n not in made}, str))

@@ -22,7 +22,7 @@ from bnuq.forms import check_form, into_evaluation_mode, strided_parts
 from bnuq.frozen import frozen
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.expected_names import fitted
+from bnuq.models.expected_names import fitted, without_attributes
 from bnuq.models.filling import dtypes, fill, finish_lazy, weight_names, wrong_shapes
 from bnuq.models.recognition import recognised
 from bnuq.models.suggestions import ask_for_architecture
@@ -112,6 +112,8 @@ def load_model(
         checkpoint = fitted(checkpoint, weight_names(module))
         if arch.startswith(f"{TRANSFORMERS}:") and checkpoint.state and weight_names(module) - checkpoint.state.keys():
             checkpoint = replace(checkpoint, state={**renamed_by_transformers(module, checkpoint.state)})
+        if checkpoint.form == "TorchScript":
+            checkpoint = without_attributes(module, checkpoint)
         findings += [*named, *fill(module, checkpoint, arch)]
         _check_numbers(module, checkpoint.path)
     findings = [*_how_read(checkpoint), *findings]

@@ -15,8 +15,11 @@ def described(checkpoint: Checkpoint) -> str:
     names = list(state)
     weights = [value for value in state.values() if value.ndim >= 2]
     outputs = f", probably {weights[-1].shape[0]} outputs" if weights else ""
+    kind = "holds weights without the network they belong to"
+    if checkpoint.form == "TorchScript":
+        kind = "is TorchScript, of which only the weights are read"
     return (
-        f"holds weights without the network they belong to: {len(names)} tensors, "
+        f"{kind}: {len(names)} tensors, "
         f"{names[0]} {shape(state[names[0]])} to {names[-1]} {shape(state[names[-1]])}{outputs}{_alike(checkpoint)}"
     )
 

@@ -1,122 +1,72 @@
-"""TorchScript archives: loaded only if all that they name are computations.
-
-torch reads them without Python's pickle, but what they hold is a program, parts of which run while it is loaded. So its
-text is inspected first: it may use torch's own operations, but none that touch files, the terminal or other libraries.
-"""
+"""The weights of TorchScript archives. Their programs are not run: the architecture is named, as of any weights."""
 
 from __future__ import annotations
 
 import io
 import re
-import warnings
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-from torch import nn
+import torch.jit._pickle as stored  # what the attributes of scripts are made of: each returns what it is given
+from torch import Tensor
 
 from bnuq.errors import ModelError, UntrustedCodeError
-from bnuq.models.archives import Archive, check_storages
-from bnuq.models.pickles import survey_pickle
+from bnuq.models.archives import Archive
+from bnuq.models.listing import LONGEST_NAME, listed
+from bnuq.models.weight_checks import ASK_FOR_ORIGINAL
 
-_FILES = re.compile(r"(?<!\w)(?:save|from_file)(?!\w)")
-_TERMINAL = re.compile(r"(?<![\w.])print(?=\s*\()|ops\.prim\.Print")
-_TEXT = re.compile(r'"[^"\n]*"')
-_LIBRARY = re.compile(r"(?<![\w.])ops(?!\.(?:aten|prim|torchvision|quantized)\.)[\s.\w]{0,40}")
-_OBJECTS = re.compile(r"torch\.classes\.(?!quantized\.)[\w.]{0,40}")
-_QUANTIZED = re.compile(r"ops\.quantized\.|torch\.classes\.quantized\.")
-_ARGUMENTS = r"\((?:[^()\n]|\([^()\n]*\))*"
-_IN_TRAINING_MODE = re.compile(  # as a trace has it: a script asks the module for its mode
-    rf"torch\.\w*dropout_?{_ARGUMENTS}, (?!0\.?,)[\d.e-]+, True\)"
-    rf"|torch\.batch_norm{_ARGUMENTS}, (?!None, )\w+, \w+, True, [\d.e-]+, [\d.e-]+, \w+\)"
-)
-_KEPT = re.compile(r"code/.*\.py|(?:data|constants|tensors)/\d+|data\.pkl|constants\.pkl|(?:\.data/)?version|byteorder")
-_OPERATOR = re.compile(r"[-+*/%@|&^~<>=]|\b(?:not|and|or|if|elif)\b")
-_DEEPEST = 200  # brackets within each other, and levels of indentation
-_LONGEST = 2000  # operators in a statement: torch's parser recurses, and a crash has no message
+_OWN = re.compile(r"__torch__\.[\w.]+|torch\.jit\._pickle\.\w+")
+_WEIGHTS = re.compile(r"[^/]+/(data/\d+|data\.pkl|(\.data/)?version|byteorder)")
+_MOST_PARTS = 10**5  # layers: a few hundred bytes could name one of them 2**200 times
 
 
-def read_torchscript(archive: Archive, *, trust: bool) -> nn.Module:
-    """The scripted or traced network in an archive, on the CPU.
+class _Part:
+    """Stands for a module of the script: its attributes, by name."""
 
-    What is loaded is another archive, made of the members that were looked at. Raises ModelError for a quantized
-    network, for one that was traced in training mode and for a damaged archive, UntrustedCodeError for one that names
-    more than computations, unless `trust`.
+    attributes: Mapping[str, Any] = {}
+
+    def __setstate__(self, state: object) -> None:
+        self.attributes = state if isinstance(state, dict) else {}
+
+
+def weights_of_script(archive: Archive) -> dict[str, Tensor]:
+    """The tensors of a scripted or traced network by their names in its state dict, and those that are attributes.
+
+    Nothing of the archive but the pickle of its weights is read, and nothing in it is run. Raises UntrustedCodeError
+    for a pickle that names other code, ModelError for a quantized or frozen network.
     """
-    path, root = archive.path, archive.root
-    members = {name: data for name, data in archive.members().items() if _KEPT.fullmatch(name.removeprefix(f"{root}/"))}
-    texts = {name: data.decode() for name, data in members.items() if name.endswith(".py")}
-    for name, text in texts.items():
-        if _QUANTIZED.search(text):
-            raise ModelError(
-                f"{path}: is a quantized network: its layers compute with whole numbers, and BatchNorm is folded into "
-                "them. Give the network from before the conversion."
-            )
-        if _IN_TRAINING_MODE.search(text):
-            raise ModelError(
-                f"{path}: was traced in training mode: its BatchNorms take the statistics of every batch, and its "
-                "dropouts draw, in evaluation mode too. Trace the network after .eval()."
-            )
-        if too_deep(text):
-            raise ModelError(f"{path}: {name} nests too deep for torch's parser; it is damaged or hostile.")
-    named = sorted({*_named_by_code(texts.values()), *_named_by_pickles(path, members, root)})
-    if named and not trust:
+    path, survey = archive.path, archive.survey()
+    own = [name for name in survey.code if _OWN.fullmatch(name)]
+    if any("quantized." in name for name in own):
+        raise ModelError(f"{path}: is a quantized network, as TorchScript. {ASK_FOR_ORIGINAL}")
+    if other := [name for name in survey.code if name not in own]:
         raise UntrustedCodeError(
-            f"{path}: is TorchScript that names more than computations: {', '.join(named[:5])}. Nothing was run. If "
-            "you trust whoever made the file, add --trust-pickle (in Python: trust_pickle=True)."
+            f"{path}: is TorchScript whose weights name {listed(other, order=False)}, which weights do not need. "
+            "Nothing was run. Give the state dict of the network instead, with --arch FILE.py:function."
         )
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as copy:
-        for name, data in members.items():
-            copy.writestr(name, data)
+    with zipfile.ZipFile(buffer, "w") as copy:  # without its code: torch would take it for a program
+        for name in filter(_WEIGHTS.fullmatch, archive.sizes):
+            copy.writestr(name, archive.content.read(name))
     buffer.seek(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that torch.jit is deprecated
-        return torch.jit.load(buffer, map_location="cpu")
-
-
-def _named_by_code(texts: Collection[str]) -> Iterator[str]:
-    for text in texts:
-        for pattern in (_FILES, _TERMINAL, _LIBRARY, _OBJECTS):
-            yield from (" ".join(match.split()) for match in pattern.findall(text))
-        if "getattr" in text and _hides_names(text):
-            yield "getattr of a name that is not written out"
-
-
-def _hides_names(text: str) -> bool:
-    """Whether a text in the code may be another than it looks: with escapes, or in several pieces."""
-    rest = _TEXT.sub("\0", text)
-    return "\\" in text or any(quote in rest for quote in "\"'") or re.search(r"\0\s*\0", rest) is not None
-
-
-def _named_by_pickles(path: Path, members: Mapping[str, bytes], root: str) -> Iterator[str]:
-    """What the pickles of attributes and constants name beyond tensors and the classes of the archive's own code."""
-    for name in ("data", "constants"):
-        survey = survey_pickle(members[f"{root}/{name}.pkl"])
-        check_storages(path, survey, {key: len(members.get(f"{root}/{name}/{key}", b"")) for key in survey.storages})
-        yield from (code for code in survey.code if not re.fullmatch(_OWN, code))
-
-
-_OWN = r"__torch__\.(?!torch\.classes\.)[\w.]+|torch\.jit\._pickle\.\w+"
-
-
-def too_deep(text: str) -> bool:
-    """Whether brackets, blocks or operators nest deeper than torch's parser could follow without a crash."""
-    depth = operators = 0
-    if "\\\n" in text or text.count("elif") > _LONGEST:
-        return True
-    for line in text.splitlines():
-        indented = len(line) - len(line.lstrip())
-        if depth == 0:
-            operators = 0
-        operators += sum(1 for _ in _OPERATOR.finditer(line))
-        opened = 0
-        for bracket in re.findall(r"[()\[\]{}]", line):
-            opened += 1 if bracket in "([{" else -1
-            if depth + opened > _DEEPEST:
-                return True
-        depth = max(0, depth + opened)
-        if operators > _LONGEST or (depth == 0 and indented > 2 * _DEEPEST):
-            return True
-    return False
+    functions = [value for name, value in vars(stored).items() if f"torch.jit._pickle.{name}" in own]
+    with torch.serialization.safe_globals([*((_Part, name) for name in own if name.startswith("__")), *functions]):
+        network = torch.load(buffer, map_location="cpu", weights_only=True)
+    tensors: dict[str, Tensor] = {}
+    pending, count = [("", network)], 0
+    while pending:  # in the order of a state dict
+        prefix, part = pending.pop()
+        tensors |= {f"{prefix}{name}": value for name, value in part.attributes.items() if isinstance(value, Tensor)}
+        inner = [(f"{prefix}{name}.", value) for name, value in part.attributes.items() if isinstance(value, _Part)]
+        pending += reversed(inner)
+        count += 1
+        if count > _MOST_PARTS or len(prefix) > LONGEST_NAME:
+            raise ModelError(f"{path}: is TorchScript of layers in each other without end: it is forged.")
+    if not tensors:
+        raise ModelError(
+            f"{path}: is TorchScript without weights: torch.jit.freeze makes them constants and folds BatchNorms into "
+            "other layers. Give the network from before freezing, with --arch FILE.py:function."
+        )
+    return tensors

@@ -17,14 +17,9 @@ import numpy as np
 import torch
 
 from bnuq.errors import ModelError, UntrustedCodeError
-from bnuq.models.archives import Archive, opened
+from bnuq.models.archives import Archive
 from bnuq.models.listing import EXPECTED, listed
 from bnuq.models.pickles import PickleSurvey, survey_legacy
-
-
-def unpickled_tensors(path: Path, data: bytes) -> Any:
-    """What `torch.save` wrote, unpickled as tensors alone."""
-    return unpickled(path, data, survey_of_zip(opened(path, data)), trust_pickle=False)
 
 
 def survey_of_zip(archive: Archive) -> PickleSurvey:

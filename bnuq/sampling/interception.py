@@ -235,7 +235,8 @@ def differentiates(model: nn.Module) -> bool:
 
 def copied(model: nn.Module) -> nn.Module:
     """A deep copy of `model`, of which is known what is known of `model`."""
-    with torch.inference_mode(False):  # whose tensors autograd does not refuse
+    with torch.inference_mode(False), warnings.catch_warnings():  # False: autograd refuses tensors of inference mode
+        warnings.simplefilter("ignore", FutureWarning)  # of torch about the forms that an exported program holds
         twin = copy.deepcopy(model)
     if differentiates(model):
         _DIFFERENTIATING.update((twin, *twin.modules()))

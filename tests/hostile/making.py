@@ -126,14 +126,14 @@ def _(folder: Path) -> list[str]:
     return of_checkpoint(written(folder / "m.pt", pickle.dumps(Evil())), "--trust-pickle")
 
 
-@case("checkpoint: exported program with code")
-def _(folder: Path) -> list[str]:
-    inner = io.BytesIO()
-    torch.save(Evil(), inner)
-    with zipfile.ZipFile(folder / "m.pt2", "w") as archive:
-        archive.writestr("e/archive_format", b"pt2")
-        archive.writestr("e/data/sample_inputs/model.pt", inner.getvalue())
-    return of_checkpoint(folder / "m.pt2")
+for _form, _member in {"exported program": "archive_format", "TorchScript": "constants.pkl"}.items():
+
+    @case(f"checkpoint: {_form} with code")
+    def _(folder: Path, member: str = _member) -> list[str]:
+        with zipfile.ZipFile(folder / "m.pt2", "w") as archive:
+            archive.writestr("e/data.pkl", pickle.dumps(Evil()))
+            archive.writestr(f"e/{member}", pickle.dumps(Evil()))
+        return of_checkpoint(folder / "m.pt2")
 
 
 for _form in ("zip", "legacy", "safetensors"):

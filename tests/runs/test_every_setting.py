@@ -149,8 +149,6 @@ def write_classes(folder: Path) -> None:
     x = np.random.default_rng(1).normal(0.5, 0.3, (64, 1, 6, 6)).astype(np.float32)
     y = model(torch.from_numpy(x)).argmax(1).numpy()
     np.savez(folder / "validation.npz", x=x, y=y, laboratory=np.arange(64) % 4)
-    p = np.random.default_rng(1).dirichlet(np.ones(small_run.CLASSES), (4, small_run.TEST))
-    np.savez(folder / "samples.npz", test=p, other=p[:, : small_run.OTHER])
     ends = "\n\ndef ends() -> nn.Module:\n    return nn.Sequential(*net(), nn.Softmax(1))\n"
     (folder / "smooth.py").write_text(small_run.NET.replace("nn.ReLU", "nn.GELU") + ends)
     small_pictures.write_data(folder / "root")

@@ -69,7 +69,7 @@ def propagated(layer: Any, moments: Moments, positions: tuple[int, ...] = ()) ->
         return Moments(mean if layer.bias is None else mean + layer.bias, variance)
     if isinstance(layer, _BATCH_NORM) and layer.affine:
         return Moments(layer.bias, layer.weight**2)
-    if isinstance(layer, nn.ReLU | nn.LeakyReLU):
+    if isinstance(layer, (nn.ReLU, nn.LeakyReLU)):
         return relu_moments(moments, _slope(layer))
     if isinstance(layer, _AVERAGE):
         return Moments(moments.mean, moments.variance / _window(layer))
@@ -113,7 +113,7 @@ def _maxima_first(layers: list[nn.Module]) -> list[nn.Module]:
     """The same function with each ReLU after the maximum that follows it: of rectified numbers no moments are known."""
     for i in range(len(layers) - 1):
         layer, following = layers[i : i + 2]
-        if isinstance(layer, nn.ReLU | nn.LeakyReLU) and isinstance(following, _MAXIMUM) and _slope(layer) >= 0:
+        if isinstance(layer, (nn.ReLU, nn.LeakyReLU)) and isinstance(following, _MAXIMUM) and _slope(layer) >= 0:
             layers[i : i + 2] = [following, layer]
     return layers
 

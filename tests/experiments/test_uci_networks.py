@@ -182,7 +182,8 @@ def test_masks_are_independent_bernoulli_numbers(rate: float) -> None:
     share, error = zero.double().mean().item(), math.sqrt(rate * (1 - rate) / zero.numel())
     assert abs(share - rate) < 5 * error
     beside = (zero[:, 1:] & zero[:, :-1]).double().mean().item()  # neighbours, which the gaps could tie together
-    assert abs(beside - rate**2) < 5 * math.sqrt(rate**2 / zero.numel()) + 1e-9
+    few = 10 / zero.numel()  # so many pairs more happen by chance where hardly one is expected
+    assert abs(beside - rate**2) < 5 * math.sqrt(rate**2 / zero.numel()) + few
     early, late = zero[:, :1000].double().mean().item(), zero[:, -1000:].double().mean().item()
     assert max(abs(early - rate), abs(late - rate)) < 5 * math.sqrt(rate / 10_000)
 

@@ -10,10 +10,12 @@ from bnuq import devices
 from bnuq.errors import SamplingError, has_no_kernel, is_device_failure, is_out_of_memory
 from bnuq.sampling.interception import forward
 
+AcceleratorError = getattr(torch, "AcceleratorError", RuntimeError)  # since torch 2.8
+
 EXHAUSTED = [
     MemoryError(),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-    torch.AcceleratorError("CUDA error: out of memory"),
+    AcceleratorError("CUDA error: out of memory"),
     RuntimeError("CUDA driver error: out of memory"),
     RuntimeError("[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"),
     RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"),
@@ -26,7 +28,7 @@ WITHOUT_ENGINE = [
     RuntimeError("FIND was unable to find an engine to execute this computation after trying 12 plans."),
 ]
 FAILED = [
-    torch.AcceleratorError("CUDA error: no kernel image is available for execution on the device"),
+    AcceleratorError("CUDA error: no kernel image is available for execution on the device"),
     RuntimeError("CUDA error: device-side assert triggered\nCompile with `TORCH_USE_CUDA_DSA`"),
     RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
 ]

@@ -72,16 +72,7 @@ class Trend:
 def trend(results: Iterable[Result], metric: str | None = None) -> Trend:
     """The trend of results in any order. RequestError for fewer than three that can be compared with the last, and for
     a metric that they do not have."""
-    *others, last = in_order(results)
-    others = [under_one_name(last, other) for other in others]
-    allow = GateSettings(allow=("missing:*",))
-    later = [(other, [*others[row + 1 :], last]) for row, other in enumerate(others)]
-    reasons = [(other, copy_of(other, after) or why_not(last, other, allow)) for other, after in later]
-    kept = (*(other for other, reason in reasons if reason is None), last)
-    left_out = tuple((_name(other), reason) for other, reason in reasons if reason is not None)
-    if len(kept) < _FEWEST:
-        why = "".join(f"\n  - {name}: {reason}" for name, reason in left_out)
-        raise RequestError(f"a trend needs three results that can be compared; there are {len(kept)}.{why}")
+    kept, left_out = _comparable(results)
     tables = [estimates_of(result) for result in kept]
     chosen = [address for address, row in tables[-1].items() if _is_shown(row, metric)]
     chosen = [address for address in chosen if all(address in table for table in tables)]
@@ -101,6 +92,22 @@ def trend(results: Iterable[Result], metric: str | None = None) -> Trend:
         ]
         lines.append(TrendLine(rows, (0.0, *since_first), line_through((rows[-1], *rows[:-1]), errors)))
     return Trend(kept, left_out, tuple(lines))
+
+
+def _comparable(results: Iterable[Result]) -> tuple[tuple[Result, ...], tuple[tuple[str, str], ...]]:
+    """The results in the order of time that can be compared with the last, and why others cannot. RequestError for
+    fewer than three."""
+    *others, last = in_order(results)
+    others = [under_one_name(last, other) for other in others]
+    allow = GateSettings(allow=("missing:*",))
+    later = [(other, [*others[row + 1 :], last]) for row, other in enumerate(others)]
+    reasons = [(other, copy_of(other, after) or why_not(last, other, allow)) for other, after in later]
+    kept = (*(other for other, reason in reasons if reason is None), last)
+    left_out = tuple((_name(other), reason) for other, reason in reasons if reason is not None)
+    if len(kept) < _FEWEST:
+        why = "".join(f"\n  - {name}: {reason}" for name, reason in left_out)
+        raise RequestError(f"a trend needs three results that can be compared; there are {len(kept)}.{why}")
+    return kept, left_out
 
 
 def _is_shown(row: Row, metric: str | None) -> bool:

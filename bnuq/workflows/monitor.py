@@ -21,7 +21,7 @@ from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import as_taken, network_of
-from bnuq.evaluation.task import task_of
+from bnuq.evaluation.task import Task, task_named, task_of
 from bnuq.files.content import exists
 from bnuq.files.folders import expanded
 from bnuq.files.writing import alone, within
@@ -37,7 +37,6 @@ from bnuq.records.monitor import Baseline, Monitored, Stream, WatchedBlock, read
 from bnuq.sampling.digests import fingerprint, is_of
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.tasks import Task, task_named
 from bnuq.workflows.requests import check_monitor
 
 GROWTH = 4  # times the points of a baseline that a stream keeps

@@ -167,8 +167,8 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     assert pairing(current, baseline).draws == ()
     assert pairing(current, current).draws == ("mcbn",)
     drawn = comparison.compared({"a": current, "b": baseline})
-    (row,) = [row for row in drawn if row.what == "mini-batches"]
-    assert dict(row.values) == {"a": WORDS[name], "b": "random points, biased variance"} and row.differs
+    (row,) = [row for row in drawn if row.what == f"sampling.{key}"]
+    assert dict(row.values)["a"] == said and row.differs
 
 
 def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_path, results):

@@ -16,8 +16,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scoringrules
-import small_regression
-import small_run
 from scipy.stats import norm
 from sklearn import metrics as sklearn_metrics
 from sklearn.datasets import load_digits
@@ -178,38 +176,6 @@ def test_quantiles_are_compared_at_the_same_levels_alone() -> None:
         assert "quantiles at other levels" in refusal({"first": first, "other": other}, y)
     assert "levels that rise from 0 to 1" in refusal({"model": first | {"levels": levels[::-1]}}, y)
     assert "levels that rise from 0 to 1" in refusal({"model": first | {"levels": levels[:2]}}, y)
-
-
-def test_samples_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:
-    """The same file: an array of samples for each set, by its name."""
-    folder = small_run.write(tmp_path / "run").parent
-    sizes = {"test": small_run.TEST, "other": small_run.OTHER}
-    arrays = {name: softmax(RNG.normal(size=(T, n, small_run.CLASSES))) for name, n in sizes.items()}
-    np.savez(folder / "file.npz", **arrays)
-    options = {"predictions": "file.npz", "methods": ("predictions",), "samples": T, "post_hoc": False}
-    options["calibrate"] = "cross"
-    evaluated = small_run.evaluated(folder, out="evaluated.h5", **options)
-    scored = bnuq.score(folder / "file.npz", folder / "test.npz", calibrate="cross")
-    for recalibrated in ("", "+temperature"):
-        ours, theirs = estimates(scored, f"file{recalibrated}"), estimates(evaluated, f"predictions{recalibrated}")
-        assert ours.keys() == theirs.keys() and len(ours) > 20
-        for key, value in ours.items():
-            rounding = 1e-6 if "classwise" in key or " set_" in key else 1e-12  # of probabilities that evaluate keeps
-            assert value == pytest.approx(theirs[key], rel=rounding, abs=1e-12, nan_ok=True), key
-
-
-def test_means_that_evaluate_imports_have_the_same_estimates_here(tmp_path: Path) -> None:
-    folder = small_regression.write(tmp_path / "run").parent
-    y = np.load(folder / "test.npz")["y"].reshape(-1, 1)
-    means = y + RNG.normal(size=(T, *y.shape))
-    np.savez(folder / "file.npz", test=means)
-    options = {"predictions": "file.npz", "methods": ("predictions",), "samples": T, "ood": (), "calibrate": "cross"}
-    evaluated = small_regression.evaluated(folder, out="evaluated.h5", **options)
-    ours = estimates(bnuq.score({"file": means}, y[:, 0], calibrate="cross"), "file")
-    theirs = estimates(evaluated, "predictions")
-    assert ours.keys() == theirs.keys() and len(ours) > 10
-    for key, value in ours.items():
-        assert value == pytest.approx(theirs[key], rel=1e-12, abs=1e-12, nan_ok=True), key
 
 
 # ── forms of files ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -532,13 +498,15 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     assert "--held-out 0.5. Halves" in refusal(LOGITS, LABELS, risk=0.1)
     assert "is empty, of shape (0, 4); expected at least one point" in refusal(LOGITS[:0], LABELS[:0])
     for text, expected in (
-        ("prob_a;prob_b;label\n0,5;0,5;a\n", "'prob_a' has '0,5' in row 0 (counted from 0 without the header): a dec"),
+        ("prob_a;prob_b;label\n0,5;0,5;a\n", "'prob_a' holds text, first '0,5' in row 0"),
         ("prob_a,prob_b,label\nx,0.3,a\n0.5,0.5,b\n", "'prob_a' holds text, first 'x' in row 0"),
-        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' has '0,5' in row 0"),
+        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' holds text, first '0,5' in row 0"),
         ("0.5,0.5,1\n0.5,0.5,0\n", "Its first line names no columns"),
     ):
         (tmp_path / "table.csv").write_text(text)
-        assert expected in (told := refusal(tmp_path / "table.csv")) and ("with a point" in told) == (";" in text)
+        assert expected in (told := refusal(tmp_path / "table.csv")) and ("with a decimal point" in told) == (
+            ";" in text
+        )
 
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from bnuq.sampling.moments import merged, moments
 from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
+from bnuq.tasks import REGRESSION
 
 EVERY = pytest.mark.parametrize("name", ADVERSARIES)
 ROWS = 21
@@ -473,7 +474,9 @@ def test_the_deviation_of_the_mutual_information_is_measured_on_the_compared_poi
 
 def test_of_a_single_output_the_deviation_of_the_variance_is_measured():
     net, x = zoo.settled(lambda: nn.Sequential(deep(), nn.Linear(5, 1)), (8,), torch.float32), zoo.points((8,), 64)
-    engine = Stochastic(net, sites_of(net, x.float()), omega=drawn(net, x.float(), samples=8), arithmetic=BFLOAT16)
+    engine = Stochastic(
+        net, sites_of(net, x.float()), omega=drawn(net, x.float(), samples=8), arithmetic=BFLOAT16, task=REGRESSION
+    )
     engine.passes(x.float())
     assert engine.deviation is not None and engine.deviation.measure == "variance"
     assert 0 < abs(engine.deviation.uncertainty) < 0.05 and 0 < engine.deviation.uncertainty_error < 0.05

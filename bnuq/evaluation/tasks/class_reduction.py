@@ -296,7 +296,7 @@ class ClassReduction:
             return {}
         rows_of_draws = self._sets.rows_of_draws(self._points, classes, self._draws)
         first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
-        precision = xp.float64 if isinstance(p, np.ndarray) else xp.float32  # as given, or as a network makes them
+        precision = xp.float64 if "float64" in str(self._made_in) else xp.float32  # as they were made
         of_draws = xp.astype(p[:, as_block(rows_of_draws[first:last] - self._n, p)], precision)
         return {"probabilities": xp.astype(mean, precision), "probabilities.of_draws": of_draws}
 

@@ -130,6 +130,7 @@ def _hear(event: str, given: tuple[Any, ...]) -> None:
         _heard.append((Path(given[1]).absolute(), None))
 
 
+@pytest.mark.nightly  # 27 commands
 @pytest.mark.skipif(os.name != "posix", reason="links of files")
 def test_a_link_at_a_name_that_commands_write_leads_them_nowhere(small, cli, monkeypatch):
     """What is opened is a new file or no link; a link under a name that the user did not give is replaced itself."""

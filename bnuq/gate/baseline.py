@@ -27,7 +27,7 @@ def accept(current: Path, baseline: Path) -> Path | None:
     if exists(baseline) and sha256_of_file(baseline) != sha256_of_file(current):
         backup = _backup_path(baseline)
         if not exists(backup):
-            _copy(baseline, backup)
+            _copy(baseline, backup, named=False)
     _copy(current, baseline)
     return backup
 
@@ -61,6 +61,6 @@ def _made_at(baseline: Path) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ")
 
 
-def _copy(source: Path, target: Path) -> None:
-    with source.open("rb") as old, replaced(target, like=source) as new:
+def _copy(source: Path, target: Path, *, named: bool = True) -> None:
+    with source.open("rb") as old, replaced(target, named=named, like=source) as new:
         shutil.copyfileobj(old, new)

@@ -25,15 +25,8 @@ NAMES: dict[Role, tuple[str, ...]] = {  # in any case; "." at the beginning and 
     "groups": (GROUP, "groups"),
     "hard": (
         *("prediction", "predictions", "pred", "preds", "predict", "predicted", "y_pred", "ypred", "y_hat", "forecast"),
-        *(
-            "pred_label",
-            "predicted_label",
-            "prediction_label",
-            "label_pred",
-            "pred_class",
-            "predicted_class",
-            "class_pred",
-        ),
+        *("pred_label", "predicted_label", "prediction_label", "label_pred", "pred_class", "predicted_class"),
+        "class_pred",
     ),
     "correct": ("correct", "is_correct", "correctness", "right", "is_right", "hit", "acc"),
     "confidence": (

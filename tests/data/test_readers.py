@@ -628,6 +628,7 @@ def test_the_real_sets_are_read(data_pack):
         ("name, all\tlabel\nLee, A\t1\nRay, B\t0", {"name, all": ["Lee, A", "Ray, B"], "label": ["1", "0"]}),
         ('{"id": 9007199254740993, "p": [1, 2]}\n{"id": 2, "p": [3, 4]}', {"id": ["9007199254740993", "2"]}),
         ('{"id": "a"}\n{"id": 5}', {"id": ["a", "5"]}),
+        ('{"id": null}\n{"id": "a"}', {"id": ["", "a"]}),
     ],
 )
 def test_the_texts_of_a_column_are_what_is_written(tmp_path, text, values):

@@ -311,9 +311,9 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _add(collected: Any, value: Any, keys: tuple[str, ...] | None, shape: tuple[int, ...], where: str) -> None:
     """Add a value of a point; DataError where it is of another kind, or of another shape, than the first."""
     if isinstance(collected, list):
-        are_texts = bool(collected) and isinstance(collected[0], str)
-        if not isinstance(value, _SCALARS) or (isinstance(value, str) and bool(collected) and not are_texts):
-            expected = "a text" if are_texts else "a number"
+        known = next((before for before in collected if before is not None), None)  # null says nothing
+        if not isinstance(value, _SCALARS) or (isinstance(value, str) and isinstance(known, int | float)):
+            expected = "a text" if isinstance(known, str) else "a number"
             raise DataError(f"{where} is {json.dumps(value)[:80]}; expected {expected}, as in the first.")
         collected.append(value)
         return

@@ -21,7 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.packing import Layout
 
 _BLOCK = 64 * 2**20  # bytes looked at in one go
-_SAMPLE = 256  # items of a Dataset
+_SAMPLE = 256  # items of a Dataset, or files
 Targets = Any  # an array or None; or `Masks`, which `Points.masks` gives by their type
 
 
@@ -174,7 +174,7 @@ class Points:
 
     @property
     def sample(self) -> NDArray[np.int64]:
-        """The points of a Dataset that stand for it in a digest where it is `listed`: all of a few, else some of it, at
+        """The points of a Dataset, or files, that stand for all where they are `listed`: all of a few, else some at
         random, always the same."""
         count = len(self)
         if count <= _SAMPLE:
@@ -183,8 +183,12 @@ class Points:
 
     @cached_property
     def identity(self) -> str:
-        """The SHA-256 of all that is known of the points: also their groups, names, classes and numbers."""
+        """The SHA-256 of all that is known of the points: their groups, names, classes and numbers too, and, where they
+        are `listed`, the bytes of a `sample` of the files."""
         digest = hashlib.sha256(self.sha256.encode())
+        if self.listed and isinstance(self.inputs, Decoded) and self.inputs.source.encoded:
+            for content in self.inputs.picked(self.sample).contents():
+                digest.update(content)
         for values in (self.group_names, self.classes, self.names):
             digest.update(json.dumps(None if values is None else list(map(str, values))).encode())
         for numbers in (self.index, np.zeros(0) if self.group is None else self.group):

@@ -10,12 +10,13 @@ import numpy as np
 from bnuq.config import DEFAULT_SAMPLER
 from bnuq.findings import all_of
 from bnuq.gate.records import Pairing
-from bnuq.methods import DETERMINISTIC, Method, method_named
+from bnuq.methods import DETERMINISTIC, METHODS, Method, method_named
 from bnuq.records.evaluation import EvaluatedSet, Result, Scored
+from bnuq.records.identity import of_mini_batches
 
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 _USUAL |= {"query_in_batch": False, "per_query": False}  # of results of earlier versions
-_MINI_BATCH_KEYS = ("variance", "batches", "group", "replacement", "query_in_batch", "per_query")
+_OF_ONE_SOURCE = {key for method in METHODS for key in method.settings}  # of samples, and of no other
 
 
 def pairing(current: Result, baseline: Result) -> Pairing:
@@ -100,8 +101,9 @@ def _differences_of_mini_batches(current: Result, baseline: Result) -> Iterator[
         yield "the mini-batch size"
     if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
         yield "the reference"
-    if _pipeline(current.run) != _pipeline(baseline.run):
-        yield "the training pipeline (resize, crop, interpolation, normalize, channel_order, augment)"
+    now, before = (of_mini_batches(result.run) for result in (current, baseline))
+    if differing := [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]:
+        yield f"the training pipeline ({', '.join(sorted(differing))})"
 
 
 def _differences_of_samplers(method: Method, current: Result, baseline: Result) -> Iterator[str]:
@@ -114,12 +116,6 @@ def _differences_of_samplers(method: Method, current: Result, baseline: Result) 
 
 def _augmentation(run: Mapping[str, Any]) -> Any:
     return run.get("tta", run.get("data", {}).get("augment"))
-
-
-def _pipeline(run: Mapping[str, Any]) -> tuple[Any, ...]:
-    data = run.get("data", {})
-    sizes = tuple(data.get(key) for key in ("resize", "crop", "interpolation"))
-    return *sizes, data.get("normalize"), data.get("channel_order", "rgb"), data.get("augment")
 
 
 def difference_of_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
@@ -160,7 +156,7 @@ def settings_of_draws(method: Method, sampler: Mapping[str, Any]) -> dict[str, A
     if "counts" in keys and sampler["counts"] != "measured":  # the method draws no mini-batch
         keys = ("variance", "replacement", "counts")
     elif method.is_sampled_batchnorm:
-        keys = (*_MINI_BATCH_KEYS, *keys)
+        keys = (*(key for key in (*_USUAL, "group") if key not in _OF_ONE_SOURCE), *keys)
     return {key: sampler[key] for key in keys if key in sampler}
 
 

@@ -120,6 +120,13 @@ def of_inputs(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def of_mini_batches(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the pixels and features of a drawn mini-batch depend on, whichever points are drawn."""
+    settings = settings_of_record(record)
+    augmented = {f"data.{key}": settings[f"data.{key}"] for key in ("augment", "normalize")}
+    return augmented | {name: value for name, value in of_inputs(record).items() if name.startswith("data.")}
+
+
 _NOT_OF_INPUTS = (  # beginnings of addresses: what is drawn, scored, chosen or measured
     "sampling.", "scoring.", "certificate.", "sweep.", "tta", "options.", "model.train_batch_size", "data.train_size",
     "data.target", "data.group", "data.ignore", "data.augment", "data.normalize",

@@ -29,7 +29,7 @@ from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Progress, silent
 from bnuq.records import sweep as sweep_file
-from bnuq.records.identity import settings_of_record
+from bnuq.records.identity import CANNOT_MATTER, in_words, settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
@@ -182,11 +182,12 @@ def _shared_data(run: Run, networks: Sequence[SweptNetwork]) -> RunData | None:
 def _check_alike(networks: Sequence[SweptNetwork]) -> None:
     """Raise RequestError or DataError where the last network cannot be compared with those before it."""
     first, last = networks[0], networks[-1]
-    for subject, value, other in zip(("task", *_SHARED), _shared(first), _shared(last), strict=True):
-        if value != other:
+    shared = _shared(first)
+    for subject, other in _shared(last).items():
+        if other != shared[subject]:
             raise RequestError(
-                f"{last.name}: {subject} is {other}, but {value} in {first.name}; expected the same, as networks are "
-                "compared draw by draw."
+                f"{last.name}: {subject} is {in_words(other)}, but {in_words(shared[subject])} in {first.name}; "
+                "expected the same, as networks are compared draw by draw."
             )
     for name in sorted({*first.sets, *last.sets, "train"}):
         pair = [None if (points := value.points_of(name)) is None else points.identity for value in (first, last)]
@@ -208,19 +209,17 @@ def _check_alike(networks: Sequence[SweptNetwork]) -> None:
             )
 
 
-_SHARED = ("train_size", "samples", "seed", "mutual_information", "scoring")
+_MAY_DIFFER = (*CANNOT_MATTER, "model.", "data.", "options.", "sampling.batch_size")  # the networks' own; points count
 
 
-def _shared(network: SweptNetwork) -> tuple[Any, ...]:
-    run = network.run
-    return (
-        network.plan.task,
-        network.train_size,
-        run.samples,
-        run.seed,
-        run.mutual_information,
-        msgspec.to_builtins(run.scoring),
-    )
+def _shared(network: SweptNetwork) -> dict[str, Any]:
+    """What the networks of a sweep have in common: all settings but these."""
+    settings = {
+        name: value
+        for name, value in settings_of_record(network.run.record()).items()
+        if not name.startswith(_MAY_DIFFER)
+    }
+    return {"task": network.plan.task, "train_size": network.train_size} | settings
 
 
 def _order(point: SweepPoint) -> tuple[bool, int, int]:

@@ -70,8 +70,6 @@ from bnuq.metrics.dense import (
     bin_values as bin_values,
     classwise_ece as classwise_ece,
     classwise_ece_contributions as classwise_ece_contributions,
-    coarse_histogram as coarse_histogram,
-    detection_contributions as detection_contributions,
     detection_influence_of_images as detection_influence_of_images,
     detection_of_histograms as detection_of_histograms,
     ece_contributions as ece_contributions,
@@ -147,7 +145,6 @@ from bnuq.metrics.overlap import (
     iou_contributions as iou_contributions,
     iou_of_counts as iou_of_counts,
     mean_of_present as mean_of_present,
-    overlap_counts as overlap_counts,
     overlap_of_draws as overlap_of_draws,
     pairwise_dice as pairwise_dice,
 )
@@ -172,7 +169,6 @@ from bnuq.metrics.regions import (
     near_boundary as near_boundary,
     map_mean as map_mean,
     map_patch_maximum as map_patch_maximum,
-    map_share_above as map_share_above,
     map_upper_tail as map_upper_tail,
 )
 from bnuq.metrics.registry import (

@@ -90,15 +90,6 @@ def histogram(
     return xp.reshape(xp.astype(counts, xp.int64), (*bins.shape[:-1], size))
 
 
-def coarse_histogram(counts: Integer[Array, "*row bin"]) -> Integer[Array, "*row coarse"]:
-    """The number of pixels in each of 2¹⁰ bins, from a `histogram` of 2¹⁶; no direction.
-
-    Source: definition.
-    """
-    xp = array_namespace(counts)
-    return xp.sum(xp.reshape(counts, (*counts.shape[:-1], COARSE_BINS, -1)), axis=-1)
-
-
 def detection_of_histograms(
     inside: Integer[np.ndarray, "*replicate bin"], outside: Integer[np.ndarray, "*replicate bin"]
 ) -> DetectionScores[np.ndarray]:
@@ -217,24 +208,6 @@ def _fpr95_influence(
     error = standard_error(positive_influence)
     slope = float(np.std(np.interp(np.clip(TPR + error * NORMAL, 0, 1), tpr, fpr))) / error if error > 0 else 0.0
     return -slope * positive_influence, above(negative)
-
-
-def detection_contributions(
-    inside: Integer[np.ndarray, "image bin"],
-    outside: Integer[np.ndarray, "image bin"],
-    *,
-    values: DetectionScores[float],
-) -> DetectionScores[np.ndarray]:
-    """The contributions of images to `values`, the `detection_of_histograms` of all their pixels, each (image,).
-
-    From (coarse) histograms of each image. NaN if there are no pixels of either kind. No direction.
-
-    Source: as `detection_influence_of_images`.
-    """
-    if not (np.any(inside) and np.any(outside)):
-        return DetectionScores(**{name: np.full(len(inside), math.nan) for name in vars(values)})
-    parts = vars(detection_influence_of_images(inside, outside))
-    return DetectionScores(**{name: value + sum(parts[name]) for name, value in vars(values).items()})
 
 
 def selective_of_histograms(

@@ -12,23 +12,6 @@ from bnuq.shapes import Bool, Float, Int64, Integer
 _BLOCK_PIXELS = 2**14  # of which the classes of all draws are compared at a time, in a cache
 
 
-def overlap_counts(
-    truth: Integer[np.ndarray, "*pixel"],
-    predicted: Integer[np.ndarray, "*pixel"],
-    valid: Bool[np.ndarray, "*pixel"],
-    *,
-    classes: int,
-) -> Int64[np.ndarray, "3 class"]:
-    """The number of pixels of each class in the truth, in the prediction and in both, of the valid pixels.
-
-    Additive over images and tiles; no direction.
-
-    Source: definition.
-    """
-    true, called = truth[valid], predicted[valid]
-    return np.stack([np.bincount(of, minlength=classes) for of in (true, called, true[true == called])])
-
-
 def iou_of_counts(
     truth: Integer[np.ndarray, "*any class"],
     predicted: Integer[np.ndarray, "*any class"],

@@ -97,13 +97,3 @@ def _window_sums(values: Float[np.ndarray, "height width"], size: tuple[int, ...
     table = np.pad(np.cumsum(np.cumsum(values, axis=0, dtype=np.float64), axis=1), ((1, 0), (1, 0)))
     rows = table[size[0] :] - table[: -size[0]]
     return rows[:, size[1] :] - rows[:, : -size[1]]
-
-
-def map_share_above(
-    uncertainty: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, threshold: float
-) -> float:
-    """The share of valid pixels above a threshold, in [0, 1]; no direction. NaN without valid pixels.
-
-    Source: Kahl et al. 2024, ValUES (threshold-level aggregation).
-    """
-    return map_mean((uncertainty > threshold).astype(np.float64), valid)

@@ -95,7 +95,6 @@ def test_histograms_count_each_row_by_weight(kind):
     assert (counts == expected).all()
     coarse = np.asarray(metrics.histogram(kind(bins >> 6), kind(valid), size=1024))
     assert (coarse == expected.reshape(2, 3, 1024, 64).sum(-1)).all()
-    assert (np.asarray(metrics.coarse_histogram(kind(expected))) == coarse).all()
     assert metrics.histogram(kind(bins[0, 0])).sum() == 50
 
 
@@ -126,22 +125,18 @@ def test_images_without_pixels_of_a_kind_have_no_detection_scores():
         assert np.isnan(value).tolist() == [True, True, False]
     nothing = metrics.detection_of_histograms(0 * inside[0], 0 * outside[0])
     assert all(math.isnan(value) for value in vars(nothing).values())
-    values = {name: float(value) for name, value in vars(nothing).items()}
-    none = metrics.detection_contributions(0 * inside, outside, values=metrics.DetectionScores(**values))
-    assert all(np.isnan(value).all() for value in vars(none).values())
 
 
 @laws
 @given(st.integers(0, 1000), st.floats(-1, 3))
 def test_areas_move_with_an_images_share_by_its_contribution(seed, shift):
     data = images(seed, shift=shift)
-    values = metrics.detection_of_histograms(*(of.sum(0) for of in data))
-    found = metrics.detection_contributions(*data, values=metrics.DetectionScores(**vars(values)))
+    found = {name: sum(parts) for name, parts in vars(metrics.detection_influence_of_images(*data)).items()}
     for name in ("auroc", "aupr_out", "aupr_in"):
         slope = slopes(lambda *of, name=name: getattr(metrics.detection_of_histograms(*of), name), *data)
-        assert getattr(found, name) - getattr(values, name) == pytest.approx(slope, abs=2e-4)
-    for name, value in vars(found).items():
-        assert np.mean(value) == pytest.approx(vars(values)[name], abs=1e-9)
+        assert found[name] == pytest.approx(slope, abs=2e-4)
+    for value in found.values():
+        assert np.mean(value) == pytest.approx(0, abs=1e-9)
 
 
 def test_the_auroc_is_linear_in_the_images_of_the_other_side():
@@ -168,11 +163,10 @@ def error_of_bootstrap(estimate, *data, resamples=600):
 @pytest.mark.parametrize(("shift", "seed"), [(1.0, 3), (2.5, 4), (0.3, 5)])
 def test_errors_of_detection_over_images_are_the_bootstraps(shift, seed):
     data = images(seed, count=120, pixels=300, shift=shift, levels=400)
-    values = metrics.detection_of_histograms(*(of.sum(0) for of in data))
-    found = metrics.detection_contributions(*data, values=metrics.DetectionScores(**vars(values)))
+    found = metrics.detection_influence_of_images(*data)
     expected = error_of_bootstrap(metrics.detection_of_histograms, *data)
-    for name, value in vars(found).items():
-        assert metrics.standard_error(value) == pytest.approx(expected[name], rel=0.15)
+    for name, parts in vars(found).items():
+        assert metrics.standard_error(sum(parts)) == pytest.approx(expected[name], rel=0.15)
 
 
 # ── selective prediction ─────────────────────────────────────────────────────────────────────────────────────────────

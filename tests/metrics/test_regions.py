@@ -59,7 +59,6 @@ def test_aggregations_are_those_of_the_pixels(seed, patch, quantile):
     assert metrics.map_mean(score, valid) == pytest.approx(np.mean(values))
     tail = values[: max(1, math.ceil((1 - quantile) * len(values) - 1e-9))]
     assert metrics.map_upper_tail(score, valid, quantile=quantile) == pytest.approx(np.mean(tail))
-    assert metrics.map_share_above(score, valid, threshold=0.6) == pytest.approx(np.mean([v > 0.6 for v in values]))
     height, width = (min(patch, side) for side in valid.shape)
     windows = [
         score[y : y + height, x : x + width][valid[y : y + height, x : x + width]]
@@ -76,5 +75,4 @@ def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
     assert math.isnan(metrics.map_mean(score, valid))
     assert math.isnan(metrics.map_upper_tail(score, valid))
     assert math.isnan(metrics.map_patch_maximum(score, valid))
-    assert math.isnan(metrics.map_share_above(score, valid, threshold=0.0))
     assert not metrics.near_boundary(score.astype(int), valid, reach=2).any()

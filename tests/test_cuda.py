@@ -342,6 +342,7 @@ def maps(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.nightly
 def test_every_precision_runs(folders):
     options = {"methods": ("mcbn",), "samples": 8, "limit": 30, "post_hoc": False, "ood": ()}
     expected = estimates(evaluated(folders("classes"), "cpu", precision="float64", **options))
@@ -422,6 +423,7 @@ FLOAT64_ALIKE = {
         for name, compare in WITHOUT_FLOAT64.items()
     ],
 )
+@pytest.mark.nightly
 def test_a_device_without_float64_gives_what_the_cpu_gives(compare, folders):
     with fake_accelerator.without_float64():
         compare(folders)

@@ -43,6 +43,7 @@ print(len(kinds), count)
 """
 
 
+@pytest.mark.nightly
 def test_without_jaxtyping_the_same_arrays_are_told_apart() -> None:
     done = subprocess.run([sys.executable, "-c", ALIKE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

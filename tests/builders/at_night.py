@@ -13,5 +13,14 @@ def but(kept: Collection[Any], cases: Iterable[Any]) -> list[Any]:
     return [pytest.param(*_parts(case), marks=() if case in kept else pytest.mark.nightly) for case in cases]
 
 
+def every_third(cases: Iterable[Any]) -> list[Any]:
+    """The cases of a parametrised test, two in three of them nightly."""
+    ordered = list(cases)
+    return [
+        case if at % 3 == 0 else pytest.param(*_parts(case), marks=pytest.mark.nightly)
+        for at, case in enumerate(ordered)
+    ]
+
+
 def _parts(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)

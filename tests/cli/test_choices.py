@@ -112,6 +112,7 @@ def test_every_new_option_is_recorded_and_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.nightly
 def test_threads_are_those_of_the_option_inside_a_command_alone(cli: Any) -> None:
     before = torch.get_num_threads()
     with threads(before + 1):

@@ -207,6 +207,7 @@ def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
         pytest.param(True, "head -1", marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.nightly
 def test_a_closed_pipe_makes_no_pass_of_a_regression(there: Path, on_github: bool, reader: str) -> None:
     check = f'"{sys.executable}" -m bnuq check worse.h5 base.h5'
     line = f'{check} 2> said | {reader} > /dev/null; echo "${{PIPESTATUS[0]}}"'

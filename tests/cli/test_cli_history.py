@@ -72,6 +72,7 @@ def test_a_result_is_compared_with_the_last_of_its_history_and_is_none_of_it_its
 
 
 @pytest.mark.usefixtures("there")
+@pytest.mark.nightly
 def test_results_on_other_points_and_of_other_kinds_are_left_out_and_refused_where_none_is_left(cli: Cli) -> None:
     with edited(Path("history/night4.h5")) as record:
         record["sets"]["test"]["sha256"] = "f" * 64

@@ -69,6 +69,7 @@ def test_token_numbers_reach_the_embedding_as_they_are_and_a_note_says_so(cli, t
     assert found["methods"]["deterministic"]["sets"]["test"]["pll"]["value"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.nightly
 def test_the_type_of_whole_numbers_in_the_file_does_not_matter(cli, tokens):
     expected = evaluated(cli, "-o", "a.h5", "--method", "mcdo")["methods"]
     for dtype in (np.uint8, np.int32, np.float32):

@@ -86,6 +86,7 @@ def test_pictures_are_drawn(cli, batches):
     assert done.code == 0 and [path.name for path in (batches / "drawn").iterdir()] == ["stream.svg"]
 
 
+@pytest.mark.nightly
 def test_of_batches_that_come_at_once_a_stream_keeps_every_one(batches):
     pictures(batches / "wednesday.npz", 42)
     names = ["monday", "tuesday", "wednesday"]

@@ -117,6 +117,7 @@ def test_nested_outputs_have_the_figures_of_the_tensor_and_a_note_says_where_it_
     assert [text for text in found["notes"] if "`logits`" in text]
 
 
+@pytest.mark.nightly
 def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
     first = evaluated("one", "--outputs", "binary", "-o", "first.h5", classes=2)
     done = cli("evaluate", "--from", "first.h5", "-o", "again.h5", "--json", "--trust-code")

@@ -50,6 +50,7 @@ def test_a_regression_is_shown_again(cli):
     assert "Figures:" not in outcome.out and outcome.err == ""
 
 
+@pytest.mark.nightly
 def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path):
     folder = tmp_path / "new" / "pictures"
     outcome = cli("report", RESULT, "--figures", folder)

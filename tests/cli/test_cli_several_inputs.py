@@ -45,6 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.nightly
 def test_parts_of_a_file_and_a_factory_give_the_same_estimates_and_the_report_names_the_inputs(cli):
     done = cli("evaluate", "run.toml", "--ood", f"shifted.npz{PARTS},also=shifted.npz:image+numbers", "--full")
     assert done.code == 0, done.err

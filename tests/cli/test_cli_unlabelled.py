@@ -47,6 +47,7 @@ def of_test(summary: dict, method: str) -> dict:
     return summary["methods"][method]["sets"]["test"]
 
 
+@pytest.mark.nightly
 def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_others_are_absent(cli, bare):
     few = ("--ood", "other.npz", *FEW)
     expected = evaluated(cli, "-o", "labelled.h5", *few)

@@ -35,6 +35,7 @@ def refusal(classes=None, **sets) -> str:
 
 
 @given(st.data())
+@pytest.mark.nightly
 def test_a_class_keeps_the_number_it_has_in_train(data):
     names = data.draw(st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True))
     part = sorted(data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True)))

@@ -57,6 +57,7 @@ def replicates(estimate: Estimate) -> tuple[np.ndarray, np.ndarray]:
     ]
 
 
+@pytest.mark.nightly
 def test_errors_are_ranked_by_every_score_under_every_weighting_of_the_draws(test: ClassScores) -> None:
     found = failure_detection.errors_by_score(test, DRAWS)
     assert {"least_confidence", "mutual_information", "energy"} <= found.keys() and "predictive_entropy" not in found

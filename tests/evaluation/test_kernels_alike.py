@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -64,7 +65,7 @@ def assert_alike(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray
 
 @pytest.mark.parametrize("estimator", ["plug-in", "jackknife"])
 @pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize("samples", [1, 5, 9])
+@pytest.mark.parametrize("samples", at_night.but({5}, [1, 5, 9]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_numpy_and_torch_give_the_same(kind: str, samples: int, labelled: bool, estimator: str) -> None:
     logits, weights = logits_of(kind, samples), replicate_weights(samples)

@@ -146,6 +146,7 @@ def test_another_arithmetic_is_told_with_its_deviation_and_leaves_the_determinis
     assert rough.sampling["precision"] == "bfloat16"
 
 
+@pytest.mark.nightly
 def test_what_the_passes_took_is_told_for_every_method(folder, tmp_path):
     result = small_run.evaluated(folder, samples=12, out=tmp_path / "r.h5")
     took, points = result.work.methods, small_run.TEST + small_run.OTHER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -271,7 +272,7 @@ def separation(draws):
     return detection_estimates(reduced(logits_of(), LABELS, chunk=11), reduced(outside(), chunk=7), draws)
 
 
-@pytest.mark.parametrize("score", [score for score in metrics.CLASSIFICATION_SCORES if score in NAIVE])
+@pytest.mark.parametrize("score", at_night.but({"mutual_information"}, sorted(NAIVE)))
 def test_every_detection_estimate_and_replicate_is_that_of_naive_loops(
     score, draws, separation, inside_by_hand, outside_by_hand
 ):
@@ -486,6 +487,7 @@ def test_perfectly_separated_sets_keep_a_sound_interval():
 
 
 @pytest.mark.held(False)
+@pytest.mark.nightly
 def test_the_monte_carlo_error_of_rank_estimates_does_not_depend_on_the_order_of_the_points(monkeypatch):
     monkeypatch.setattr(estimates, "RANKED", 300)
     rng = np.random.default_rng(0)

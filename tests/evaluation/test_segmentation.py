@@ -314,6 +314,7 @@ def resampled() -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", ["pll", "ece", "mean_iou", "aurc"])
+@pytest.mark.nightly
 def test_errors_over_images_agree_with_the_bootstrap(
     made_up: MethodResult, resampled: list[dict[str, float]], name: str
 ) -> None:
@@ -361,7 +362,9 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
         assert found.mc_se == pytest.approx(metrics.jackknife_error(found.jackknife))
 
 
-@pytest.mark.parametrize("images_at_once, draws_at_once, buffers", [(5, DRAWS, 2), (24, 4, 2**14)])
+@pytest.mark.parametrize(
+    "images_at_once, draws_at_once, buffers", at_night.every_third([(5, DRAWS, 2), (24, 4, 2**14)])
+)
 def test_parts_are_left_out_at_few_pixels_of_a_large_image(
     scorer: segmentation.SegmentationScorer,
     made_up: MethodResult,
@@ -529,6 +532,7 @@ def evaluated(folder: Path) -> Result:
 
 
 @pytest.mark.held(False)
+@pytest.mark.nightly
 def test_no_figure_of_a_run_depends_on_chunks_and_tiles_of_draws(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"methods": ("mcbn+mcdo",), "limit": FEW}
     expected = all_estimates(small_segmentation.evaluated(folder, out="part.h5", **options))

@@ -168,7 +168,7 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
     [
         {"samples": 4},
         pytest.param({"bank": 24, "methods": ("mcbn+mcdo",), "ood": ()}, marks=pytest.mark.nightly),
-        AUTO | {"methods": ("mcbn",), "save_samples": True},
+        pytest.param(AUTO | {"methods": ("mcbn",), "save_samples": True}, marks=pytest.mark.nightly),
         pytest.param(AUTO | {"methods": ("tta", "mcbn+tta"), "augment": "flip"}, marks=pytest.mark.nightly),
     ],
     ids=["samples", "bank", "auto", "augmentation"],
@@ -197,6 +197,7 @@ def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
     }
 
 
+@pytest.mark.nightly
 def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[str, Any]) -> None:
     ran["stop"] = 1
     with pytest.raises(KeyboardInterrupt):
@@ -232,7 +233,7 @@ def changed_code(folder: Path) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("change", [changed_points, changed_reference, changed_code])
+@pytest.mark.parametrize("change", at_night.but({changed_code}, [changed_points, changed_reference, changed_code]))
 def test_units_of_anything_else_are_not_taken(
     folder: Path, ran: dict[str, Any], change: Callable[[Path], dict[str, Any]]
 ) -> None:
@@ -299,6 +300,7 @@ def test_units_that_were_damaged_anywhere_are_computed_again(folder: Path, ran: 
 
 
 @pytest.mark.parametrize("named", [False, True])
+@pytest.mark.nightly
 def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
     folder: Path, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
@@ -324,6 +326,7 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "honest.h5", ood=()).path)))
 
 
+@pytest.mark.nightly
 def test_of_named_units_one_of_each_method_is_computed_again(folder: Path, ran: dict[str, Any]) -> None:
     work = folder / "mine"
     interrupted(folder, ran, 5, work)

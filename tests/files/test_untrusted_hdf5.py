@@ -259,6 +259,7 @@ def test_an_interrupted_answer_is_not_taken_for_the_next(plain, monkeypatch):
         assert file["packed"][()].shape == (1000, 1000)
 
 
+@pytest.mark.nightly
 def test_the_time_for_attributes_grows_with_their_number_alone(tmp_path):
     with h5py.File(tmp_path / "r.h5", "w", libver="latest") as file:
         file["x"] = 1.0

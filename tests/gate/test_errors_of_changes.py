@@ -46,6 +46,7 @@ def test_with_another_seed_the_monte_carlo_errors_add_up() -> None:
 
 
 @pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.nightly
 def test_without_a_change_p_is_below_a_level_about_as_often_as_the_level(paired: bool) -> None:
     """Same network, same points: the draws differ, or are shared and the networks differ from draw to draw."""
     random = np.random.default_rng(2)

@@ -40,7 +40,8 @@ CASES = {
 }
 SELF_CONTAINED = {"quickstart", "regression", "multilabel", "learned", "inspect", "precise_bn", "check"}
 TRAINED_HERE = {"multilabel", "learned"}
-NIGHTLY = {"camvid", "check", "cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "mnist_mlp", "svhn_cnn"}
+NIGHTLY = {"camvid", "check", "cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "inspect", "learned", "mnist_mlp"}
+NIGHTLY |= {"svhn_cnn", "sweep"}
 NOT_ESTIMATES = {
     *("seconds", "work", "warnings", "notes", "result", "schema", "low", "high", "by_class", "convergence"),
     "points_needed",  # goes with the square of a small difference

@@ -84,7 +84,7 @@ def made_sparse(path: Path) -> Path:
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 for _where, _pickled in HASHES.items():
-    case(f"checkpoint: shared tuples, {_where}", quick=_where == "keys")(
+    case(f"checkpoint: shared tuples, {_where}")(
         lambda folder, data=_pickled: of_checkpoint(zip_of(folder / "m.pt", b"\x80\x04" + data))
     )
 for _what, _pickled in MAKES.items():
@@ -176,7 +176,7 @@ def _(folder: Path) -> list[str]:
     return of_checkpoint(folder / "m.pt")
 
 
-@case("checkpoint: a name of 200,000 prefixes", quick=True)
+@case("checkpoint: a name of 200,000 prefixes")
 def _(folder: Path) -> list[str]:
     torch.save({"module." * 200_000 + "w": torch.ones(2)}, folder / "m.pt")
     return of_checkpoint(folder / "m.pt")
@@ -194,7 +194,7 @@ def _(folder: Path) -> list[str]:
     return of_checkpoint(folder / "m.pt")
 
 
-@case("checkpoint: a zip bomb", quick=True)
+@case("checkpoint: a zip bomb")
 def _(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "m.pt", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("m/data.pkl", pickle.dumps({}, protocol=2))
@@ -247,7 +247,7 @@ def _(folder: Path) -> list[str]:
     return of_data("cifar10", "--data-root", "root")
 
 
-@case("data: texts of an HDF5 file that share one place", quick=True)
+@case("data: texts of an HDF5 file that share one place")
 def _(folder: Path) -> list[str]:
     with h5py.File(folder / "d.h5", "w") as file:
         file["x"] = np.zeros((20_000, 1, 6, 6), np.float32)
@@ -360,7 +360,7 @@ def _(folder: Path) -> list[str]:
     return of_data(written(folder / "d.mat", content.replace(shape, struct.pack("<4i", 2**15, 2**15, 1, 1))).name)
 
 
-@case("data: PostScript called an image", quick=True)
+@case("data: PostScript called an image")
 def _(folder: Path) -> list[str]:
     programs = folder / "programs"
     programs.mkdir()

@@ -251,6 +251,7 @@ def test_large_sets_need_no_note(wanted):
     assert stage._batch_size(wanted, sets, points("train", np.zeros((900, 2), np.float32))) == (wanted, ())
 
 
+@pytest.mark.nightly
 def test_mutual_information_is_that_of_the_layers_that_are_sampled(laboratory):
     lab = laboratory.holds("lab", *blobs(200, 2))
     every, last, named = (laboratory.found(lab, layers=layers)[0] for layers in ("all", "last:1", ("1", "4")))
@@ -305,6 +306,7 @@ def test_a_regression_has_rmse_and_variance(laboratory):
     assert by_place["lab", "running"]["rmse"].value == pytest.approx(float(np.sqrt(np.mean(error**2))), rel=1e-6)
 
 
+@pytest.mark.nightly
 def test_domains_pass_through_the_pipeline(laboratory):
     scaled = Normalize(mean=(10.0,), std=(2.0,))
     x, y = blobs(200, 2)
@@ -372,6 +374,7 @@ def accuracies(record: Domains) -> dict[str, float]:
     return {crossing.statistics: crossing.estimates["accuracy"].value for crossing in record.crossings}
 
 
+@pytest.mark.nightly
 def test_a_domain_has_the_class_numbers_of_the_reference(tmp_path: Path) -> None:
     x, y = blobs(80, 3)
     of_two = y > 0

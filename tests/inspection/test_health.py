@@ -136,6 +136,7 @@ def gaps() -> list[Gap]:
     return [gap_of(*averaged(seed), seed)[0] for seed in range(6)]
 
 
+@pytest.mark.nightly
 def test_a_healthy_average_lags_by_what_batch_noise_explains(gaps):
     shifts = [layer.rms_shift / layer.explained_shift for one in gaps for layer in one.layers]
     log_ratios = [

@@ -113,6 +113,7 @@ def test_imagenets_normalisation_with_pad_and_crop_comes_first_and_its_lines_are
 
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
+@pytest.mark.nightly
 def test_the_pipeline_that_the_run_says_is_tried_and_shown_wherever_it_ranks():
     train = pictures(400, channels=1)
     small = Augment(pad=2, crop=SIZE)
@@ -159,6 +160,7 @@ def test_rgb_is_kept_where_the_order_of_channels_changes_nothing(tmp_path):
 @pytest.mark.held(False)
 @pytest.mark.parametrize("seed", at_night.but({1}, range(2)))
 @pytest.mark.usefixtures("quick")
+@pytest.mark.nightly
 def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
     train = pictures(channels=1, leaning=False, seed=seed)
     half = Normalize(mean=(0.5,), std=(0.5,))
@@ -177,6 +179,7 @@ def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
 
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
+@pytest.mark.nightly
 def test_a_published_normalisation_that_is_the_datas_own_is_preferred_and_both_are_named(tmp_path, monkeypatch):
     train = pictures(channels=1)
     own = pipeline_settings._data_statistics(train)[0]

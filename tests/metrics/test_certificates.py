@@ -93,6 +93,7 @@ def probability(counts: tuple[int, ...], shares: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("error_rates", [(0.1, 0.4, 0.9), (0.39, 0.41, 0.41), (0.41, 0.1, 0.6), (0.0, 0.7, 0.0)])
+@pytest.mark.nightly
 def test_a_selective_promise_is_broken_as_rarely_as_promised(error_rates: tuple[float, ...]) -> None:
     """Three scores, right or wrong, nine points: 2002 outcomes, each with its exact probability."""
     risk, confidence = 0.4, 0.8

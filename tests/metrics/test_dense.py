@@ -161,6 +161,7 @@ def error_of_bootstrap(estimate, *data, resamples=600):
 
 
 @pytest.mark.parametrize(("shift", "seed"), [(1.0, 3), (2.5, 4), (0.3, 5)])
+@pytest.mark.nightly
 def test_errors_of_detection_over_images_are_the_bootstraps(shift, seed):
     data = images(seed, count=120, pixels=300, shift=shift, levels=400)
     found = metrics.detection_influence_of_images(*data)

@@ -197,6 +197,7 @@ published = pytest.mark.skipif("BNUQ_TEST_DATA" not in os.environ, reason="BNUQ_
 
 
 @published
+@pytest.mark.nightly
 def test_resnet20_as_published_is_right_on_776_of_846_images():
     data = Path(os.environ["BNUQ_TEST_DATA"])
     model = load(data / "checkpoints" / "resnet20-12fca82f.th", arch="nets:resnet20")

@@ -114,6 +114,7 @@ def test_the_bound_is_the_true_divergence_where_the_auxiliary_is_the_posterior_o
     assert bounds.std() < 0.05
 
 
+@pytest.mark.nightly
 def test_gradients_of_the_bound_are_those_of_differences() -> None:
     layer = untidy(MNFLinear(3, 2, hidden_features=2))
     names, values = zip(*layer.named_parameters(), strict=True)

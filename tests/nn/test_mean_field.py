@@ -37,6 +37,7 @@ def test_the_mean_is_torchs_layer_with_the_same_parameters(bayesian, plain, size
 
 
 @pytest.mark.parametrize(("bayesian", "sizes", "options", "shape"), [(b, s, o, x) for b, _, s, o, x in LAYERS[::2]])
+@pytest.mark.nightly
 def test_local_reparameterisation_has_the_moments_of_drawn_weights(bayesian, sizes, options, shape, samples) -> None:
     layer, count = spread(bayesian(*sizes, **options)), 1500
     x = torch.randn(shape, dtype=torch.float64)

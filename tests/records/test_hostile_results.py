@@ -46,6 +46,7 @@ def outcome(path: Path) -> str:
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m[bold red]\u202e[/]\r\n<b>"
 
 
+@pytest.mark.nightly
 def test_names_and_texts_cannot_drive_the_terminal_or_the_markup(lean, tmp_path):
     path = Path(shutil.copy(lean, tmp_path / "spoiled.h5"))
     with edited(path) as record:

@@ -109,6 +109,7 @@ def test_a_result_without_samples_has_no_posterior_predictive(folder):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.nightly
 def test_xarray_opens_it_as_a_tree(written):
     xarray = pytest.importorskip("xarray")
     pytest.importorskip("h5netcdf")
@@ -467,6 +468,7 @@ def peak_of(folder: Path, points: int, *, keep: bool) -> int:
     [pytest.param(False, 3000, marks=pytest.mark.nightly), (True, 500)],
     ids=["scores", "samples"],
 )
+@pytest.mark.nightly
 def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, monkeypatch, keep, classes):
     """What grows with n are scores, log-likelihoods and replicates, a few kB a point; never the outputs (T × K)."""
     # What is bounded is bounded below what these few points take: replicates, and units kept in memory.

@@ -258,6 +258,7 @@ def renamed(result: Result, name: str) -> Result:
     return replace(result, sets=sets, methods=methods)
 
 
+@pytest.mark.nightly
 def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, tmp_path):
     name = "../../etc/字$\\frac{\x1b[31m" + "x" * 300
     folder = tmp_path / "deep" / "er"
@@ -269,6 +270,7 @@ def test_a_name_out_of_a_file_is_drawn_as_it_is_and_leads_nowhere(four_methods, 
     assert len(list(folder.iterdir())) == 4
 
 
+@pytest.mark.nightly
 def test_a_result_gives_the_same_bytes_whatever_the_settings_of_matplotlib_which_stay(deterministic, tmp_path):
     plain = [path.read_bytes() for path in draw(deterministic, tmp_path / "a")]
     assert all(picture.startswith(b"<?xml") and b"dc:date" not in picture for picture in plain)
@@ -292,6 +294,7 @@ def test_a_folder_that_is_a_file_is_refused(four_methods, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.nightly
 def test_an_old_picture_stays_where_the_new_one_cannot_be_written(deterministic, tmp_path):
     [first, *_] = draw(deterministic, tmp_path)
     old = first.read_bytes()

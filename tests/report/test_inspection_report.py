@@ -561,6 +561,7 @@ def test_every_part_has_its_pictures_and_none_shows_more_than_there_is(tmp_path)
     assert draw_pictures(report(made_up_inspection.bare()), tmp_path / "b") == ()
 
 
+@pytest.mark.nightly
 def test_what_is_not_finite_leaves_gaps_in_pictures(tmp_path):
     paths = draw_pictures(report(made_up_inspection.unfinite()), tmp_path, "png")
     assert len(paths) == 5 and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

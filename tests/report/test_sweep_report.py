@@ -402,6 +402,7 @@ def bars(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.asarray(line.get_xdata()), np.asarray(line.get_ydata()), (ends[:, 1] - ends[:, 0]) / 2
 
 
+@pytest.mark.nightly
 def test_the_protocols_are_side_by_side_and_never_joined(tmp_path, panels):
     sweep = small_sweep.both()
     assert save(sweep, tmp_path / "new") == tmp_path / "new" / "sweep.svg"
@@ -422,6 +423,7 @@ def test_the_protocols_are_side_by_side_and_never_joined(tmp_path, panels):
         np.testing.assert_allclose(values, found)
 
 
+@pytest.mark.nightly
 def test_the_elbo_is_drawn_from_its_best_with_the_recommendation_and_the_rule(tmp_path, panels):
     sweep = small_sweep.single()
     assert sweep.recommended is not None

@@ -65,6 +65,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_computed(
         assert 'pip install "bnuq[wandb]"' in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_what_a_tracker_refuses_is_one_message_that_says_how_to_log_the_result_later(
     result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

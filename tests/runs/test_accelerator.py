@@ -65,6 +65,7 @@ def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier,
         small_run.evaluated(classifier, device=NAME)
 
 
+@pytest.mark.nightly
 def test_peak_memory_and_provenance_are_of_this_run_on_the_device(classifier):
     waste = torch.zeros(10_000_000, device=NAME)
     del waste
@@ -270,6 +271,7 @@ def test_values_of_several_types_are_fetched_in_one_wait(accelerator):
         assert found[name].base is None  # and keeps no other alive
 
 
+@pytest.mark.nightly
 def test_a_larger_image_of_a_segmentation_takes_no_more_kernels_but_for_one_step(accelerator):
     parts = parts_of_draws(8, 0)
     weights = metrics.part_weights([len(part) for part in parts])

@@ -344,6 +344,7 @@ def test_a_regression_has_intervals_that_cover_at_the_risk_and_are_exported(tmp_
     assert check(result, result).passed and "half-width" in markdown(report(result))
 
 
+@pytest.mark.nightly
 def test_pixels_are_accepted_with_a_loss_that_is_controlled_in_expectation(tmp_path: Path) -> None:
     folder = small_segmentation.write(tmp_path / "run").parent
     halves = {"split_of": "test", "fraction": 0.5}

@@ -164,6 +164,7 @@ def take_statistics_of(model: nn.Module, batch: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("precision", "tolerance"), [("float64", 1e-9), pytest.param("float32", 5e-4, marks=pytest.mark.nightly)]
 )
+@pytest.mark.nightly
 def test_mcbn_is_what_a_plain_loop_over_mini_batches_gives(
     project, data_pack, finished, monkeypatch, precision, tolerance
 ):

@@ -170,6 +170,7 @@ def test_the_result_opens_in_xarray_and_arviz(whole: Result) -> None:
     assert data.observed_data["test"].shape == (small.TEST, 1)
 
 
+@pytest.mark.nightly
 def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
     result = evaluated(folder, samples="auto", max_samples=32, save_samples=True)
     again = evaluated(folder, samples=result.sampling["samples"], chunk_size=7)
@@ -181,6 +182,7 @@ def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
 
 
 @pytest.mark.held
+@pytest.mark.nightly
 def test_a_bank_gives_every_tile_its_own_draws(folder: Path, whole: Result) -> None:
     result = evaluated(folder, bank=64)
     part, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))

@@ -49,6 +49,7 @@ def test_the_report_says_that_exactness_was_checked_and_how_closely_it_holds(tmp
     assert verified["points"] == 16 and 0 <= verified["deviation"] < 1e-5
 
 
+@pytest.mark.nightly
 def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     written(tmp_path, "slices")
     result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
@@ -60,6 +61,7 @@ def test_a_network_that_normalises_slices_is_evaluated_slice_by_slice(tmp_path):
     assert of_mcbn(again) == pytest.approx(of_mcbn(result), rel=1e-5)
 
 
+@pytest.mark.nightly
 def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_path):
     written(tmp_path, "slices alone")
     result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
@@ -78,6 +80,7 @@ def test_a_mini_batch_beyond_a_slice_is_refused_with_the_size_that_works(tmp_pat
         inspect(resolve("run.toml", Options(), folder=tmp_path))
 
 
+@pytest.mark.nightly
 def test_a_sweep_leaves_out_default_sizes_beyond_a_slice(tmp_path):
     written(tmp_path, "slices")
     result = sweep([resolve("run.toml", Options(samples=4, out=Path("sweep.h5")), folder=tmp_path)])
@@ -136,6 +139,7 @@ def test_a_random_forward_is_refused_with_the_set_and_the_cause(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".h5", ".work")]
 
 
+@pytest.mark.nightly
 def test_a_network_that_changes_during_the_run_is_refused_at_its_end(tmp_path):
     # A clock may have moved on by the second call of the start already.
     changed = "the network changed during the run: its outputs on test"
@@ -150,6 +154,7 @@ def test_a_network_that_changes_during_the_run_is_refused_at_its_end(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".h5"]
 
 
+@pytest.mark.nightly
 def test_at_the_end_the_few_points_of_the_first_check_are_compared(tmp_path, monkeypatch):
     small_run.write(tmp_path)
     compared, check = [], exactness.check_unchanged

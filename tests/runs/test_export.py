@@ -138,6 +138,7 @@ def test_so_it_does_with_other_sources_of_samples(place: Path, of_free_methods: 
     ("made", "method"),
     at_night.but({("tempered", "mcbn+temperature")}, [("tempered", "mcbn+temperature"), ("program", "mcbn+mcdo")]),
 )
+@pytest.mark.nightly
 def test_the_program_gives_what_was_evaluated(
     place: Path, result: Result, made: str, method: str, request: pytest.FixtureRequest
 ) -> None:
@@ -226,6 +227,7 @@ def test_onnx_that_is_not_installed_is_told_with_the_command(place: Path, monkey
         exporting.export(run, place / "x.onnx")
 
 
+@pytest.mark.nightly
 def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     folder = small_run.write_noisy(tmp_path / "run").parent
     points = small_run.evaluated(folder, out="run.h5").methods["learned"].sets["test"].points
@@ -251,6 +253,7 @@ def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(
     np.testing.assert_allclose(given["variance"].sqrt(), of_set.sigma.reshape(-1, outputs), rtol=1e-4)
 
 
+@pytest.mark.nightly
 def test_a_segmentation_has_a_prediction_for_each_pixel(tmp_path: Path) -> None:
     folder = small_segmentation.write(tmp_path / "run").parent
     less = {"samples": 4, "limit": small_segmentation.OTHER, "ood": ("strange.npz",)}
@@ -335,6 +338,7 @@ def test_the_service_of_the_page_answers_where_there_is_no_bnuq(place: Path, tem
         np.testing.assert_allclose(answer[name], values, rtol=0, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_cross_fitted_temperature_is_said_to_be_one_in_the_program(place: Path) -> None:
     result = small_run.evaluated(place, out="cross.h5", methods=("mcbn",), calibrate="cross", post_hoc=False, ood=())
     for method, is_said in (("mcbn+temperature", True), ("mcbn", False)):
@@ -455,6 +459,7 @@ def test_without_a_method_it_is_the_first_that_draws(tmp_path: Path) -> None:
     assert not (folder / "y.pt2").exists()
 
 
+@pytest.mark.nightly
 def test_a_program_that_differs_is_not_written(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     normalized = SamplePasses._normalized
     monkeypatch.setattr(SamplePasses, "_normalized", lambda self, *arguments: normalized(self, *arguments) * 1.01)

@@ -149,6 +149,7 @@ def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_othe
     assert not any(journal.attempts(unit(number).name) for number in (1, 3)) and journal.attempts(unit(0).name)
 
 
+@pytest.mark.nightly
 def test_several_runs_are_one_queue_and_each_is_that_of_its_own(made: Callable[[str], Path]) -> None:
     folder, (_, options) = made("classification"), SMALL["classification"]
     (folder / "counting.py").write_text((folder / "net.py").read_text() + COUNTING)

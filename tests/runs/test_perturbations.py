@@ -299,6 +299,7 @@ def test_a_regression_is_attacked_by_its_squared_error(tmp_path: Path) -> None:
     assert "Shift of the inputs" in rendered(report, result, full=True)
 
 
+@pytest.mark.nightly
 def test_pictures_of_8_bits_stay_between_black_and_white(tmp_path: Path) -> None:
     folder = small_run.write(tmp_path / "run").parent
     for name in ("train", "test", "other"):

@@ -56,6 +56,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.nightly
 def test_folders_of_several_sizes_are_evaluated_with_a_resize_and_a_crop(folder):
     with pytest.raises(DataError, match=r"--resize 256 --crop 224"):
         small_run.evaluated(folder)
@@ -77,6 +78,7 @@ RGB_NET = small_run.NET.replace("nn.Conv2d(1,", "nn.Conv2d(3,")
 
 
 @pytest.mark.parametrize("coloured", at_night.but({"train"}, ["nothing", "train"]))
+@pytest.mark.nightly
 def test_grey_pictures_are_repeated_to_the_channels_that_the_network_takes(folder, coloured):
     (folder / "net.py").write_text(RGB_NET)
     weights = torch.load(folder / "model.pt")
@@ -219,6 +221,7 @@ def test_a_run_reads_no_more_items_than_it_draws_and_each_evaluated_one_once(ref
     assert result.provenance["reference_digest"] == "listing"
 
 
+@pytest.mark.nightly
 def test_what_is_not_kept_is_decoded_again_and_changes_nothing(folder, monkeypatch):
     decoded, item = [], PictureFiles.item
     monkeypatch.setattr(

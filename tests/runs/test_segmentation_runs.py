@@ -86,6 +86,7 @@ def test_outputs_are_kept_of_whole_images_for_which_there_is_room(tmp_path: Path
     [pytest.param(0, marks=pytest.mark.nightly), 5 * 8 * 3 * 8 * 12 * 4],
     ids=["no room", "room for five images"],
 )
+@pytest.mark.nightly
 def test_images_pass_again_where_their_outputs_are_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -150,6 +151,7 @@ def test_a_worse_network_is_found_by_paired_errors(folder: Path) -> None:
     assert pixel.se_points is not None and pixel.se_draws is not None
 
 
+@pytest.mark.nightly
 def test_more_draws_than_parts_contradict_nothing(folder: Path) -> None:
     result = small_segmentation.evaluated(folder, out="many.h5", methods=("mcbn",), ood=(), samples=40, limit=4)
     assert len(result.methods["mcbn"].sets["test"].estimates["pll"].jackknife) == 32
@@ -212,12 +214,14 @@ def test_the_short_report_fits_a_screen(cli: Call, folder: Path, monkeypatch: py
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
+@pytest.mark.nightly
 def test_a_page_shows_a_segmentation(cli: Call, folder: Path) -> None:
     small_segmentation.evaluated(folder, out="page.h5", methods=("deterministic",), ood=(), images=False, limit=8)
     assert cli("report", "page.h5", "--html", "page.html")[0] == 0
     assert "mean IoU" in (folder / "page.html").read_text()
 
 
+@pytest.mark.nightly
 def test_all_reports_show_a_segmentation(cli: Call) -> None:
     code, out, _ = cli("report", "out.h5", "--full")
     assert code == 0 and "By pixel" in out and "AUROC per image" in out and "IoU" in out

@@ -218,6 +218,7 @@ def test_the_file_the_gate_the_json_and_a_repetition_keep_it(folder: Path, whole
     assert files == {folder / "whole.h5"}  # so that its code is not trusted without --trust-code
 
 
+@pytest.mark.nightly
 def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, tmp_path: Path) -> None:
     made = report(whole)
     text = rendered(report, whole, full=True)

@@ -82,6 +82,7 @@ def test_the_first_draw_set_is_the_evaluation_at_that_size(folder: Path) -> None
 
 
 @pytest.mark.held
+@pytest.mark.nightly
 def test_a_regressions_first_draw_set_is_the_evaluation_at_that_size(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     [point] = swept(tmp_path, sizes=(8,), ood=None).points
@@ -242,6 +243,7 @@ def test_differences_are_taken_on_common_draws(folder: Path) -> None:
     assert best.behind[best.batch_size].value == 0 and best.batch_size in best.within
 
 
+@pytest.mark.nightly
 def test_the_kl_grows_under_each_prior_and_a_wide_one_is_flat(folder: Path) -> None:
     of_prior: dict[str, Any] = {"gaussian": {"prior_mean": (0.0, 1e6), "prior_deviation": (0.0, 1e6)}}
     steps = {}
@@ -284,6 +286,7 @@ def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> Non
     assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
 
 
+@pytest.mark.nightly
 def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_are_there(folder: Path) -> None:
     whole, part = swept(folder, sizes=(8, 32)), swept(folder, sizes=(8, 32), train_points=48)
     assert point_at(whole, 8).elbo.elbo.se == 0.0 and point_at(part, 8).elbo.elbo.se > 0
@@ -412,6 +415,7 @@ def test_one_network_under_two_names_is_refused(pair: Path) -> None:
         swept(pair, "run.toml", "second.toml", sizes=None)
 
 
+@pytest.mark.nightly
 def test_warnings_of_one_network_alone_name_it(pair: Path) -> None:
     state = torch.load(pair / "other.pt", weights_only=True)
     torch.save(state | {"1.running_mean": state["1.running_mean"] + 9.0}, pair / "other.pt")
@@ -454,6 +458,7 @@ def test_networks_are_compared_draw_by_draw(pair: Path, line: str, message: str)
         swept(pair, "run.toml", "second.toml", sizes=None, samples=None)
 
 
+@pytest.mark.nightly
 def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):
         (pair / toml).rename(pair / model)
@@ -555,6 +560,7 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(interrupted: Path, whol
                 assert np.array_equal(point_at(record, size).estimates[metric][name].of_sets, estimate.of_sets)
 
 
+@pytest.mark.nightly
 def test_sizes_that_were_done_are_not_drawn_again_when_one_is_added(interrupted: Path) -> None:
     again = _Interrupting(10**9)
     sweep(*request(interrupted, (8, 16, 32)), progress=again)
@@ -580,6 +586,7 @@ def test_parts_of_another_request_are_left(interrupted: Path, changed: dict[str,
     assert "sweep-continued" not in noted(record)
 
 
+@pytest.mark.nightly
 def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) -> None:
     (folder / "scale.py").write_text("SCALE = 1.0\n")
     (folder / "act.py").write_text(
@@ -670,6 +677,7 @@ def test_what_the_run_file_says_of_sweeps_is_checked(folder: Path, line: str, me
     assert message in str(error.value)
 
 
+@pytest.mark.nightly
 def test_the_elbo_of_outputs_of_other_sizes_does_not_depend_on_their_units(tmp_path: Path) -> None:
     elbos = []
     text = small_regression.RUN.replace('"regression"\n', '"regression"\narch_args = { outputs = 2 }\n')
@@ -679,6 +687,7 @@ def test_the_elbo_of_outputs_of_other_sizes_does_not_depend_on_their_units(tmp_p
     assert elbos[1] - elbos[0] == pytest.approx(small_regression.TRAIN * np.log(10.0), rel=1e-4)
 
 
+@pytest.mark.nightly
 def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> None:
     small_regression.write(tmp_path)
     record = swept(tmp_path, sizes=(4, 8, 32), samples=8, draw_sets=5)
@@ -740,6 +749,7 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
         ),
     ],
 )
+@pytest.mark.nightly
 def test_no_size_is_chosen_by_a_set_on_another_scale_than_the_reference(
     folder: Path, criterion: str, name: str, chosen: bool
 ) -> None:

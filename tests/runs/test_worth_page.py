@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
 import small_run
 
 from bnuq.records.summary import summary
@@ -14,6 +15,7 @@ from bnuq.records.verdict import judged
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
+@pytest.mark.nightly
 def test_a_section_has_the_verdict_and_every_method_with_its_difference(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [str(DOCS), *sys.path])
     spec = importlib.util.spec_from_file_location("make_worth", DOCS / "make_worth.py")

@@ -146,6 +146,7 @@ def test_the_older_switches_are_read_where_there_are_no_others(monkeypatch):
 
 
 @pytest.mark.usefixtures("rounding")
+@pytest.mark.nightly
 def test_only_what_an_arithmetic_names_is_rounded():
     exact, on_cpu = sampled(FLOAT32)[1], sampled(FLOAT32, on="cpu")[1]
     assert relative(exact, on_cpu) < 1e-5
@@ -157,6 +158,7 @@ def test_only_what_an_arithmetic_names_is_rounded():
 
 
 @pytest.mark.usefixtures("rounding")
+@pytest.mark.nightly
 def test_the_deviation_of_tf32_is_measured_and_far_below_the_monte_carlo_error():
     engine, outputs = sampled(OF_TORCH, samples=32)
     measured, exact = engine.deviation, sampled(FLOAT32, samples=32)[1]
@@ -264,7 +266,8 @@ def test_without_a_plan_the_default_arithmetic_is_given_up_and_a_requested_one_r
 # ── float16 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("stacked", at_night.but({True}, (True, False)))
+@pytest.mark.nightly
+@pytest.mark.parametrize("stacked", (True, False))
 def test_float16_is_folded_and_fused_and_eight_times_closer_than_bfloat16(stacked, accelerator, monkeypatch):
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=2**28 if stacked else 0))
     exact = sampled(FLOAT32, points=70)[1]
@@ -281,6 +284,7 @@ def test_float16_is_folded_and_fused_and_eight_times_closer_than_bfloat16(stacke
 
 
 @pytest.mark.usefixtures("accelerator")
+@pytest.mark.nightly
 def test_folded_weights_are_rounded_once(monkeypatch):
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=0))
     engine, _ = sampled(FLOAT16)
@@ -299,7 +303,7 @@ def test_folded_weights_are_rounded_once(monkeypatch):
 @pytest.mark.parametrize(
     ("stacked", "squash"),
     at_night.but(
-        {(True, nn.Hardtanh), (False, nn.Identity)},
+        {(True, nn.Hardtanh)},
         itertools.product((True, False), (nn.Identity, nn.Hardtanh, nn.Sigmoid)),
     ),
 )
@@ -347,6 +351,7 @@ def test_draws_are_stacked_only_while_one_leaves_the_device_idle(points, stacked
 
 
 @pytest.mark.usefixtures("accelerator")
+@pytest.mark.nightly
 def test_without_a_fused_kernel_draws_are_stacked_as_memory_allows(monkeypatch):
     monkeypatch.setattr(devices, "fuses_activations", lambda _: False)
     work = sampled(TF32, samples=8, points=1024)[0].work(1024)

@@ -80,7 +80,7 @@ def build(name: str) -> tuple[nn.Module, Tensor]:
     return make().double().eval(), zoo.points(shape, 70) + 10
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", at_night.every_third(NETS))
 def test_masks_are_bitwise_the_same_whatever_the_chunks(name):
     net, x = build(name)
     whole = bnuq.predict(net, x, dropout=bnuq.Dropout(3, seed=2), chunk_size=150)
@@ -88,7 +88,7 @@ def test_masks_are_bitwise_the_same_whatever_the_chunks(name):
         assert torch.equal(bnuq.predict(net, x, dropout=bnuq.Dropout(3, seed=2), chunk_size=size), whole)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", at_night.every_third(NETS))
 def test_passes_and_points_are_dropped_independently(name):
     net, x = build(name)
     dropped = bnuq.predict(net, torch.ones_like(x), dropout=bnuq.Dropout(3))
@@ -173,7 +173,7 @@ def test_masks_are_drawn_from_seed_draw_site_and_point():
         assert torch.allclose(found[t], expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("name", at_night.every_third(NETS))
 def test_a_run_is_extended_by_its_next_passes(name):
     net, x = build(name)
     longer = bnuq.predict(net, x, dropout=bnuq.Dropout(5, seed=3))

@@ -33,7 +33,7 @@ from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
 from bnuq.tasks import REGRESSION
 
-EVERY = pytest.mark.parametrize("name", ADVERSARIES)
+EVERY = pytest.mark.parametrize("name", at_night.every_third(ADVERSARIES))
 ROWS = 21
 OTHERWISE = "its recorded operations give different outputs"
 
@@ -132,7 +132,7 @@ def refuse(*_: object) -> None:
     raise statistics.NotTraceableError("a test wants it so")
 
 
-@pytest.mark.parametrize("kind", zoo.KINDS)
+@pytest.mark.parametrize("kind", at_night.every_third(zoo.KINDS))
 def test_every_kind_of_batchnorm_is_planned(kind, monkeypatch):
     small_tiles(monkeypatch, 5)
     net, x = zoo.made(kind), zoo.points(kind, ROWS)
@@ -609,7 +609,7 @@ class Pooled(nn.Module):
 
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("weight", ["positive", "of both signs", "absent"])
-@pytest.mark.parametrize("between", ["relu", "relu in place", "nothing", "tanh"])
+@pytest.mark.parametrize("between", at_night.but({"relu", "tanh"}, ["relu", "relu in place", "nothing", "tanh"]))
 def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, stacked, monkeypatch):
     stack(monkeypatch, stacked=stacked)
     activations = {"relu": nn.ReLU(), "relu in place": nn.ReLU(inplace=True), "nothing": nn.Identity()}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -349,7 +350,7 @@ def test_auxiliary_outputs_of_training_are_held_back():
     assert found.fixed == ()
 
 
-@pytest.mark.parametrize("kind", zoo.KINDS)
+@pytest.mark.parametrize("kind", at_night.every_third(zoo.KINDS))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_kind_of_batchnorm_is_exact(kind, dtype):
     net, batch = zoo.made(kind, dtype), zoo.points(kind, 9, dtype=dtype)
@@ -583,6 +584,7 @@ class MadeUp(nn.Module):
 
 @settings(max_examples=25, deadline=None)
 @given(names=st.lists(st.sampled_from(list(PARTS)), min_size=1, max_size=5), b=st.integers(4, 24))
+@pytest.mark.nightly
 def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b):
     net, batch, x = zoo.settled(lambda: MadeUp(["bn", *names]), (4,)), points(b), points(40, seed=1)
     largest = min([8] * ("slices of 8" in names) + [16] * ("slices of 16" in names) + [b])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import at_night
 import numpy as np
 import pytest
 import torch
@@ -121,7 +122,7 @@ def engine(of: Posterior, samples: int, weight: np.ndarray = WEIGHT, bias: np.nd
     return LastLayerPasses(model, of, draws=range(samples), seed=0, device=torch.device("cpu"), dtype=torch.float32)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("structure", at_night.every_third(STRUCTURES))
 def test_samples_have_the_moments_of_the_predictive_distribution(structure: Curvature) -> None:
     samples = 20_000
     points = PHI[:3] * 3

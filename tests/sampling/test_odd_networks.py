@@ -122,6 +122,7 @@ def test_noise_of_rows_that_are_interleaved_is_that_of_its_point(ask: str) -> No
     assert outputs.std(0).min() > 0
 
 
+@pytest.mark.nightly
 def test_complex_noise_has_its_moments() -> None:
     net = Net(lambda _, x: torch.view_as_real(torch.randn(2, dtype=torch.complex64)).view(1, 4) + 0 * x)
     outputs = bnuq.predict(net, X[:3], learned=Learned(4000))[:, 0]

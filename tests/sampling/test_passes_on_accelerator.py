@@ -174,6 +174,7 @@ def test_what_an_accelerator_counts_and_hands_over_is_what_the_host_does(log: Lo
     assert fetched["sums"].tolist() == [2.0, 0.0, 4.0, 4.0, 0.0] and fetched["table"].shape == (2, 2)
 
 
+@pytest.mark.nightly
 def test_a_plan_costs_as_many_waits_whatever_the_number_of_layers(log: Log):
     counts = []
     for blocks in (1, 4):
@@ -241,6 +242,7 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch):
         pytest.param("mcdo", 2**21, marks=pytest.mark.nightly),
     ],
 )
+@pytest.mark.nightly
 def test_passes_take_about_what_they_are_estimated_to_and_stacks_fit_into_what_is_free(method, free):
     net, x = zoo.settled(wide, (3, 32, 32), torch.float32).to(NAME), torch.randn(16, 3, 32, 32).to(NAME)
     stochastic = {
@@ -324,24 +326,26 @@ def a_view_of_the_shortcut_is_read_later(block: Block, h: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("join", "options", "with_relu", "with_sum"),
-    [
-        (lambda block, h: second(block, h.relu()).relu(), {}, 2, 0),
-        (lambda block, h: second(block, h.relu_()).relu_(), {}, 2, 0),
-        (lambda block, h: second(block, h.relu()).relu(), {"groups": 2}, 1, 0),
-        (lambda block, h: second(block, h).add_(h).relu_(), {}, 0, 1),
-        (lambda block, h: h.add_(second(block, h)).relu_(), {}, 0, 1),
-        (lambda block, h: (second(block, h) + h).relu(), {}, 0, 1),
-        (lambda block, h: torch.add(second(block, h), h, alpha=2).relu(), {}, 0, 0),
-        (lambda block, h: (second(block, h) + h.mean((2, 3), keepdim=True)).relu(), {}, 0, 0),
-        (lambda block, h: second(block, h.relu()).sigmoid(), {}, 1, 0),
-        (lambda block, h: second(block, h).relu() + h, {}, 1, 0),
-        (lambda block, h: (lambda out: out.relu() + out)(second(block, h)), {}, 0, 0),
-        (the_shortcut_is_read_again, {}, 1, 1),
-        (the_sum_overwrites_a_shortcut_that_is_read_again, {}, 1, 0),
-        (the_relu_overwrites_the_sum_and_is_read_twice, {}, 1, 1),
-        (the_shortcut_is_overwritten_in_between, {}, 1, 0),
-        (a_view_of_the_shortcut_is_read_later, {}, 1, 0),
-    ],
+    at_night.every_third(
+        [
+            (lambda block, h: second(block, h.relu()).relu(), {}, 2, 0),
+            (lambda block, h: second(block, h.relu_()).relu_(), {}, 2, 0),
+            (lambda block, h: second(block, h.relu()).relu(), {"groups": 2}, 1, 0),
+            (lambda block, h: second(block, h).add_(h).relu_(), {}, 0, 1),
+            (lambda block, h: h.add_(second(block, h)).relu_(), {}, 0, 1),
+            (lambda block, h: (second(block, h) + h).relu(), {}, 0, 1),
+            (lambda block, h: torch.add(second(block, h), h, alpha=2).relu(), {}, 0, 0),
+            (lambda block, h: (second(block, h) + h.mean((2, 3), keepdim=True)).relu(), {}, 0, 0),
+            (lambda block, h: second(block, h.relu()).sigmoid(), {}, 1, 0),
+            (lambda block, h: second(block, h).relu() + h, {}, 1, 0),
+            (lambda block, h: (lambda out: out.relu() + out)(second(block, h)), {}, 0, 0),
+            (the_shortcut_is_read_again, {}, 1, 1),
+            (the_sum_overwrites_a_shortcut_that_is_read_again, {}, 1, 0),
+            (the_relu_overwrites_the_sum_and_is_read_twice, {}, 1, 1),
+            (the_shortcut_is_overwritten_in_between, {}, 1, 0),
+            (a_view_of_the_shortcut_is_read_later, {}, 1, 0),
+        ]
+    ),
 )
 def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_lies_between(
     log, join, options, with_relu, with_sum, monkeypatch
@@ -367,6 +371,7 @@ def test_a_relu_is_computed_with_its_convolution_where_nothing_else_sees_what_li
 @pytest.mark.parametrize(
     "kernel", at_night.but({"cudnn_convolution_relu"}, ["cudnn_convolution_relu", "cudnn_convolution_add_relu"])
 )
+@pytest.mark.nightly
 def test_where_cudnn_lacks_a_kernel_for_both_convolution_and_relu_are_computed_one_after_the_other(kernel, monkeypatch):
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=0))
     net = zoo.settled(lambda: Block(the_shortcut_is_read_again), (2, 6, 6), torch.float32)

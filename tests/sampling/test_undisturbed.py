@@ -380,7 +380,7 @@ def in_threads(*works: Callable[[], None]) -> list[BaseException]:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", at_night.but({"mixed"}, MODES))
 def test_several_threads_predict_as_one_does(mode, shared):
     nets, x = [zoo.settled(Fragile, (4,)) for _ in range(4)], zoo.points((4,), 9)
     if shared:
@@ -403,6 +403,7 @@ def test_several_threads_predict_as_one_does(mode, shared):
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.nightly
 def test_the_forward_of_another_thread_never_meets_what_bnuq_does():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     own, z = nn.TransformerEncoder(layer, 1).eval(), torch.randn(3, 5, 8)

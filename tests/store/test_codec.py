@@ -272,6 +272,7 @@ def test_the_axes_of_an_inspection_are_named_and_its_estimates_have_coordinates(
         assert table["path"].asstr()[row].startswith("/domains/crossings/")
 
 
+@pytest.mark.parametrize("kind", at_night.but({"evaluation"}, KINDS), indirect=True)
 @pytest.mark.filterwarnings("ignore")
 def test_xarray_opens_it_as_a_tree(kept, tmp_path):
     xarray = pytest.importorskip("xarray")
@@ -322,6 +323,7 @@ COORDINATES = {
 }
 
 
+@pytest.mark.parametrize("kind", at_night.but({"sweep", "monitor"}, KINDS), indirect=True)
 @pytest.mark.parametrize("turn", ROUNDS[:12])
 def test_numbers_may_be_any(kind, kept, tmp_path, turn):
     """Negative, infinite and huge numbers of the right shape are shown or refused."""
@@ -357,6 +359,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path] + [place for key, value in items for place in places(value, (*path, key))]
 
 
+@pytest.mark.parametrize("kind", at_night.but({"sweep", "monitor"}, KINDS), indirect=True)
 @pytest.mark.parametrize("turn", ROUNDS)
 def test_anything_inside_the_record_may_be_missing_or_another(kind, kept, tmp_path, turn):
     with h5py.File(kept) as file:

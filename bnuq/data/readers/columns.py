@@ -219,11 +219,7 @@ def _at_once(path: Path) -> dict[int, NDArray[Any]]:
 def _are_names(fields: Sequence[str]) -> bool:
     """Whether the first line names the columns: it is not all numbers, or numbers them from 0, as pandas does."""
     numbered = len(fields) > 1 and [*fields] == [*map(str, range(len(fields)))]
-    return numbered or not all(map(_is_number, fields))
-
-
-def _is_number(cell: str) -> bool:
-    return _numbers((cell,)) is not None and bool(cell)
+    return numbered or not all(cell and _numbers((cell,)) is not None for cell in fields)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:

@@ -20,6 +20,7 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation.array_kinds import as_block
 from bnuq.files.journal import Arrays
+from bnuq.files.mapped import unload
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
@@ -67,6 +68,10 @@ class SetScores:
         """The same scores, which are of this kind where a scorer of this task made them."""
         assert isinstance(scores, cls)
         return scores
+
+    def unload(self) -> None:
+        """Take values of points that lie in files out of memory, until they are used again."""
+        unload(self.points.values())
 
 
 def ranked_rows(points: int, most: int | None = None) -> Int64[np.ndarray, " kept"]:

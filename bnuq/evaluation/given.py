@@ -83,6 +83,10 @@ class GivenSet:
             self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, hard=hard, right=right
         )
 
+    def without_columns(self) -> GivenSet:
+        """These predictions without what else their file holds."""
+        return replace(self, columns=replace(self.columns, values={}, exact=None))
+
     def with_scores(self, names: Sequence[str]) -> GivenSet:
         """These predictions with the scores in the columns of these names; DataError where one is not a number of each
         point."""
@@ -205,7 +209,8 @@ def given_set(
         given, names = _of_regression(columns, roles, points)
     else:
         given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
-    rest = [name for name in columns.values if name not in roles and name not in names]
+    used = {*roles, *names}
+    rest = [name for name in columns.values if name not in used]
     if rest and not asked:
         raise named.without_role(columns, rest)
     if given.kind == "confidences":

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class _Named:
     of: GivenSet
     names: tuple[str, ...]
 
-    @property
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """The names, without a beginning that all have before a number: 0, 1 of class_0, class_1."""
         numbers = [re.fullmatch(r"(\D*)0*(\d+)", name) for name in self.names]
@@ -78,7 +79,8 @@ def in_one_order(
         if {*each.keys} != {*keys}:
             raise DataError(_differing(each, order, by_words[0].of.columns.source))
         if each.keys != keys:
-            columns = [each.keys.index(key) for key in keys]
+            places_of_keys = {key: at for at, key in enumerate(each.keys)}
+            columns = [places_of_keys[key] for key in keys]
             result[file][name] = replace(each.of, values=each.of.values[..., columns])
             moved[file, name] = each
     others = [each for place, each in named.items() if place not in moved]
@@ -110,7 +112,7 @@ def _order(
             raise DataError(_differing(first, wanted, source))
         order, classes = first.names, tuple(wanted) or first.names
     elif numbered is not None and not wanted:
-        classes = tuple(numbered.names[numbered.keys.index(key)] for key in places)
+        classes = tuple(map(dict(zip(numbered.keys, numbered.names, strict=True)).__getitem__, places))
     return order, classes
 
 
@@ -163,7 +165,7 @@ def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tupl
     by_name = not _Named(given, tuple(names)).has_words or all(name.lstrip("-").isdigit() for name in names)
     if by_name or values.dtype.kind not in "fiub" or values.ndim > 1 or not isinstance(labels, np.ndarray):
         return ()
-    in_sorted_order = np.array([names.index(name) for name in sorted(names)])
+    in_sorted_order = np.array(sorted(range(len(names)), key=names.__getitem__))
     top = given.values[0].argmax(-1)
     in_order, in_sorted = top == labels, top == in_sorted_order[labels]
     better = int(in_sorted.sum()) - int(in_order.sum())

@@ -50,8 +50,9 @@ class Truth:
     @property
     def of_classes(self) -> frozenset[str]:
         """The names of the classes that occur, whole numbers without a fraction."""
-        has_classes = self.values.ndim == 1 and not self.is_right
-        return frozenset(texts_of(self.values).tolist()) if has_classes else frozenset()
+        if self.values.ndim > 1 or self.is_right:
+            return frozenset()
+        return frozenset(texts_of(np.unique(self.values) if is_numeric(self.values) else self.values).tolist())
 
     def label_in(self, columns: Columns) -> str | None:
         """The column of the labels, if it is of this file."""
@@ -386,12 +387,13 @@ def _numbered(
             f"{truth.source}: {truth.found} holds {len(present)} names, such as {str(present[0])!r}, and the "
             f"predictions have {outputs} columns without them. Name the classes in their order: --classes NAME,NAME."
         )
-    if unknown := [text for text in present.tolist() if text not in names]:
+    number_of = {name: number for number, name in enumerate(names)}
+    if unknown := [text for text in present.tolist() if text not in number_of]:
         raise DataError(
             f"{truth.source}: {truth.found} holds {unknown[0]!r}, which is no class of the predictions "
             f"({', '.join(names[:20])})."
         )
-    return np.array([names.index(text) for text in present.tolist()])[numbers], names
+    return np.array([number_of[text] for text in present.tolist()])[numbers], names
 
 
 def _digests(ids: NDArray[Any]) -> NDArray[Any]:

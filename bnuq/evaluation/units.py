@@ -73,11 +73,12 @@ class Blocks:
             self._values.setdefault(f"{kind}/{name}", []).append(value)
 
     def arrays(self) -> Arrays:
-        """What a unit keeps: sums stay those of its blocks, so that they can be added in one order whatever the
-        units."""
+        """What a unit keeps, which is given away: sums stay those of its blocks, so that they can be added in one order
+        whatever the units."""
+        added, self._values = self._values, {}
         return {
             name: np.stack(values) if kind not in _AXES else np.concatenate(values, axis=_AXES[kind])
-            for name, values in self._values.items()
+            for name, values in added.items()
             for kind in [name.partition("/")[0]]
         }
 

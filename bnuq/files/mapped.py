@@ -8,7 +8,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,20 @@ def _has_room(size: int) -> bool:
 
 def is_mapped(array: object) -> bool:
     """Whether it is an array that lies in a file."""
+    return isinstance(_base(array), mmap.mmap)
+
+
+def _base(array: object) -> object:
     while isinstance(array, np.ndarray) and array.base is not None:
         array = array.base
-    return isinstance(array, mmap.mmap)
+    return array
+
+
+def unload(arrays: Iterable[NDArray[Any]]) -> None:
+    """Takes the files in which arrays of pools lie out of memory, until they are used again."""
+    for file in {id(base): base for base in map(_base, arrays)}.values():
+        if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            file.madvise(mmap.MADV_DONTNEED)
 
 
 class Space:

@@ -475,9 +475,9 @@ def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> A
 
 
 def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
-    """The number of rows; the columns' names, those that do not hold numbers, those of encoded images, and the class
-    names of labels; what all columns take as they are read and in one table; and of each group of rows, which can be
-    read alone, the number of rows and of bytes."""
+    """The number of rows; the columns' names, those that do not hold numbers, that are nested, those of encoded images,
+    and the class names of labels; what all columns take as they are read and in one table; and of each group of rows,
+    which can be read alone, the number of rows and of bytes."""
     with _parquet_file(limits, path, 0) as file:
         facts, schema = file.metadata, file.schema_arrow
         groups = [
@@ -496,6 +496,7 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
     return {
         "names": schema.names,
         "not numbers": not_numbers,
+        "nested": [field.name for field in schema if kinds.is_nested(field.type)],
         "bytes": size,
         "rows": rows,
         "pictures": [field.name for field in schema if _is_encoded(field.type)],

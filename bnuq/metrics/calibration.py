@@ -9,7 +9,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, draws_cells, resampled_counts, resampled_sums
+from bnuq.metrics.resampling import blocks, draws_cells, moments_of_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
@@ -226,7 +226,7 @@ def calibration_bootstrap(
     if draws_cells(points, groups):
         cell = cell + bins * (hits == 1)
         drawn = resampled_counts(generator, resamples, bin_of_point=cell, bins=2 * bins)
-        confidence_sums = resampled_sums(generator, drawn, stated, cell)
+        confidence_sums = resampled_sums(generator, drawn, moments_of_cells(stated, cell, 2 * bins))
         count, confidence_sums = (sums.reshape(resamples, 2, bins) for sums in (drawn, confidence_sums))
         return CalibrationBins(count.sum(1), confidence_sums.sum(1), count[:, 1].astype(np.float64))
     sums = np.zeros((points, 3, bins))

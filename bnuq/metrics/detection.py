@@ -115,8 +115,10 @@ def _checked_scores(scores: Float[Array, "*replicate point"], name: str) -> Floa
 
 def _placements(below: Float[np.ndarray, "below"], points: Float[np.ndarray, "point"]) -> Float[np.ndarray, "point"]:
     """The share of `below` that each point exceeds, ties counting half."""
-    ranked = np.sort(below)
-    return (np.searchsorted(ranked, points, "left") + np.searchsorted(ranked, points, "right")) / (2 * below.size)
+    ranked, order, twice = np.sort(below), np.argsort(points), np.empty(points.size, np.intp)
+    rising = points[order]  # looked up one after the other, most of which are in the cache
+    twice[order] = np.searchsorted(ranked, rising, "left") + np.searchsorted(ranked, rising, "right")
+    return twice / (2 * below.size)
 
 
 def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Literal["ood", "test"] = "ood") -> float:

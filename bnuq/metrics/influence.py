@@ -21,7 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
-from bnuq.metrics.detection import DetectionScores, detection_of_counts, error_auroc
+from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 from bnuq.metrics.ties import ties_of_rows
@@ -308,7 +308,9 @@ def label_auroc_influence(score: Float[Array, "point"], y: Integer[Array, "point
     Source: DeLong, DeLong & Clarke-Pearson 1988; Hampel 1974.
     """
     scores, has = as_float64(score), as_float64(y) == 1
-    parts = detection_influence(scores[~has], scores[has]).auroc
+    ranked = RankedScores.of(scores[~has], scores[has])
+    of_label, of_others = (values[::-1] for values in Curve.of(ranked.test, ranked.ood).reversed().area())
+    parts = of_others[ranked.test_rung], of_label[ranked.ood_rung]
     result = np.empty(has.size)
     for rows, part in zip((~has, has), parts, strict=True):
         result[rows] = part * (has.size / len(part))
@@ -322,9 +324,9 @@ def error_auroc_influence(
 
     Source: as `label_auroc_influence`.
     """
-    if math.isnan(error_auroc(uncertainty, correct)):
-        return np.full(len(correct), math.nan)
-    return label_auroc_influence(uncertainty, (as_float64(correct) == 0).astype(np.int64))
+    scores, wrong = as_float64(uncertainty), as_float64(correct) == 0
+    defined = 0 < wrong.sum() < wrong.size and not np.isnan(scores).any()
+    return label_auroc_influence(scores, wrong.astype(np.int64)) if defined else np.full(wrong.size, math.nan)
 
 
 def scod_influence(

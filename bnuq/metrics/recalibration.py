@@ -105,13 +105,14 @@ def pll_slopes(
     xp, location = array_namespace(logits), device(logits)
     logits = xp.asarray(logits, dtype=xp.float64, device=location)
     rows, y = xp.arange(logits.shape[1], device=location), xp.asarray(y, dtype=xp.int64, device=location)
-    below = logits - xp.max(logits, axis=-1, keepdims=True)
+    largest = xp.max(logits, axis=-1, keepdims=True)
+    below = logits - largest
     weight = xp.exp(below / temperature)
     total = xp.sum(weight, axis=-1)
     below = xp.where(weight > 0, below, xp.zeros_like(below))  # not 0 · −∞
     mean = xp.sum(weight * below, axis=-1) / total
     variance = xp.sum(weight * below**2, axis=-1) / total - mean**2
-    true = logits[:, rows, y] - xp.max(logits, axis=-1)
+    true = logits[:, rows, y] - largest[..., 0]
     sample_logs = true / temperature - xp.log(total)
     top = xp.max(sample_logs, axis=0, keepdims=True)
     share = xp.exp(sample_logs - xp.where(top > -math.inf, top, xp.zeros_like(top)))  # of each sample in the likelihood

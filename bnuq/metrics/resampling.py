@@ -113,11 +113,19 @@ def cells_of(count: Integer[np.ndarray, "rung"]) -> Integer[np.ndarray, "rung"]:
 def resampled_sums(
     generator: "np.random.Generator",
     drawn: Integer[np.ndarray, "row cell"],
-    values: Float[np.ndarray, "point"],
-    cell_of_point: Integer[np.ndarray, "point"],
+    moments: tuple[Float[np.ndarray, "cell"], Float[np.ndarray, "cell"]],
 ) -> Float[np.ndarray, "row cell"]:
-    """The sum of the values of the points that were `drawn` from each cell, normal given their number."""
-    count = np.maximum(np.bincount(cell_of_point, minlength=drawn.shape[1]), 1)
-    mean = np.bincount(cell_of_point, weights=values, minlength=drawn.shape[1]) / count
-    squares = np.bincount(cell_of_point, weights=(values - mean[cell_of_point]) ** 2, minlength=drawn.shape[1])
-    return drawn * mean + np.sqrt(drawn * (squares / count)) * generator.standard_normal(drawn.shape)
+    """The sum of the values of the points that were `drawn` from cells of these `moments_of_cells`, normal given their
+    number."""
+    mean, variance = moments
+    return drawn * mean + np.sqrt(drawn * variance) * generator.standard_normal(drawn.shape)
+
+
+def moments_of_cells(
+    values: Float[np.ndarray, "point"], cell_of_point: Integer[np.ndarray, "point"], cells: int
+) -> tuple[Float[np.ndarray, "cell"], Float[np.ndarray, "cell"]]:
+    """The mean and the variance of the values in each cell."""
+    count = np.maximum(np.bincount(cell_of_point, minlength=cells), 1)
+    mean = np.bincount(cell_of_point, weights=values, minlength=cells) / count
+    squares = np.bincount(cell_of_point, weights=(values - mean[cell_of_point]) ** 2, minlength=cells)
+    return mean, squares / count

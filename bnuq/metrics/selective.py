@@ -3,6 +3,7 @@
 Uncertainty may have any unit; larger is less certain. Loss is a 0/1 error or |e|; smaller is better.
 """
 
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, like
 from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, cells_of, draws_cells, resampled_counts, resampled_sums
+from bnuq.metrics.resampling import blocks, cells_of, draws_cells, moments_of_cells, resampled_counts, resampled_sums
 from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
@@ -150,10 +151,15 @@ def selective_of_ties(
 def _harmonic(number: Integer[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:
     """1 + ½ + … + 1/k of each number k, 0 of 0."""
     if number.max() < 2**20:
-        return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, int(number.max()) + 1))])[number]
+        return _harmonics(int(number.max()))[number]
     from scipy.special import digamma  # late: `bnuq.metrics` is light; a table would not fit pixels into memory
 
     return digamma(number + 1.0) + np.euler_gamma
+
+
+@lru_cache(maxsize=1)  # of the resamples of one set
+def _harmonics(most: int) -> Float[np.ndarray, "number"]:
+    return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, most + 1))])
 
 
 def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
@@ -186,11 +192,12 @@ def selective_bootstrap(
     generator = np.random.default_rng(seed)
     drawn = []
     if draws_cells(points, groups):
-        cell, losses = np.repeat(cells_of(tied), tied), losses[order]
+        cell = np.repeat(cells_of(tied), tied)
         cells = int(cell[-1]) + 1
+        moments = moments_of_cells(losses[order], cell, cells)
         for rows in blocks(resamples, width=cells):
             count = resampled_counts(generator, rows, bin_of_point=cell, bins=cells)
-            drawn.append(vars(selective_of_ties(count, resampled_sums(generator, count, losses, cell))))
+            drawn.append(vars(selective_of_ties(count, resampled_sums(generator, count, moments))))
         return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})
     rank = np.argsort(order)
     for rows in blocks(resamples, width=points):

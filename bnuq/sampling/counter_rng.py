@@ -133,8 +133,8 @@ def _chosen_indices(
         return (random % np.uint64(population)).astype(np.int64)
     moved: dict[int, int] = {}  # a sparse Fisher–Yates shuffle: only moved entries are stored
     chosen = np.empty(len(random), dtype=np.int64)
-    for i, word in enumerate(map(int, random)):
-        j = i + word % (population - i)
+    numbers = np.arange(len(random), dtype=np.uint64)
+    for i, j in enumerate((numbers + random % (np.uint64(population) - numbers)).tolist()):
         chosen[i] = moved.get(j, j)
         moved[j] = moved.get(i, i)
     return chosen

@@ -80,20 +80,20 @@ class _FileScoring(MethodScoring):
             if first - start >= _TILE or first == len(points):
                 for of_view, reduction in zip(gathered, reductions, strict=True):
                     of_view.add(reduction.arrays())
-                reductions, start = [scoring.reduction(view, first) for view in views], first
-        return [
-            self._with_ties(scoring.scores(view, scoring.reduction(view), of_view))
-            for view, of_view in zip(views, gathered, strict=True)
-        ]
+                start = first
+        scored = []
+        for view, reduction, of_view in zip(views, reductions, gathered, strict=True):
+            scored.append(self._with_ties(scoring.scores(view, reduction, of_view)))
+            scored[-1].unload()
+        return scored
 
     def _with_ties(self, scores: SetScores) -> SetScores:
         """The scores of points to some digits fewer: those of equal predictions differ in the last by the order of the
         classes. Of samples all digits stay, as replicates are of them."""
-        rounded = dict(scores.points)
-        for name in rounded.keys() & _RANKING if self._is_single else ():
-            mantissa, exponent = np.frexp(rounded[name])
-            rounded[name] = np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent)
-        return replace(scores, points=rounded)
+        for name in scores.points.keys() & _RANKING if self._is_single else ():
+            mantissa, exponent = np.frexp(scores.points[name])
+            np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent, out=scores.points[name])
+        return scores
 
 
 def score(request: ScoreRequest) -> Scored:
@@ -188,6 +188,7 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
             if recalibrated is not None:
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
+            each.sets["test"].unload()
             findings += scorer.findings(method.name)
             if each.view.maps is not None:
                 fits[method] = each.view.maps

@@ -178,6 +178,8 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
         _hold_out(points, given, section.held_out, request.sampling.seed)
+    for of_file in given.values():
+        of_file |= {name: of.without_columns() for name, of in of_file.items()}
     order = [name for name in (VALIDATION, "test") if name in points]
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs

@@ -63,6 +63,14 @@ def same(result: Any, other: Any, *, tolerance: float = 1e-12) -> bool:
     return all(ours[key] == pytest.approx(theirs[key], rel=tolerance, abs=tolerance, nan_ok=True) for key in shared)
 
 
+@pytest.mark.parametrize(("given", "labels"), [(P, LABELS), (SAMPLES, LABELS), (P, P > 0.3)])
+def test_points_that_are_reduced_in_tiles_have_the_same_scores(monkeypatch, given, labels):
+    whole = bnuq.score(given, labels)
+    monkeypatch.setattr("bnuq.workflows.score._TILE", 50)
+    monkeypatch.setattr("bnuq.evaluation.given._BLOCK", 20 * K * len(given) if given.ndim == 3 else 20 * K)
+    assert same(bnuq.score(given, labels), whole)
+
+
 # ── the same as other software, and as bnuq evaluate ─────────────────────────────────────────────────────────────────
 
 

@@ -140,7 +140,7 @@ def _separator(head: Sequence[str]) -> str | None:
     """The separator that gives all lines as many cells, of several one that leaves numbers alone; where none does, one
     of the first line."""
     tables = {}
-    for separator in ("\t", ",", ";"):
+    for separator in (mark for mark in "\t,;" if any(mark in line for line in head)):  # `csv` refuses endless cells
         rows = list(csv.reader(head, delimiter=separator))[: len(head) - (len(head) == _LOOKED_AT)]
         if rows and len(rows[0]) > 1 and len({*map(len, rows)}) == 1:
             tables[separator] = rows

@@ -15,7 +15,7 @@ from bnuq.shapes import Float, Int64
 class SampleScores:
     """The scores of each sample alone: its entropy, 1 − its largest probability, 1 − the sum of the squares of all, the
     class it predicts, the log-likelihood of the true class, the logarithm of the sum of the exponentials of its logits
-    (0 for log-probabilities), and its largest logit."""
+    (0 for log-probabilities), and its largest logit. What is averaged over samples is 0 of a single one of arrays."""
 
     entropy: Float[Array, "sample chunk"]
     least_confidence: Float[Array, "sample chunk"]
@@ -42,12 +42,15 @@ class ArrayKernel:
         weight = np.exp(logits - largest)
         total = weight.sum(-1, keepdims=True)
         self.p = weight / total
-        rest, impurity = _all_but_largest(self.p)
+        if len(logits) > 1:
+            rest, impurity = _all_but_largest(self.p)
+        else:  # of which there is nothing to average
+            rest = impurity = np.zeros(logits.shape[:-1])
         return SampleScores(
             metrics.entropy(self.p),
             rest,
             impurity,
-            metrics.predicted(logits),
+            metrics.predicted(logits) if len(logits) > 1 else np.zeros(logits.shape[:-1], np.int64),
             None if y is None else metrics.log_likelihood(logits, y),
             (largest + np.log(total))[..., 0],
             largest[..., 0],
@@ -62,8 +65,8 @@ class ArrayKernel:
         self, mean: Float[np.ndarray, "replicate chunk class"], y: Int64[np.ndarray, " chunk"] | None
     ) -> dict[str, np.ndarray]:
         """The scores of the mean prediction under every replicate, and the predicted class."""
-        values = {"predicted": metrics.predicted(mean), "impurity": _all_but_largest(mean)[1]}
-        return values | further_scores(mean, y)
+        impurity = _all_but_largest(mean)[1] if len(self.p) > 1 else np.zeros(mean.shape[:-1])
+        return {"predicted": metrics.predicted(mean), "impurity": impurity} | further_scores(mean, y)
 
     def variation_ratio(self, vote: Int64[np.ndarray, "sample chunk"], weights: np.ndarray) -> np.ndarray:
         """The variation ratio under every replicate, from the votes for each class, or, where there are fewer samples

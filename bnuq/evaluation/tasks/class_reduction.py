@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.registry import estimates_of_task
-from bnuq.shapes import Bool, Float, Int64
+from bnuq.shapes import Bool, Float, Int16, Int64
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
 DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
@@ -111,11 +111,11 @@ class ClassReduction:
         block = with_float64(logits)
         self._made_in = block.dtype
         weights = self._weights(block, draws)
-        done = 0
+        width, done = block.shape[-1] * len(self._draws.weights if draws is None else weights.array), 0
         with without_gradients(block):
             while done < block.shape[1]:
                 most = min(_BLOCK if on_host(block) else DEVICE_BLOCK, self._block_limit)
-                step = max(1, most // (len(weights.array) * block.shape[-1]))
+                step = max(1, most // width)
                 points = block[:, done : done + step]
                 try:
                     self._add(points, weights)
@@ -123,7 +123,7 @@ class ClassReduction:
                     if not is_out_of_memory(error) or points.shape[1] == 1:
                         raise
                     self.release()
-                    self._block_limit = points.shape[1] * len(weights.array) * block.shape[-1] // 2
+                    self._block_limit = points.shape[1] * width // 2
                 else:
                     done += points.shape[1]
 
@@ -159,6 +159,9 @@ class ClassReduction:
         """The weights of these draws, as the samples of the block are; and what scores these."""
         if self._kernel is None:
             self._kernel = ArrayKernel() if isinstance(block, np.ndarray) else _tensor_kernel()
+            if isinstance(block, np.ndarray) and len(block) == 1:  # all replicates are alike
+                rows = np.zeros(len(self._draws.weights), np.int64)
+                self._all = replace(estimates.ReplicateWeights.of(metrics.plain_weights(1)), rows=rows)
         if draws is not None:
             return estimates.ReplicateWeights.of(self._draws, draws).like(block)
         self._all = self._all.like(block)
@@ -303,12 +306,13 @@ class ClassReduction:
     def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""
         sums = {}
-        for name, points_values in ((name, arrays[f"replicates.{name}"]) for name in PART_SCORES if self._parts):
-            of_replicates = points_values if batch_weights.rows is None else points_values[batch_weights.rows]
-            for kind, of_point in self._part_of_point.items():
-                numbers = of_point[self._n : self._n + points_values.shape[1]]
-                order = np.argsort(numbers, kind="stable")
-                present, start = np.unique(numbers[order], return_index=True)
+        for kind, of_point in self._part_of_point.items():
+            numbers = of_point[self._n : self._n + len(arrays["predicted"])]
+            order = np.argsort(numbers, kind="stable")
+            present, start = np.unique(numbers[order], return_index=True)
+            for name in PART_SCORES:
+                values = arrays[f"replicates.{name}"]
+                of_replicates = values if batch_weights.rows is None else values[batch_weights.rows]
                 total = np.zeros((len(of_replicates), len(self._parts[kind]) + 1))
                 total[:, present] = np.add.reduceat(of_replicates[:, order], start, axis=1)
                 sums[f"{kind}.{name}"] = total[:, :-1]  # the last are the points of no part
@@ -426,10 +430,10 @@ class ClassReduction:
         )
 
 
-def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int64[np.ndarray, " point"]:
+def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int16[np.ndarray, " point"]:
     """The number of the part that each point is in; that after the last for the points of none."""
     parts = [*rows]
-    numbers = np.full(points, len(parts))
+    numbers = np.full(points, len(parts), np.int16)  # small numbers are sorted in no time
     for number, of_part in enumerate(parts):
         numbers[of_part] = number
     return numbers

@@ -53,7 +53,9 @@ def errors_of_part(scores: ClassScores, rows: _Points, kind: str, draws: DrawWei
 
 def coverage_of_part(scores: ClassScores, rows: _Points, kind: str, draws: DrawWeights) -> dict[str, Estimate]:
     """The share of the points of a class or group whose prediction sets have the true class, by kind of sets."""
-    inside, found = np.isin(scores.covered_rows, rows), {}
+    among, found = np.zeros(scores.n, bool), {}
+    among[rows] = True
+    inside = among[scores.covered_rows]
     for name, covered in scores.covered.items():
         replicates = np.full(len(draws.weights), float(np.mean(scores.points[name][rows])))
         if inside.any():

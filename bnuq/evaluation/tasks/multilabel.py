@@ -116,8 +116,8 @@ class LabelReduction:
         parts = [part.arrays() for part in self._parts]
         result = {key: self._joined(key, [arrays[key] for arrays in parts]) for key in parts[0]}
         if self._truth is not None and "draw/ranked.wrong" in parts[0]:
-            stop = self._first + len(result["point/predicted"])
-            rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [self._first, stop]))]
+            first, self._first = self._first, self._first + len(result["point/predicted"])
+            rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [first, self._first]))]
             scores = [
                 metrics.label_score(arrays["draw/ranked.least_confidence"], arrays["draw/ranked.wrong"] ^ (y == 1))
                 for arrays, y in zip(parts, self._truth[rows].T, strict=True)

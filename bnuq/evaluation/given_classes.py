@@ -112,7 +112,8 @@ def _order(
             raise DataError(_differing(first, wanted, source))
         order, classes = first.names, tuple(wanted) or first.names
     elif numbered is not None and not wanted:
-        classes = tuple(map(dict(zip(numbered.keys, numbered.names, strict=True)).__getitem__, places))
+        name_of = dict(zip(numbered.keys, numbered.names, strict=True))
+        classes = tuple(name_of[key] for key in places)
     return order, classes
 
 

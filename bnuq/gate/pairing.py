@@ -16,7 +16,7 @@ from bnuq.records.identity import of_mini_batches
 
 _USUAL: dict[str, Any] = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
 _USUAL |= {"query_in_batch": False, "per_query": False}  # of results of earlier versions
-_OF_ONE_SOURCE = {key for method in METHODS for key in method.settings}  # of samples, and of no other
+_OF_MINI_BATCHES = tuple(key for key in (*_USUAL, "group") if not any(key in method.settings for method in METHODS))
 
 
 def pairing(current: Result, baseline: Result) -> Pairing:
@@ -156,7 +156,7 @@ def settings_of_draws(method: Method, sampler: Mapping[str, Any]) -> dict[str, A
     if "counts" in keys and sampler["counts"] != "measured":  # the method draws no mini-batch
         keys = ("variance", "replacement", "counts")
     elif method.is_sampled_batchnorm:
-        keys = (*(key for key in (*_USUAL, "group") if key not in _OF_ONE_SOURCE), *keys)
+        keys = (*_OF_MINI_BATCHES, *keys)
     return {key: sampler[key] for key in keys if key in sampler}
 
 

@@ -88,8 +88,8 @@ class _FileScoring(MethodScoring):
         return scored
 
     def _with_ties(self, scores: SetScores) -> SetScores:
-        """The scores of points to some digits fewer: those of equal predictions differ in the last by the order of the
-        classes. Of samples all digits stay, as replicates are of them."""
+        """The same scores, rounded in place to some digits fewer: those of equal predictions differ in the last by the
+        order of the classes. Of samples all digits stay, as replicates are of them."""
         for name in scores.points.keys() & _RANKING if self._is_single else ():
             mantissa, exponent = np.frexp(scores.points[name])
             np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent, out=scores.points[name])

@@ -29,7 +29,7 @@ from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Progress, silent
 from bnuq.records import sweep as sweep_file
-from bnuq.records.identity import CANNOT_MATTER, in_words, settings_of_record
+from bnuq.records.identity import in_words, settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
@@ -209,16 +209,17 @@ def _check_alike(networks: Sequence[SweptNetwork]) -> None:
             )
 
 
-_MAY_DIFFER = (*CANNOT_MATTER, "model.", "data.", "options.", "sampling.batch_size")  # the networks' own; points count
+_MAY_DIFFER = (  # beginnings of addresses: the networks' own, of which the points count; and what no sweep does
+    *("model.", "data.", "options.", "check", "runs", "sampling.batch_size", "sampling.methods", "sampling.bank"),
+    *("sampling.mc_error", "sampling.max_samples", "sampling.counts", "sampling.covariance", "sampling.laplace"),
+    *("sampling.noise_model_draws", "certificate.", "tta"),
+)
 
 
 def _shared(network: SweptNetwork) -> dict[str, Any]:
-    """What the networks of a sweep have in common: all settings but these."""
-    settings = {
-        name: value
-        for name, value in settings_of_record(network.run.record()).items()
-        if not name.startswith(_MAY_DIFFER)
-    }
+    """What the networks of a sweep must have in common, by its address."""
+    asked = settings_of_record(network.run.record())
+    settings = {name: asked[name] for name in asked if not name.startswith(_MAY_DIFFER)}
     return {"task": network.plan.task, "train_size": network.train_size} | settings
 
 

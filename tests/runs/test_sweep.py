@@ -458,6 +458,12 @@ def test_networks_are_compared_draw_by_draw(pair: Path, line: str, message: str)
         swept(pair, "run.toml", "second.toml", sizes=None, samples=None)
 
 
+def test_settings_of_what_no_sweep_does_may_differ(pair: Path) -> None:
+    path, lines = pair / "second.toml", 'methods = ["mcbn"]\nmc_error = 0.2\nlaplace = "diag"\nbank = 24'
+    path.write_text(path.read_text().replace("[sampling]", f"[sampling]\n{lines}"))
+    assert len(swept(pair, "run.toml", "second.toml", sizes=None).models) == 2
+
+
 @pytest.mark.nightly
 def test_sidecars_of_one_data_set_have_it_read_once(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for toml, model in (("run.toml", "model.toml"), ("second.toml", "other.toml")):

@@ -46,12 +46,20 @@ def saved(holds: object) -> bytes:
 
 def rewritten(data: bytes, path: Path, change: Callable[[dict[str, bytes]], Mapping[str, bytes]]) -> Path:
     """An archive like `data` with its members changed, by their names without the first folder."""
+    folder = folder_of(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+        members = {name.removeprefix(folder): archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in change(members).items():
-            archive.writestr(f"m/{name}", content)
+            archive.writestr(f"{'m/' * bool(folder)}{name}", content)
     return path
+
+
+def folder_of(data: bytes) -> str:
+    """The folder of all members of an archive, such as "archive/"; programs of torch 2.6 have none."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        folders = {name.partition("/")[0] for name in archive.namelist()}
+    return f"{folders.pop()}/" if len(folders) == 1 else ""
 
 
 def assert_one_message(path: Path, text: str, error: type[BnuqError] = ModelError) -> None:
@@ -152,8 +160,8 @@ def program() -> bytes:
 def test_nothing_in_a_program_runs_untrusted(tmp_path, program):
     marker = tmp_path / "ran"
     with zipfile.ZipFile(io.BytesIO(program)) as archive:
-        names = [name.partition("/")[2] for name in archive.namelist()]
-    assert len(names) > 10
+        names = [name.removeprefix(folder_of(program)) for name in archive.namelist()]
+    assert len(names) >= 5
     for name in names:
         path = rewritten(program, tmp_path / "p.pt2", replaced(name, saved(Evil(marker))))
         assert_one_message(

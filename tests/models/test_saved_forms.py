@@ -58,7 +58,7 @@ def scripted(path: Path) -> None:
 
 
 def exported(path: Path, net: nn.Module | None = None, *, dynamic: bool = True, decomposed: bool = False) -> None:
-    shapes = ({0: torch.export.Dim("points")},) if dynamic else None
+    shapes = ({0: torch.export.Dim("points", max=2**31)},) if dynamic else None  # torch 2.6 needs a limit
     program = torch.export.export(net or trained_cnn(), (X,), dynamic_shapes=shapes)
     torch.export.save(program.run_decompositions() if decomposed else program, path)
 

@@ -19,6 +19,7 @@ from bnuq.config import (
     SWEEP_SAMPLES,
     CertificateSection,
     CheckSection,
+    GateSection,
     InspectSection,
     MonitorSection,
     Options,
@@ -430,13 +431,16 @@ class Monitor:
 
 def check(current: Result | str | Path, baseline: Result | str | Path | None = None, **settings: Any) -> Result:
     """Whether the uncertainty of `current` is worse than that of `baseline`: `bnuq check`. The verdict's `passed` says
-    so; `settings` are the keys of [check], such as tolerance. ResultError if the two cannot be compared."""
+    so; `settings` are the keys of [check], such as tolerance, and `gate`, the patterns of [gate]. ResultError if the
+    two cannot be compared."""
     from bnuq.gate import GateSettings, summary
     from bnuq.gate import check as compared
     from bnuq.report.check import report
 
+    patterns = section_from(GateSection, {"estimates": settings.pop("gate", ())}).estimates
     section = section_from(CheckSection, settings)
     criteria = GateSettings.of(
+        estimates=patterns,
         tolerances=[f"{key}={amount}" for key, amount in section.tolerance.items()],
         floors=section.require,
         allow=section.allow,

@@ -15,7 +15,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.output import Printing, print_result, strict_error
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import discard_stdout, importing, stdout
-from bnuq.config import CheckSection, section_from
+from bnuq.config import CheckSection, GateSection, section_from
 from bnuq.config.schema import Positive, Section, setting
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.files.content import exists, is_file
@@ -49,7 +49,7 @@ class HistorySection(Section, frozen=True):
 
 
 @with_options(
-    settings=(SectionOptions(CheckSection),),
+    settings=(SectionOptions(GateSection), SectionOptions(CheckSection)),
     past=SectionOptions(HistorySection),
     printing=SectionOptions(Printing, "json quiet strict debug"),
 )
@@ -69,7 +69,7 @@ def command(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A run file with a [check] section.", metavar="FILE", show_default=f"{_FILE} here"),
+        typer.Option(help="A run file with a [check] or [gate] section.", metavar="FILE", show_default=f"{_FILE} here"),
     ] = None,
     junit: Annotated[
         Path | None, typer.Option(help="Write a JUnit report.", metavar="FILE", rich_help_panel="Output")
@@ -177,20 +177,24 @@ def _expanded(path: Path | None) -> Path | None:
 def _settings(
     config: Path | None, named: Path | None, options: dict[str, Any]
 ) -> tuple[GateSettings, tuple[Finding, ...]]:
-    """The settings of [check], from the named run file or bnuq.toml, overridden by options; and notes on them."""
+    """The settings of [check] and [gate], from the named run file or bnuq.toml, overridden by options; and
+    notes on them."""
     with importing():
         from bnuq.config import read_run_file
         from bnuq.gate import GateSettings
 
-    section = None if config is None else read_run_file(config).check
-    if section is None and named is not None:
-        raise RequestError(f"--config {named} has no [check]. Add one to it, or leave the option out.")
-    tolerances = options.pop("tolerance", ())
+    file = None if config is None else read_run_file(config)
+    section, gate = (None, None) if file is None else (file.check, file.gate)
+    is_written = section is not None or gate is not None
+    if named is not None and not is_written:
+        raise RequestError(f"--config {named} has no [check] and no [gate]. Add one to it, or leave the option out.")
+    tolerances, estimates = options.pop("tolerance", ()), options.pop("estimates", ())
     section_from(CheckSection, options)  # refuses what is out of its bounds
     settings = GateSettings.of(
-        section, source=config, tolerances=tolerances, floors=options.pop("require", ()), **options
-    )
-    return settings, () if section is None else (note("settings-of-run-file", file=str(config)),)
+        section, gate, source=config, estimates=estimates, tolerances=tolerances, floors=options.pop("require", ()),
+        **options,
+    )  # fmt: skip
+    return settings, () if not is_written else (note("settings-of-run-file", file=str(config)),)
 
 
 def _verdict(

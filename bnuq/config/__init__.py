@@ -30,6 +30,7 @@ from bnuq.config.schema import (
     Crps,
     Curvature,
     DataSection,
+    GateSection,
     InspectSection,
     Interpolation,
     Jitter,

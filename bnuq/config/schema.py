@@ -763,6 +763,23 @@ class RunsSection(Section, frozen=True):
     seed: tuple[Seed, ...] | None = None
 
 
+class GateSection(Section, frozen=True):
+    """[gate]: which estimates `bnuq check` holds a result to, in the place of those that the baseline decided by."""
+
+    estimates: Annotated[
+        tuple[str, ...],
+        setting(
+            "What is gated in the place of some ten estimates that the baseline decided by: metrics or addresses "
+            "(accuracy, mcbn.*); by-class and by-group add the accuracy of each class or group. Repeat it.",
+            "Tolerances",
+            option="gate",
+            metavar="PATTERN",
+            shown="listed by bnuq evaluate --json",
+            commas=False,
+        ),
+    ] = ()
+
+
 class CheckSection(Section, frozen=True):
     """[check]: how `bnuq check` compares: tolerances by metric or address, minimums (ADDRESS>=NUMBER), and what may
     differ between the two results."""
@@ -929,6 +946,7 @@ class RunFile(Section, frozen=True):
     sweep: SweepSection = SweepSection()
     runs: RunsSection | None = None
     check: CheckSection | None = None
+    gate: GateSection | None = None
 
 
 class RecordedOptions(Section, frozen=True):

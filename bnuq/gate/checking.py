@@ -20,6 +20,7 @@ from bnuq.gate.settings import GateSettings, Required, unused
 from bnuq.methods import method_named
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result, Scored
+from bnuq.records.gated import gated
 from bnuq.records.history import made_at
 from bnuq.records.identity import compared, in_words
 from bnuq.store.table import Row
@@ -44,9 +45,12 @@ def check(
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
     % level for all gated estimates together (one-sided, Student's t with Satterthwaite's degrees of freedom, adjusted
-    by Holm's method). Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an
-    estimate that only the baseline has, unless `settings` allow it by name), where a change above its tolerance has no
-    error, where nothing was compared, and where `settings` ask for a power that a comparison does not have.
+    by Holm's method; classes and groups have a level of their own). Gated is what `settings` name, else what the
+    baseline was decided by, see `gated`.
+
+    Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only the
+    baseline has, unless `settings` allow it by name), where a change above its tolerance has no error, where nothing
+    was compared, and where `settings` ask for a power that a comparison does not have.
 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """
@@ -66,7 +70,7 @@ def check(
     for other in baselines:
         check_comparable(current, other, settings)
     errors = Errors((current, *baselines), [*points, *map(recomputed, baselines)])
-    rows = tuple(measured(current, baselines, errors, settings))
+    rows = tuple(measured(current, baselines, errors, settings, gated(last)))
     of_estimates = [*judged(rows, current, told)]
     comparisons = tuple(ranked([*promises_lost_of_parts(current, last, of_estimates), *of_estimates]))
     if not any(comparison.outcome != "not gated" for comparison in comparisons):
@@ -104,7 +108,7 @@ def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) 
         comparison = row.comparison
         if comparison.outcome == "not gated":
             continue
-        limit, sight = comparison.tolerance, sight_of(row, verdict.gated)
+        limit, sight = comparison.tolerance, sight_of(row, verdict.families[comparison.family])
         assert limit is not None
         visible = math.inf if sight is None else sight.distinguishable(power)
         if visible > limit:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -61,7 +61,7 @@ class Line:
 
 
 def measured(
-    current: Result, baselines: Sequence[Result], errors: Errors, settings: GateSettings
+    current: Result, baselines: Sequence[Result], errors: Errors, settings: GateSettings, decided_by: Collection[str]
 ) -> Iterator[Measured]:
     """Every estimate that all results have: its change since the mean of the baselines, and of a history, oldest first,
     also the fall of the line through all results."""
@@ -81,7 +81,7 @@ def measured(
         if count > 1:
             changes.append(line_through(rows, errors))
         for change in changes:
-            comparison, df = _compared(address, row, change, deviation, settings)
+            comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             yield Measured(comparison, df, deviation, step, sizes)
 
 
@@ -122,7 +122,7 @@ def _step(current: Result, row: Row, errors: Errors) -> float:
 
 
 def _compared(
-    address: str, now: Row, moved: Line, deviation: float, settings: GateSettings
+    address: str, now: Row, moved: Line, deviation: float, settings: GateSettings, decided_by: Collection[str]
 ) -> tuple[EstimateComparison, float]:
     metric = now["metric"]
     direction: Direction = metric_of(metric).direction
@@ -134,7 +134,7 @@ def _compared(
     degradation = {"higher": -change, "lower": change, "none": abs(change)}[direction] + 0.0
     se, se_points, se_draws = (None if math.isnan(error.value) else error.value for error in (total, *moved.errors[:2]))
     directed = direction != "none" and metric not in LEAPING  # which no pattern is about
-    tolerance = settings.tolerance(address, metric, directed=directed)
+    tolerance = settings.tolerance(address, metric, directed=directed, decided_by=decided_by)
     gated = tolerance is not None and not math.isnan(baseline)  # nothing is worse than an unknown value
     gated = gated and not ((now["class"] or now["group"]) and se is None)  # of too few draws: the whole set is gated
     limit = None if tolerance is None else tolerance.in_unit(baseline=baseline, se=se)
@@ -192,7 +192,12 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
             "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
-    adjusted = zip(worse, metrics.holm(np.array(worse)), metrics.holm(np.array(better)), strict=True)
+    families = np.array([row.comparison.family for row in gated])
+    holm_worse, holm_better = np.ones(len(gated)), np.ones(len(gated))
+    for family in set(families):
+        own = families == family
+        holm_worse[own], holm_better[own] = metrics.holm(worse[own]), metrics.holm(better[own])
+    adjusted = zip(worse, holm_worse, holm_better, strict=True)
     for row in rows:
         comparison = row.comparison
         if comparison.outcome == "not gated":
@@ -200,7 +205,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
             continue
         p, holm, gain = next(adjusted)
         outcome = _outcome(comparison, holm, gain)
-        sight, limit = sight_of(row, len(gated)), comparison.tolerance
+        sight, limit = sight_of(row, int(np.sum(families == comparison.family))), comparison.tolerance
         assert limit is not None
         decisive = None
         if sight is not None and outcome == "inconclusive":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -100,6 +101,11 @@ class EstimateComparison:
         return self.outcome == "worse" and self.p_adjusted is None
 
     @property
+    def family(self) -> str:
+        """Those that it is tested with: "by-class", "by-group", or "main", of all points."""
+        return "by-class" if self.of_class else "by-group" if self.group else "main"
+
+    @property
     def address(self) -> str:
         """The address of the estimate under `methods` in the JSON of `bnuq evaluate`: mcbn.sets.test.pll."""
         set_key = {"bound": self.set.removeprefix(BOUNDS)} if self.set.startswith(BOUNDS) else {"set": self.set}
@@ -149,9 +155,14 @@ class CheckVerdict:
     inconclusive_fails: bool = False
 
     @property
+    def families(self) -> Counter[str]:
+        """How many comparisons were tested together, by family; a lost promise of a class or group is none of them."""
+        return Counter(each.family for each in self.comparisons if each.outcome != "not gated" and not each.is_untested)
+
+    @property
     def gated(self) -> int:
-        """The number of comparisons that were tested together; a lost promise of a class or group is none of them."""
-        return sum(comparison.outcome != "not gated" and not comparison.is_untested for comparison in self.comparisons)
+        """The number of comparisons that were tested."""
+        return self.families.total()
 
     @property
     def worse(self) -> tuple[EstimateComparison, ...]:
@@ -228,6 +239,7 @@ def _comparison(comparison: EstimateComparison) -> dict[str, Any]:
         "unit": comparison.unit,
         **_known_numbers(comparison, _NUMBERS, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
+        **({} if comparison.outcome == "not gated" else {"family": comparison.family}),
         **({} if comparison.decisive is None else {"decisive": _decisive(comparison.decisive)}),
     }
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from bnuq.config import CheckSection
+from bnuq.config import CheckSection, GateSection
 from bnuq.errors import RequestError
 from bnuq.frozen import frozen
 from bnuq.metrics import METRICS
@@ -80,11 +80,13 @@ class Required:
 
 @frozen
 class GateSettings:
-    """The settings of a check. `tolerances` are by metric or by a pattern of addresses, and the last that matches
+    """The settings of a check. `estimates` are patterns of what is gated in the place of what the baseline decided by,
+    and "by-class" and "by-group"; `tolerances` are by metric or by a pattern of addresses, and the last that matches
     applies; `allow` names what may differ: "samples", "batch-size", "sampling", "scoring", "data" or "data:SET", and
     "missing:ADDRESS". An inconclusive estimate fails the check if `inconclusive_fails`; with a `power`, a comparison
     that could not show a worsening of its tolerance with this probability is refused."""
 
+    estimates: tuple[str, ...] = ()
     tolerances: tuple[tuple[str, Tolerance], ...] = ()
     floors: tuple[Required, ...] = ()
     allow: tuple[str, ...] = ()
@@ -94,15 +96,18 @@ class GateSettings:
     @staticmethod
     def of(
         section: CheckSection | None = None,
+        gate: GateSection | None = None,
         *,
         source: Path | None = None,
+        estimates: Sequence[str] = (),
         tolerances: Sequence[str] = (),
         floors: Sequence[str] = (),
         allow: Sequence[str] = (),
         inconclusive: str | None = None,
         power: float | None = None,
     ) -> GateSettings:
-        """From [check] of the run file `source`, overridden by the options; RequestError for invalid settings."""
+        """From [check] and [gate] of the run file `source`, overridden by the options; RequestError for invalid
+        settings."""
         written = section or CheckSection()
         try:
             first = GateSettings._with_place(written.tolerance.items(), written.require, written.allow)
@@ -118,7 +123,11 @@ class GateSettings:
             then = GateSettings._with_place(pairs, floors, allow)
         except RequestError as error:
             raise RequestError(f"--{error}") from error
+        patterns = tuple(estimates) or (GateSection() if gate is None else gate).estimates
+        for pattern in patterns:
+            _check_key(pattern, "--gate" if estimates else f"{source}: gate.estimates", known=FAMILIES)
         return GateSettings(
+            patterns,
             first.tolerances + then.tolerances,
             first.floors + then.floors,
             first.allow + then.allow,
@@ -133,25 +142,38 @@ class GateSettings:
         """Prefixes RequestErrors with their key: tolerance, require or allow."""
         amounts = []
         for key, value in tolerances:
-            _check_key(key)
+            _check_key(key, "tolerance")
             amounts.append((key, Tolerance.of(value, key=f"tolerance {key}")))
         allowed = tuple(allow)
         for name in allowed:
             _check_allowed(name)
-        return GateSettings(tuple(amounts), tuple(map(Required.of, floors)), allowed)
+        return GateSettings((), tuple(amounts), tuple(map(Required.of, floors)), allowed)
 
-    def tolerance(self, address: str, metric: str, *, directed: bool) -> Tolerance | None:
+    def tolerance(self, address: str, metric: str, *, directed: bool, decided_by: Collection[str]) -> Tolerance | None:
         """The tolerance of the estimate at `address`: the last that matches, or the metric's default; None for not
-        gated.
+        gated. Gated are the addresses that the baseline was `decided_by`, or what `estimates` name in their place; and
+        what has no default, or is named by a pattern, where it is given a tolerance.
 
         An estimate without a direction matches only a key that names its metric, and a bound of a score only its own
         address: `mcbn.*` is about estimates that can get worse, and `pll` about the network's own.
         """
-        matching = [amount for key, amount in self.tolerances if _is_meant(key, address, metric, directed=directed)]
-        if matching:
-            return None if math.isinf(matching[-1].amount) else matching[-1]
-        known = None if _of_part(address) and metric != "accuracy" else METRICS.get(metric)
-        return Tolerance.of(known.tolerance, key=metric) if directed and known and known.tolerance else None
+        known = METRICS.get(metric)
+        default = Tolerance.of(known.tolerance, key=metric) if known and known.tolerance else None
+        matching = [(key, of) for key, of in self.tolerances if _is_meant(key, address, metric, directed=directed)]
+        if matching and math.isinf(matching[-1][1].amount):
+            return None
+        named = any(key != metric or default is None for key, _ in matching)
+        if not (named or self._is_gated(address, metric, directed=directed, decided_by=decided_by)):
+            return None
+        return matching[-1][1] if matching else default
+
+    def _is_gated(self, address: str, metric: str, *, directed: bool, decided_by: Collection[str]) -> bool:
+        if family := family_of(address):
+            return (family in self.estimates and metric == "accuracy") or address in self.estimates
+        patterns = [pattern for pattern in self.estimates if pattern not in FAMILIES]
+        if not patterns:
+            return address in decided_by
+        return any(_is_meant(pattern, address, metric, directed=directed) for pattern in patterns)
 
     def allows(self, what: str, name: str | None = None) -> bool:
         """Whether `what` may differ: everywhere, or for `name`, an address or a set."""
@@ -161,16 +183,19 @@ class GateSettings:
         return what in self.allow or any(_covers(pattern, name) for pattern in patterns)
 
 
-def _of_part(address: str) -> bool:
-    """Whether the estimate is of a class or a group: of these, only accuracy is gated by default."""
-    return any(f".{place}." in address for place in PARTS.values())
+FAMILIES = tuple(place.replace("_", "-") for place in PARTS.values())  # tested apart from the others: by-class, …
+
+
+def family_of(address: str) -> str:
+    """The family that the estimate is tested with: "by-class" or "by-group" of a part of the points, else ""."""
+    return next((name for name in FAMILIES if f".{name.replace('-', '_')}." in address), "")
 
 
 def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
     """Whether the settings of `key` apply to the estimate at `address`."""
     bound = ".bounds." in address
     if key == metric:
-        return not bound and (metric == "accuracy" or not _of_part(address))
+        return not bound and (metric == "accuracy" or not family_of(address))
     same_metric = key.rpartition(".")[2] == address.rpartition(".")[2]
     if same_metric and ".normalized." in address and ".normalized." not in key:
         return False
@@ -182,12 +207,12 @@ def _covers(pattern: str, name: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
-def _check_key(key: str) -> None:
-    if key in METRICS or "." in key or "*" in key:
+def _check_key(key: str, setting: str, known: Sequence[str] = ()) -> None:
+    if key in METRICS or key in known or "." in key or "*" in key:
         return
-    close = difflib.get_close_matches(key, METRICS, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(key, [*METRICS, *known], n=1, cutoff=0.6)
     hint = f"Did you mean {close[0]}?" if close else "`bnuq metrics` lists them."
-    raise RequestError(f"tolerance {key}: neither a known metric nor a pattern of addresses. {hint}")
+    raise RequestError(f"{setting} {key}: neither a known metric nor a pattern of addresses. {hint}")
 
 
 def _check_allowed(name: str) -> None:

@@ -148,14 +148,14 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "share of points whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
         tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "gate"}),
     ),
     Estimand(
         "label_auroc", "AUROC of the labels, several per point: mean over labels", "label AUROC", "fraction", "higher",
         "Hanley & McNeil 1982; macro mean as Tsoumakas et al. 2010", tolerance="0.01",
         worse="{who} ranks the points of {where} by their labels less well",
         better="{who} ranks the points of {where} by their labels better",
-        tasks=_CLASSIFICATION, **_TRUTH, by_label=True, shown=frozenset({"headline"}),
+        tasks=_CLASSIFICATION, **_TRUTH, by_label=True, shown=frozenset({"headline", "gate"}),
         formula=Formula(
             frozenset({"label_score", "label"}),
             lambda p: label_auroc(p["label_score"], p["label"]),
@@ -165,13 +165,13 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "mean_iou", "Mean intersection over union, of the classes that occur", "mean IoU", "fraction", "higher",
         "Everingham et al. 2015; of all pixels together", tolerance="0.005", **_OVERLAP,
-        tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline"}),
+        tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline", "gate"}),
     ),
     Estimand(
         "rmse", "Root mean square error", "RMSE", "target unit", "lower",
         "√(Σ‖y − f̄‖²/n), as Teye et al. 2018 (their code)", tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
         tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"headline", "sensitivity", "convergence", "curve"}),
+        shown=frozenset({"headline", "sensitivity", "convergence", "curve", "gate"}),
         formula=Formula(
             frozenset({"squared_error"}),
             lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
@@ -189,7 +189,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
         tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
         by_label=True, by_part=True,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate"}),
     ),
     Estimand(
         "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
@@ -197,7 +197,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="the predictive distribution of {who} is further from the targets of {where}",
         better="the predictive distribution of {who} is closer to the targets of {where}",
         tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate"}),
     ),
     Estimand(
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
@@ -209,7 +209,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "ece", "Expected calibration error", "ECE", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins",
         tolerance="0.01", **_STEPS, **_CALIBRATED,
-        tasks=_CLASSES, required=_CLASSES, **_TRUTH, by_label=True, shown=frozenset({"headline", "sensitivity"}),
+        tasks=_CLASSES, required=_CLASSES, **_TRUTH, by_label=True,
+        shown=frozenset({"headline", "sensitivity", "gate"}),
         formula=Formula(
             _CALIBRATION,
             lambda p: float(ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
@@ -307,7 +308,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "aurc", "Area under the risk–coverage curve, by predictive entropy", "AURC", "fraction", "lower",
         "Geifman, Uziel & El-Yaniv 2019; error–completeness by entropy as Shekhovtsov & Flach 2018, fig. A.3",
         tolerance="0.005", **_STEPS, **_DEFERRED,
-        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"), resampled=True,
+        tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"), resampled=True, shown=frozenset({"gate"}),
     ),
     Estimand(
         "augrc", "Area under the generalised risk–coverage curve, by predictive entropy", "AUGRC", "fraction", "lower",
@@ -478,8 +479,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "coverage95", "Coverage of the central 95 % interval", "coverage of 95 %", "fraction", "none",
-        "Gneiting et al. 2007; nominal best", short="cover. 95 %", **_STEPS,
-        tasks=_REGRESSION, **_TRUTH, shown=frozenset({"sweep", "headline", "sensitivity"}),
+        "Gneiting et al. 2007; nominal best", short="cover. 95 %", tolerance="0.02", **_STEPS,
+        tasks=_REGRESSION, **_TRUTH, shown=frozenset({"sweep", "headline", "sensitivity", "gate"}),
     ),
     Estimand(
         "certified_width", "Mean half-width of the certified intervals", "certified half-width", "target unit", "lower",

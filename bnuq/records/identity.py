@@ -26,7 +26,7 @@ CANNOT_MATTER: Mapping[str, str] = {
     "data.perturb": "the changed points count, by what they are computed from",
     **dict.fromkeys(("data.classes", "data.palette"), "the names of the points' classes count, and their labels"),
     "runs": "each run is a request of its own, in whose texts its split and seed stand",
-    "check": "it judges results that are there",
+    **dict.fromkeys(("check", "gate"), "it judges results that are there"),
     "sweep.batch_sizes": "the address of a unit has its size",
     "options.data_root": "the points that were found count",
     "options.folders": "the code that was found counts",

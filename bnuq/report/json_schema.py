@@ -238,7 +238,7 @@ def _check() -> type:
         {"path": str, "checkpoint": str, "sha256": str, "samples": int, "batch_size": int, "seed": int, "time": str},
         {"path", "checkpoint", "sha256", "batch_size", "time"},
     )
-    known = "se se_points se_draws p_value p_adjusted tolerance detectable"
+    known = "se se_points se_draws p_value p_adjusted tolerance detectable family"
     where = dict.fromkeys(("method", "set", "label", "score", "metric", "address", "group", "class", "test"), str)
     comparison = _of(gate.EstimateComparison, "unit outcome baseline current change", optional=known).__annotations__
     decisive = _struct("Decisive", {"points": dict[str, int], "samples": int}, {"points", "samples"})

@@ -210,9 +210,9 @@ def _check_alike(networks: Sequence[SweptNetwork]) -> None:
 
 
 _MAY_DIFFER = (  # beginnings of addresses: the networks' own, of which the points count; and what no sweep does
-    *("model.", "data.", "options.", "check", "runs", "sampling.batch_size", "sampling.methods", "sampling.bank"),
-    *("sampling.mc_error", "sampling.max_samples", "sampling.counts", "sampling.covariance", "sampling.laplace"),
-    *("sampling.noise_model_draws", "certificate.", "tta"),
+    *("model.", "data.", "options.", "check", "gate", "runs", "sampling.batch_size", "sampling.methods"),
+    *("sampling.bank", "sampling.mc_error", "sampling.max_samples", "sampling.counts", "sampling.covariance"),
+    *("sampling.laplace", "sampling.noise_model_draws", "certificate.", "tta"),
 )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import made_up
 import numpy as np
 import pytest
+from check_all import check
 from findings_of import values_of, warned
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from bnuq.catalogue import text_of
 from bnuq.errors import RequestError, ResultError
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
-from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings
 from bnuq.gate.compatibility import check_comparable
 from bnuq.metrics import holm
 from bnuq.records.addresses import estimates_of

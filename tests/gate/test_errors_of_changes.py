@@ -7,8 +7,9 @@ import math
 import made_up
 import numpy as np
 import pytest
+from check_all import check
 
-from bnuq.gate import EstimateComparison, check
+from bnuq.gate import EstimateComparison
 from bnuq.metrics import jackknife_error, standard_error
 
 POINTS, SAMPLES = 120, 16

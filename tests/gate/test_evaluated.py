@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from check_all import check
 from findings_of import warned
 
 from bnuq import metrics
-from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 

@@ -10,9 +10,10 @@ from itertools import pairwise
 import made_up
 import numpy as np
 import pytest
+from check_all import check
 
 from bnuq.errors import RequestError
-from bnuq.gate import CheckVerdict, GateSettings, check
+from bnuq.gate import CheckVerdict, GateSettings
 from bnuq.metrics import standard_error
 from bnuq.records.evaluation import Result
 from bnuq.report.trend import report, summary, trend, trend_csv

@@ -8,10 +8,11 @@ from dataclasses import replace
 import made_up
 import numpy as np
 import pytest
+from check_all import check
 from findings_of import values_of, warned
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.gate import EstimateComparison, GateSettings, check
+from bnuq.gate import EstimateComparison, GateSettings
 from bnuq.gate.power import Sight
 from bnuq.metrics import exact_interval, student_quantile
 from bnuq.records.evaluation import Result

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import small_run
 import torch
+from check_all import check
 
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate import GateSettings, check, recomputing
+from bnuq.gate import GateSettings, recomputing
 from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.recomputing import recomputed
 from bnuq.records.addresses import coordinates_of, estimates_of

@@ -1,0 +1,19 @@
+"""`check` as `bnuq.gate.check`, of every estimate that has a tolerance where the settings do not name others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bnuq import gate
+from bnuq.gate import CheckVerdict, GateSettings
+from bnuq.records.evaluation import Result
+
+ALL = ("*", "by-class", "by-group")
+
+
+def check(
+    current: Result, baseline: Result | None = None, settings: GateSettings | None = None, **more: Any
+) -> CheckVerdict:
+    settings = settings or GateSettings()
+    return gate.check(current, baseline, replace(settings, estimates=settings.estimates or ALL), **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -51,7 +52,7 @@ class HistorySection(Section, frozen=True):
 @with_options(
     settings=(SectionOptions(GateSection), SectionOptions(CheckSection)),
     past=SectionOptions(HistorySection),
-    printing=SectionOptions(Printing, "json quiet strict debug"),
+    printing=SectionOptions(Printing, "json full quiet strict debug"),
 )
 def command(
     current: Annotated[
@@ -117,7 +118,7 @@ def command(
         if refused:
             if not (printing.json or printing.quiet or to_stdout):
                 with workflow_commands_disabled(stdout()):
-                    _print(verdict, stdout())
+                    _print(verdict, stdout(), full=printing.full)
             raise strict_error(warned, "; the baseline was not changed" if update else "")
     except BnuqError as error:
         _write(reports, str(error))
@@ -129,9 +130,10 @@ def command(
             _write(reports, verdict)
         finally:  # print the verdict even where a report could not be written
             if to_stdout:
-                _print_markdown(verdict, stdout())
+                _print_markdown(verdict, stdout(), full=printing.full)
             else:
-                print_result(verdict, printing, summary=_summary, show=_print, findings=())  # --strict is dealt with
+                show = partial(_print, full=printing.full)
+                print_result(verdict, printing, summary=_summary, show=show, findings=())  # --strict is dealt with
 
     _end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 
@@ -268,15 +270,15 @@ def _summary(verdict: CheckVerdict) -> dict[str, Any]:
     return summary(verdict)
 
 
-def _print(verdict: CheckVerdict, stream: TextIO) -> None:
+def _print(verdict: CheckVerdict, stream: TextIO, *, full: bool) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import print_record
 
-    print_record(report, verdict, stream)
+    print_record(partial(report, full=full), verdict, stream)
 
 
-def _print_markdown(verdict: CheckVerdict, stream: TextIO) -> None:
+def _print_markdown(verdict: CheckVerdict, stream: TextIO, *, full: bool) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import markdown
 
-    stream.write(markdown(report(verdict)))
+    stream.write(markdown(report(verdict, full=full)))

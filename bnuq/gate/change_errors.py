@@ -96,6 +96,13 @@ class Errors:
                 return self._of_mean({name: _sum(side[name] for side in weighted) for name in weighted[0]}, 0, row)
         return Error.together(*(self._of_mean(side, number, row) for number, side in enumerate(weighted)))
 
+    def of_points(self, name: str, sides: Sequence[np.ndarray], weights: Sequence[float]) -> Error:
+        """The error of a weighted sum of means over the points of a set, of which each side gives the values."""
+        weighted = [weight * values for weight, values in zip(weights, sides, strict=True)]
+        if name in self._shared:
+            return self._of_mean({name: _sum(weighted)}, 0)
+        return Error.together(*(self._of_mean({name: values}, number) for number, values in enumerate(weighted)))
+
     def _over_validation(self, row: Row, weights: Sequence[float]) -> Error:
         """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
         same ones of all results where these have as many. None of pixels."""
@@ -113,13 +120,13 @@ class Errors:
         spread = [values.sum(0)] if paired else [*values]
         return Error(math.hypot(*(float(np.std(each, ddof=1)) for each in spread)), _RESAMPLES - 1)
 
-    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row) -> Error:
+    def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row | None = None) -> Error:
         """The error of a mean over the points of each set; sets are independent samples. Within a group points count as
         independent."""
-        parts, rows = [], self._points[side].rows(row)
+        parts, rows = [], None if row is None else self._points[side].rows(row)
         for name, values in contributions.items():
             evaluated = self._results[side].sets[name]
-            group = None if row["group"] else evaluated.group
+            group = None if row is not None and row["group"] else evaluated.group
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
                 se = metrics.standard_error(values, group=group)
             df = (evaluated.n if rows is None else len(rows)) - 1

@@ -11,7 +11,16 @@ from bnuq.catalogue import text_of
 from bnuq.errors import ResultError
 from bnuq.findings import Finding, about, note, warning, warnings
 from bnuq.gate.change_errors import Errors
-from bnuq.gate.comparing import Measured, is_lost_promise, judged, measured, promises_lost_of_parts, ranked, sight_of
+from bnuq.gate.comparing import (
+    Measured,
+    at_thresholds,
+    is_lost_promise,
+    judged,
+    measured,
+    promises_lost_of_parts,
+    ranked,
+    sight_of,
+)
 from bnuq.gate.compatibility import check_comparable, similar_addresses
 from bnuq.gate.pairing import under_one_name
 from bnuq.gate.recomputing import recomputed
@@ -70,7 +79,8 @@ def check(
     for other in baselines:
         check_comparable(current, other, settings)
     errors = Errors((current, *baselines), [*points, *map(recomputed, baselines)])
-    rows = tuple(measured(current, baselines, errors, settings, gated(last)))
+    given_by = current, baselines, errors, settings, gated(last)
+    rows = (*measured(*given_by), *at_thresholds(*given_by))
     of_estimates = [*judged(rows, current, told)]
     comparisons = tuple(ranked([*promises_lost_of_parts(current, last, of_estimates), *of_estimates]))
     if not any(comparison.outcome != "not gated" for comparison in comparisons):

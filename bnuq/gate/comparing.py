@@ -11,9 +11,9 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.errors import ResultError
-from bnuq.estimates import Direction
+from bnuq.estimates import Direction, Estimate
 from bnuq.frozen import frozen
-from bnuq.gate.change_errors import CHANGE, UNKNOWN, Error, Errors, deviation_by_arithmetic
+from bnuq.gate.change_errors import CHANGE, NONE, UNKNOWN, Error, Errors, deviation_by_arithmetic
 from bnuq.gate.power import Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
 from bnuq.gate.settings import GateSettings
@@ -22,7 +22,9 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
 from bnuq.records.certificate import ACCEPTED, WIDTH, outcomes
 from bnuq.records.contributions import LEAPING, sets_of
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
+from bnuq.records.operating_points import rates
 from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together
@@ -83,6 +85,27 @@ def measured(
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             yield Measured(comparison, df, deviation, step, sizes)
+
+
+def at_thresholds(
+    current: Result, baselines: Sequence[Result], errors: Errors, settings: GateSettings, decided_by: Collection[str]
+) -> Iterator[Measured]:
+    """What the last baseline decided on, applied to all results: what production would see of the current one.
+
+    Their errors are those over points: a rate has no replicates over draws.
+    """
+    decisions, count = decided(baselines[-1]), len(baselines)
+    tables = [{rate.address: rate for rate in rates(result, decisions)} for result in (current, *baselines)]
+    for address, rate in tables[0].items():
+        sides = [table[address] for table in tables if address in table]
+        if len(sides) < len(tables):
+            continue
+        weights = CHANGE if count == 1 else (1.0, *[-1 / count] * count)
+        over_points = errors.of_points(rate.set, [side.contributions for side in sides], weights)
+        row = Row("", rate.coordinates, unit_of(rate.metric), Estimate(rate.value))
+        line = Line(fmean(side.value for side in sides[1:]), rate.value, (over_points, NONE))
+        comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
+        yield Measured(comparison, df, 0.0, 0.0, {rate.set: current.sets[rate.set].n})
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:

@@ -168,8 +168,11 @@ class GateSettings:
         return matching[-1][1] if matching else default
 
     def _is_gated(self, address: str, metric: str, *, directed: bool, decided_by: Collection[str]) -> bool:
-        if family := family_of(address):
-            return (family in self.estimates and metric == "accuracy") or address in self.estimates
+        if family := family_of(address):  # where the accuracy of all points is gated
+            part = family.replace("-", "_")
+            whole = f"{address.partition(f'.{part}.')[0]}.{metric}"
+            by_name = {"directed": directed, "decided_by": decided_by}
+            return metric == "accuracy" and family in self.estimates and self._is_gated(whole, metric, **by_name)
         patterns = [pattern for pattern in self.estimates if pattern not in FAMILIES]
         if not patterns:
             return address in decided_by

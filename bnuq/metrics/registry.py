@@ -376,6 +376,23 @@ ESTIMANDS: tuple[Estimand, ...] = (
         better="less of {where} must be deferred to keep the promise about {who}",
         tasks=_CLASSES, **_TRUTH,
     ),
+    *(
+        Estimand(
+            name, f"{title} at the threshold that the baseline decided on", title.lower(), "fraction", direction,
+            "a share of points", tolerance=tolerance, worse=worse, better=better,
+            tasks=_EVERY, **_STEPS, **_TRUTH,
+        )
+        for name, title, direction, tolerance, worse, better in (
+            ("error", "Errors of what is accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
+             "less of what {who} accepts of {where} is wrong"),
+            ("accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
+             "{who} accepts more of {where}"),
+            ("false_alarms", "False alarms", "lower", "0.01", "{who} takes more of {where} for foreign",
+             "{who} takes less of {where} for foreign"),
+            ("detected", "Share detected", "higher", "0.02", "{who} detects less of {where}",
+             "{who} detects more of {where}"),
+        )
+    ),
     *_sets("", "LAC", "Sadinle, Lei & Wasserman 2019"),
     *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
     Estimand(

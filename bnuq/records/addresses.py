@@ -9,6 +9,7 @@ from bnuq.records.evaluation import ERRORS, PARTS, Result
 from bnuq.store.table import Row
 
 NORMALIZED = "normalized"
+AT_THRESHOLD = "at_threshold"  # in the place of a score: of rates at a threshold that was decided on
 _BY = {"label": "by_label", **PARTS}  # below a set, before the name of a label, a class or a group
 _BY_SCORE = "by_score"  # the same, of a score: that of errors is no separation of an OOD set
 WITHOUT_EXACT = f"{NORMALIZED}_pll_without_exact"  # a metric of regressions that predict some points exactly
@@ -47,6 +48,8 @@ def path_of(coordinates: Mapping[str, str]) -> tuple[str, ...]:
     for kind, by in _BY.items():
         if coordinates.get(kind):
             return coordinates["method"], "sets", coordinates["set"], by, coordinates[kind], coordinates["metric"]
+    if coordinates.get("score") == AT_THRESHOLD:
+        return coordinates["method"], "sets", coordinates["set"], AT_THRESHOLD, coordinates["metric"]
     if coordinates.get("score") and coordinates["metric"] == ERRORS:
         return coordinates["method"], "sets", coordinates["set"], _BY_SCORE, coordinates["score"], ERRORS
     group = (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from bnuq.methods import DETERMINISTIC
+from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.certificate import ACCEPTED, WIDTH
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
+from bnuq.records.operating_points import rates
 
 
 def gated(baseline: Result) -> tuple[str, ...]:
@@ -15,14 +16,19 @@ def gated(baseline: Result) -> tuple[str, ...]:
 
     Of the method that its decisions name and of the deterministic network: the metrics of the test set that the
     registry marks "gate". Of each OOD set the AUROC by the one score that the decisions name, else by the spread of
-    the samples; and what a certificate accepts, or how wide its intervals are.
+    the samples; what a certificate accepts, or how wide its intervals are; and the rates at the thresholds decided on.
     """
     decisions = decided(baseline)
     about = {each.values.get("about", each.code): each.values for each in decisions}
     method = str(about.get("use", {}).get("method", baseline.first))
     methods = [name for name in dict.fromkeys((method, DETERMINISTIC)) if name in baseline.methods]
     marked = [name for name, metric in METRICS.items() if "gate" in metric.shown]
-    wanted = [{"method": name, "set": "test", "metric": metric} for name in methods for metric in marked]
+    wanted = [
+        {"method": name, "set": "test", "metric": metric}
+        for name in methods
+        for metric in marked
+        if not (metric == "accuracy" and method_named(name).plain.name in methods[methods.index(name) + 1 :])
+    ]  # a temperature leaves it as it is
     foreign = about.get("foreign", {"method": baseline.first, "score": baseline.task.spread})
     separates = {"method": str(foreign["method"]), "score": str(foreign["score"]), "metric": "auroc"}
     wanted += [{**separates, "set": name} for name, each in baseline.sets.items() if each.kind == "ood"]
@@ -30,4 +36,5 @@ def gated(baseline: Result) -> tuple[str, ...]:
         promised = {"method": baseline.certification.method, "set": "test"}
         wanted += [{**promised, "metric": metric} for metric in (ACCEPTED, WIDTH)]
     known = estimates_of(baseline)
-    return tuple(address for address in map(address_of, wanted) if address in known)
+    at_thresholds = (rate.address for rate in rates(baseline, decisions))
+    return (*(address for address in map(address_of, wanted) if address in known), *at_thresholds)

@@ -43,6 +43,12 @@ def visible(comparison: EstimateComparison) -> str:
     return "–" if comparison.detectable is None else amount(comparison.detectable)
 
 
+def signed_loss(comparison: EstimateComparison) -> str:
+    """The smallest worsening that would have been found, in the direction in which it is one."""
+    sign = {"higher": "−", "lower": "+", "none": "±"}[comparison.direction]
+    return f"{sign}{visible(comparison)}"
+
+
 def decided_by(decisive: Decisive) -> str:
     """ "34,000 points", or of an OOD estimate "34,000 + 68,000 points"; "128 samples"; or both."""
     points = " + ".join(f"{n:,}" for _, n in decisive.points)

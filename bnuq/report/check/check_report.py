@@ -9,12 +9,12 @@ from typing import Literal
 
 from bnuq.catalogue import advised, noted
 from bnuq.estimates import ARROWS
-from bnuq.findings import warnings
+from bnuq.findings import all_of, warnings
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Side
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
-from bnuq.report.check.check_findings import JUDGEMENTS, findings, headline, is_unchanged, judgement, unchanged
-from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, visible
+from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement
+from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
     in_words,
@@ -28,7 +28,6 @@ from bnuq.report.document import (
     BulletList,
     Cell,
     Paragraph,
-    Part,
     PathLine,
     Report,
     ReportSection,
@@ -40,26 +39,29 @@ from bnuq.report.document import (
 from bnuq.report.numbers import count, named
 
 _ROOMY = 60  # columns from which names are written out
-_MANY = 12  # estimates that did not fail the check, from which a terminal shows their changes alone
-_FAILED = ("worse", "moved")
-_TITLES = {"same": "The same", "not gated": "Shown, not gated"}
+_MOST_ROWS = 16  # gated estimates that the short report shows, worst first
+_MOST_WARNINGS, _LONGEST = 2, 200  # that the short report writes out, and the letters of each
+_SEEN = "accuracy", "pll", "rmse", "crps", "mean_iou", "certified_coverage"  # whose power the short report states
+_STYLES = {"worse": "red", "moved": "red", "inconclusive": "yellow"}
+_MARKED = (*_STYLES, "better")
 
 
-def report(outcome: CheckVerdict | str, *, columns: int = 100) -> Report:
-    """The report: the verdict and what it rests on, every estimate, and what was compared; or the error for which
-    nothing was checked."""
+def report(outcome: CheckVerdict | str, *, columns: int = 100, full: bool = False) -> Report:
+    """The report: the verdict, what got worse, and, where anything did, the gated estimates; in `full` all estimates,
+    what was compared, and how to read it. Or the error for which nothing was checked."""
     if isinstance(outcome, str):
         return Report("bnuq check", subject=NOTHING_CHECKED, verdict="failed", summary=tuple(reasons(outcome)))
+    roomy = columns >= _ROOMY
     return Report(
         command="bnuq check",
         subject=in_words(headline(outcome)),
         verdict=_outcome(outcome),
-        facts=tuple(_facts(outcome)),
+        facts=tuple(_facts(outcome) if full else _in_short(outcome)),
         summary=tuple(map(in_words, findings(outcome))),
-        sections=tuple(_sections(outcome, roomy=columns >= _ROOMY)),
-        warnings=advised(outcome.findings),
-        notes=noted(outcome.findings),
-        other_paths=tuple(_paths(outcome)),
+        sections=tuple(_sections(outcome, roomy=roomy) if full else _short_sections(outcome, roomy=roomy)),
+        warnings=tuple(advised(outcome.findings) if full else _short_warnings(outcome)),
+        notes=noted(outcome.findings) if full else (),
+        other_paths=tuple(_paths(outcome, full=full)),
     )
 
 
@@ -71,16 +73,65 @@ def _outcome(verdict: CheckVerdict) -> Literal["passed", "accepted", "failed"]:
 
 
 def _sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
-    if not is_unchanged(verdict.comparisons):
-        for words in JUDGEMENTS:
-            if group := tuple(comparison for comparison in verdict.comparisons if judgement(comparison) == words):
-                yield _estimates(words, group, gated=verdict.gated, roomy=roomy)
+    gated, others = _gated(verdict), [each for each in verdict.comparisons if each.outcome == "not gated"]
+    if gated and not is_unchanged(gated):
+        title = f"Gated: {count(len(gated), 'estimate')}"
+        yield ReportSection(title, (_with_all_numbers(gated, verdict, roomy=roomy),))
+    if others and not is_unchanged(others):
+        title = f"Shown, not gated: {count(len(others), 'estimate')}"
+        yield ReportSection(title, (_changes(others, roomy=roomy),), folded=True)
     if len(verdict.broken) < len(verdict.floors):  # the summary names those that are not met
         yield ReportSection("Required", (BulletList(tuple(map(requirement, verdict.floors))),), folded=True)
     yield from section("", explanations(_legend(verdict)))
 
 
+def _short_sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
+    gated = _gated(verdict)
+    if (verdict.failed or verdict.worse) and gated and not is_unchanged(gated):
+        table = _with_all_numbers(gated[:_MOST_ROWS], verdict, roomy=roomy, short=True)
+        more = len(gated) - _MOST_ROWS
+        yield ReportSection(
+            "", (table, *([Paragraph(f"And {count(more, 'more gated estimate')}.")] if more > 0 else []))
+        )
+    shown = [count(len(verdict.comparisons) - len(gated), "estimate") + " not gated"]
+    shown += [count(len(noted(verdict.findings)), "note")] if noted(verdict.findings) else []
+    if verdict.comparisons:
+        yield ReportSection(
+            "", (Paragraph(f"`--full` shows all changes: {all_of(['tolerances', *shown])}.", dim=True),)
+        )
+
+
+def _gated(verdict: CheckVerdict) -> list[EstimateComparison]:
+    return [each for each in verdict.comparisons if each.outcome != "not gated"]
+
+
+def _short_warnings(verdict: CheckVerdict) -> Iterator[tuple[str, str, str]]:
+    """Each in a few lines, those that are many by their names; the heading counts what is inconclusive."""
+    warned = [each for each in advised(verdict.findings) if each[1] != "inconclusive"]
+    for text, code, todo in warned[:_MOST_WARNINGS]:
+        yield (text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …", code, todo)
+    if rest := [code for _, code, _ in warned[_MOST_WARNINGS:]]:
+        yield (f"{count(len(rest), 'more warning')}: {all_of(rest)}.", "more", "")
+
+
 # ── what was compared ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
+    """What was compared with what, and what a check of these points would have seen."""
+    if verdict.baseline is None or verdict.pairing is None:
+        return
+    names = [each.path.name if each.path else "a result" for each in (verdict.current, verdict.baseline)]
+    if len(set(names)) == 1:
+        names = [str(each.path) for each in (verdict.current, verdict.baseline)]
+    if verdict.history:
+        names[1] = f"the mean of {count(len(verdict.history), 'result')}"
+    pairs = all_of(verdict.pairing.points)
+    yield "compared", f"{names[0]} with {names[1]}, {f'point by point on {pairs}' if pairs else 'on other points'}"
+    known = (each for each in reversed(verdict.comparisons) if each.detectable is not None)
+    seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
+    if texts := [f"{named(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
+        yield "would see", ", ".join(texts)
 
 
 def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
@@ -127,11 +178,11 @@ def _time(text: str) -> str:
         return text
 
 
-def _paths(verdict: CheckVerdict) -> Iterator[PathLine]:
+def _paths(verdict: CheckVerdict, *, full: bool) -> Iterator[PathLine]:
     baseline = None if verdict.baseline is None or verdict.history else verdict.baseline.path
     paths = {
-        "Current": verdict.current.path,
-        "Baseline": baseline if baseline != verdict.accepted else None,
+        "Current": verdict.current.path if full else None,
+        "Baseline": baseline if full and baseline != verdict.accepted else None,
         "New baseline": verdict.accepted,
         "Previous baseline, kept": verdict.kept,
     }
@@ -141,35 +192,29 @@ def _paths(verdict: CheckVerdict) -> Iterator[PathLine]:
 # ── the estimates ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _estimates(words: str, group: tuple[EstimateComparison, ...], *, gated: int, roomy: bool) -> ReportSection:
-    """The estimates of one judgement: with all numbers, or on a terminal, where many passed, their changes alone."""
-    title = f"{_TITLES.get(words, words.capitalize())}: {count(len(group), 'estimate')}"
-    failed = words in _FAILED
-    brief: tuple[Part, ...] | None = None
-    if is_unchanged(group):
-        brief = (Paragraph(in_words(unchanged(group))),)
-    elif not failed and (words in _TITLES or (len(group) > _MANY and words != "inconclusive")):
-        brief = (_changes(group, roomy=roomy, seen=words != "not gated"),)
-    table = _with_all_numbers(group, gated=gated, roomy=roomy, style="red" if failed else "")
-    return ReportSection(title, (table,), folded=not failed, on_terminal=brief)
-
-
-def _with_all_numbers(group: Sequence[EstimateComparison], *, gated: int, roomy: bool, style: str) -> Table:
-    """Those of one method and set below each other."""
+def _with_all_numbers(
+    group: Sequence[EstimateComparison], verdict: CheckVerdict, *, roomy: bool, short: bool = False
+) -> Table:
+    """Those of one method and set below each other, worst first; in `short` without tolerances and what would decide
+    them."""
     groups: dict[str, list[Row]] = {}
-    unclear = any(comparison.decisive for comparison in group)
+    unclear = not short and any(comparison.decisive for comparison in group)
     for comparison in group:
+        words = judgement(comparison)
         cells = (
             *map(Cell, before_and_now(comparison)),
-            _change(comparison, style=style),
-            Cell("–" if comparison.tolerance is None else amount(comparison.tolerance)),
+            _change(comparison, style=_STYLES.get(words, "")),
+            *([] if short else [Cell("–" if comparison.tolerance is None else amount(comparison.tolerance))]),
             Cell(visible(comparison)),
             Cell("–" if comparison.p_adjusted is None else chance(comparison.p_adjusted)),
             *([_decided_by(comparison)] if unclear else []),
         )
         rows = groups.setdefault(f"{comparison.method}, {_subtitle(comparison)}", [])
-        rows.append((_label(comparison, roomy=roomy), cells))
-    header = ("baseline", "current", "change", "tolerance", "can see", f"p of {gated}")
+        mark = f": {words}" if words in _MARKED else ""
+        rows.append((f"{_label(comparison, roomy=roomy)}{mark}", cells))
+    tested = verdict.families
+    p = f"p of {verdict.gated}" if len(tested) == 1 else "p"
+    header = ("baseline", "current", "change", *([] if short else ["tolerance"]), "can see", p)
     return _table((*header, "decided by") if unclear else header, groups)
 
 
@@ -183,26 +228,20 @@ def _decided_by(comparison: EstimateComparison) -> Cell:
     return Cell(*parts)
 
 
-def _changes(group: Sequence[EstimateComparison], *, roomy: bool, seen: bool) -> Table:
-    """A column for each method, and what it can see, if that is `seen`."""
+def _changes(group: Sequence[EstimateComparison], *, roomy: bool) -> Table:
+    """A column for each method."""
     methods = sorted(
         {comparison.method: None for comparison in group}, key=lambda name: (name != DETERMINISTIC, len(name), name)
     )
-    groups: dict[str, dict[str, dict[str, tuple[Cell, ...]]]] = {}
+    groups: dict[str, dict[str, dict[str, Cell]]] = {}
     for comparison in sorted(group, key=_in_order):
         labels = groups.setdefault(_subtitle(comparison), {})
-        cells = (_change(comparison), *([Cell(visible(comparison))] if seen else []))
-        labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = cells
-    columns = ("can see",) if seen else ()
-    none = (Cell(""),) * (1 + len(columns))
-    rows = {
-        name: [
-            (label, tuple(cell for method in methods for cell in cells.get(method, none)))
-            for label, cells in labels.items()
-        ]
+        labels.setdefault(_label(comparison, roomy=roomy), {})[comparison.method] = _change(comparison)
+    rows: dict[str, list[Row]] = {
+        name: [(label, tuple(cells.get(method, Cell("")) for method in methods)) for label, cells in labels.items()]
         for name, labels in groups.items()
     }
-    return _table(tuple(name for method in methods for name in (method, *columns)), rows)
+    return _table(tuple(methods), rows)
 
 
 def _table(header: tuple[str, ...], groups: dict[str, list[Row]]) -> Table:
@@ -256,12 +295,12 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
     if verdict.gated:
         yield (
             "Worse: by more than the tolerance and by more than chance explains. p is the probability of a "
-            f"change at least this bad by chance, Holm-adjusted for {count(verdict.gated, 'gated estimate')} "
-            "tested together; worse means p below 0.05."
+            "change at least this bad by chance, Holm-adjusted for the gated estimates, and apart from these for "
+            "classes and for groups; worse means p below 0.05."
         )
         yield (
             "Can see: the smallest true worsening that fails the check with probability 0.8, with these points and "
-            f"samples, by p below 0.05/{verdict.gated}, the strictest that Holm's method asks for."
+            "samples, by the strictest p that Holm's method asks for: 0.05 divided by the estimates tested together."
         )
     if verdict.inconclusive:
         yield (

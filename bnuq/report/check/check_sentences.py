@@ -109,12 +109,12 @@ def _outcome(label: str, *clauses: Callable[..., str]) -> Entry:
 
 
 def _gated(*, regressions: int, gated: int, movement: str, inconclusive: int, **_: Any) -> str:
-    unclear = f"; {count(inconclusive, 'estimate')} inconclusive" if inconclusive else ""
+    unclear = f"; {inconclusive} inconclusive" if inconclusive else ""
     if regressions:
         share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-        return f"{share} {movement} by more than {'its' if regressions == 1 else 'their'} tolerance and chance{unclear}"
+        return f"{share} {movement} beyond tolerance and chance{unclear}"
     share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
-    return f"{share} worse by more than its tolerance and chance{unclear}" if gated else ""
+    return f"{share} worse beyond tolerance and chance{unclear}" if gated else ""
 
 
 def _unclear(*, inconclusive: int, gated: int, **_: Any) -> str:
@@ -154,21 +154,23 @@ def _change(*, comparison: EstimateComparison, gated: int, how: str = "", **_: A
     return _capital(f"{_estimate_of_network(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
 
 
-def _separation_regressions(
-    *, lead: Finding, others: Sequence[EstimateComparison], gated_on_set: int, directed: bool
-) -> str:
-    movement = "got worse" if directed else "got worse or moved"
-    text = in_words(lead).removesuffix(".")
-    return f"{text}; {len(others)} more of its {gated_on_set} gated estimates on that set {movement}."
+def _alike(*, lead: Finding, others: Sequence[EstimateComparison]) -> str:
+    """The first of several estimates, and whose else got worse."""
+    first: EstimateComparison = lead.values["comparison"]
+    names = [_part(each) or _network_in_words(each) for each in others]
+    if _part(first):
+        names = [
+            name if each.method == first.method else f"{name} ({each.method})"
+            for name, each in zip(names, others, strict=True)
+        ]
+    shown = names if len(names) <= _MOST_NAMED else [*names[:_MOST_NAMED], f"{len(names) - _MOST_NAMED} more"]
+    return f"{in_words(lead)} So did that of {all_of(shown)}."
 
 
-def _set_regressions(*, lead: Finding, others: Sequence[EstimateComparison], directed: bool, **_: Any) -> str:
-    return f"{in_words(lead)} {'Also worse' if directed else 'Also'}: {_listed_changes(others, estimate_name)}."
-
-
-def _clearest_worsening(*, comparison: EstimateComparison, gated: int, judgement: str) -> str:
-    reason = "within tolerance and error" if judgement == "same" else judgement.rpartition(", ")[2]
-    return f"The clearest worsening, {reason}: {_estimate_of_network(comparison)} {_from_to(comparison, gated)}."
+def _part(comparison: EstimateComparison) -> str:
+    kind = "class" if comparison.of_class else "group"
+    part = comparison.of_class or comparison.group
+    return f"{kind} {part}" if part else ""
 
 
 def _improvements(*, comparisons: Sequence[EstimateComparison]) -> str:
@@ -242,8 +244,8 @@ def _capital(text: str, comparison: EstimateComparison) -> str:
 
 def _unchanged(*, estimates: int) -> str:
     if estimates == 1:
-        return "The only estimate is exactly as before: its change is 0."
-    return f"All {estimates} estimates are exactly as before: every change is 0."
+        return "The only gated estimate is exactly as before: its change is 0."
+    return f"All {estimates} gated estimates are exactly as before: every change is 0."
 
 
 SENTENCES: Catalogue = {
@@ -258,14 +260,11 @@ SENTENCES: Catalogue = {
     "better": Entry(_better_or_worse),
     "moved": Entry(partial(_change, how="moved by more than its tolerance: it ")),
     "change": Entry(_change),
-    "separation-regressions": Entry(_separation_regressions),
-    "set-regressions": Entry(_set_regressions),
+    "alike": Entry(_alike),
     "more-regressions": Entry(
         lambda *, estimates: f"{count(estimates, 'more estimate')} got worse; see the table below."
     ),
     "requirement": Entry(lambda *, floor: requirement(floor)),
     "unchanged": Entry(_unchanged),
-    "clearest-worsening": Entry(_clearest_worsening),
-    "no-worsening": Entry("No gated estimate changed for the worse."),
     "improvements": Entry(_improvements),
 }

@@ -36,9 +36,9 @@ _PROPERTY = str.maketrans(_IN_MESSAGE | {":": "%3A", ",": "%2C"})
 def junit(outcome: CheckVerdict | str) -> bytes:
     """A JUnit XML document in UTF-8 with one test suite.
 
-    Its test cases are the comparisons, those that are not gated or whose regression was accepted as skipped, and the
-    requirements; of a check that was not carried out its error alone. What XML 1.0 has no place for (control
-    characters, lone surrogates) is written out.
+    Its test cases are the gated comparisons, those whose regression was accepted as skipped, and the requirements; of
+    a check that was not carried out its error alone. What XML 1.0 has no place for (control characters, lone
+    surrogates) is written out.
     """
     if isinstance(outcome, str):
         why = reasons(outcome)
@@ -46,7 +46,8 @@ def junit(outcome: CheckVerdict | str) -> bytes:
         return _document([_case("bnuq", "check", error)], time="0")
     properties = _element("properties")
     properties.extend(_element("property", name=name, value=value) for name, value in _properties(outcome).items())
-    cases = [*(_comparison(comparison, outcome) for comparison in outcome.comparisons), *map(_floor, outcome.floors)]
+    gated = [comparison for comparison in outcome.comparisons if comparison.outcome != "not gated"]
+    cases = [*(_comparison(comparison, outcome) for comparison in gated), *map(_floor, outcome.floors)]
     time = f"{outcome.seconds:.3f}" if math.isfinite(outcome.seconds) else "0"
     return _document([properties, *cases, _element("system-out", *_texts(outcome))], time=time)
 
@@ -91,8 +92,6 @@ def _comparison(comparison: EstimateComparison, verdict: CheckVerdict) -> Elemen
     elif fails:
         kind = "regression" if comparison.outcome == "worse" else "inconclusive"
         outcome = _element("failure", subject(comparison), comparison.address, message=text, type=kind)
-    elif comparison.outcome == "not gated":
-        outcome = _element("skipped", message=f"Shown, not gated: {text}")
     else:
         outcome = _element("system-out", f"{judgement(comparison)}: {text}")
     return _case(f"bnuq.{group}", name, outcome)
@@ -138,8 +137,8 @@ def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
     """Workflow commands, one a line: an error for each broken requirement and each regression, worst first, a warning
     for each warning, and a notice where the check passed. A regression that was accepted is a warning.
 
-    If there are more of a kind than GitHub shows, the last one counts the rest. No text ends its line or starts a
-    command of its own.
+    They are ten at most, as many as GitHub shows of a kind: where there are more, the last one counts the rest. No
+    text ends its line or starts a command of its own.
     """
     if isinstance(outcome, str):
         yield _line("error", f"bnuq check: {NOTHING_CHECKED}", " ".join(reasons(outcome)))
@@ -147,14 +146,16 @@ def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
     broken = [(floor.address, requirement(floor)) for floor in outcome.broken]
     worse = [(subject(comparison), in_words(change(comparison, outcome))) for comparison in outcome.failing]
     warned = [(code, text) for text, code, _ in advised(outcome.findings)]
-    yield from _lines("error", [*broken, *worse] if outcome.failed else [], noun="failure")
-    yield from _lines("warning", warned if outcome.failed else [*worse, *warned], noun="warning")
+    errors = [*_lines("error", [*broken, *worse] if outcome.failed else [], noun="failure", most=_MOST_SHOWN - 1)]
+    yield from errors
+    left = _MOST_SHOWN - max(1, len(errors))
+    yield from _lines("warning", warned if outcome.failed else [*worse, *warned], noun="warning", most=left)
     if not outcome.failed:
         yield _line("notice", "bnuq check", f"{in_words(headline(outcome))}.")
 
 
-def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, noun: str) -> Iterator[str]:
-    shown = messages if len(messages) <= _MOST_SHOWN else messages[: _MOST_SHOWN - 1]
+def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, noun: str, most: int) -> Iterator[str]:
+    shown = messages if len(messages) <= most else messages[: most - 1]
     yield from (_line(kind, f"bnuq check: {title}", message) for title, message in shown)
     if hidden := len(messages) - len(shown):
         more = f"And {count(hidden, f'more {noun}')}; see the report in the log for all of them."

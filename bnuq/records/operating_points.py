@@ -1,0 +1,82 @@
+"""What a result does at the thresholds that another one decided on: the rates that production would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from bnuq.findings import Finding
+from bnuq.frozen import frozen
+from bnuq.records.addresses import AT_THRESHOLD, address_of
+from bnuq.records.best_scores import scores_of
+from bnuq.records.evaluation import Result
+from bnuq.shapes import Float
+
+
+@frozen
+class Rate:
+    """The share of something among the points of a set: `value`, and what each point contributes to it, whose mean that
+    is to first order."""
+
+    method: str
+    set: str
+    metric: str
+    value: float
+    contributions: Float[np.ndarray, " point"]
+
+    @property
+    def coordinates(self) -> dict[str, str]:
+        return {"method": self.method, "set": self.set, "score": AT_THRESHOLD, "metric": self.metric}
+
+    @property
+    def address(self) -> str:
+        """Such as deterministic.sets.test.at_threshold.error."""
+        return address_of(self.coordinates)
+
+
+def rates(result: Result, decisions: Iterable[Finding]) -> Iterator[Rate]:
+    """The rates of `result` at the thresholds of `decisions`, which are its own or those of a baseline.
+
+    Of a threshold of deferral "accepted", the share of test points at most as uncertain, and "error", the share of
+    these that is wrong; of certified intervals the share of points outside is the error. Of a threshold of foreign
+    inputs "false_alarms", the share of test points above it, and "detected", that of an OOD set. Nothing where the
+    result has not the method or score.
+    """
+    for decision in decisions:
+        if decision.code not in ("defer", "foreign"):
+            continue
+        given = decision.values
+        method, score, threshold = (given[key] for key in ("method", "score", "threshold"))
+        if method not in result.methods:
+            continue
+        if decision.code == "foreign":
+            for name in given["aurocs"]:
+                if name not in result.sets or score not in result.methods[method].ood.get(name, {}):
+                    continue
+                scores = scores_of(result, (method, score), [name])
+                yield _mean(method, name, "detected", scores[name] > threshold)
+                if name == next(iter(given["aurocs"])):
+                    yield _mean(method, "test", "false_alarms", scores["test"] > threshold)
+            continue
+        yield from _deferral(result, method, score, threshold)
+
+
+def _deferral(result: Result, method: str, score: str, threshold: float) -> Iterator[Rate]:
+    points, certification = result.methods[method].sets["test"].points, result.certification
+    if certification is not None and (errors := certification.methods[method].test_errors) is not None:
+        if certification.methods[method].is_of_width:
+            yield _mean(method, "test", "error", errors > threshold)
+    elif score in points and "accuracy" in points:
+        accepted, right = points[score] <= threshold, points["accuracy"]
+        yield _mean(method, "test", "accepted", accepted)
+        weights = accepted * points.get("pixels", np.ones(len(right))) * np.isfinite(right)
+        if weights.any():
+            wrong = 1 - np.nan_to_num(right)
+            error = float(np.average(wrong, weights=weights))
+            yield Rate(method, "test", "error", error, error + weights / weights.mean() * (wrong - error))
+
+
+def _mean(method: str, name: str, metric: str, values: Float[np.ndarray, " point"]) -> Rate:
+    values = values.astype(np.float64)
+    return Rate(method, name, metric, float(values.mean()), values)

@@ -217,7 +217,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     assert [run(command) for command in github().commands] == [0, 1]
     log = capsys.readouterr().out
-    assert re.search(r"^::error title=bnuq check.*Brier score of mcbn on the test set", log, flags=re.MULTILINE)
+    assert re.search(r"^::error title=bnuq check.*PLL of [^:]* on the test set: worse", log, flags=re.MULTILINE)
     assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
     markdown = told_by_markdown(repository)
     assert summary.read_text(encoding="utf-8").strip() == markdown.strip()
@@ -309,7 +309,7 @@ def test_the_check_section_that_the_page_shows_is_one(tmp_path: Path) -> None:
     path.write_text(shown, encoding="utf-8")
     settings = GateSettings.of(read_run_file(path).check)
     assert len(settings.tolerances) == 5 and len(settings.floors) == 1 and settings.allow == ("missing:mcdo",)
-    auroc = settings.tolerance("mcbn.ood.mnist.mutual_information.auroc", "auroc", directed=True)
+    auroc = settings.tolerance("mcbn.ood.mnist.mutual_information.auroc", "auroc", directed=True, decided_by=())
     assert auroc is not None and auroc.amount == 0.02
 
 

@@ -383,7 +383,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             tasks=_EVERY, **_STEPS, **_TRUTH,
         )
         for name, title, direction, tolerance, worse, better in (
-            ("error", "Errors of what is accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
+            ("error", "Wrong of accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
              "less of what {who} accepts of {where} is wrong"),
             ("accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
              "{who} accepts more of {where}"),

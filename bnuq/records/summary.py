@@ -19,6 +19,7 @@ from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
+from bnuq.records.gated import gated
 from bnuq.records.verdict import Verdict, judged
 from bnuq.records.verdict_sentences import VERDICT
 
@@ -41,6 +42,7 @@ def summary(result: Result) -> dict[str, Any]:
             {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
             for each in decided(result)
         ],
+        "gated": list(gated(result)),
         "verdict": _verdict(judged(result)),
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         **(shift.summary(result) if result.shift else {}),

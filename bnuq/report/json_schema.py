@@ -167,7 +167,7 @@ def _evaluate(command: str = "evaluate") -> type:
     decision = _struct("Decision", {"code": str, "values": _Any, "text": str})
     judged = _of(verdict.Verdict, "worth best comparisons", text=list[str])
     about = _of(approximation.Approximation, "uncertainty ratio pll auroc", rank_correlation=dict[str, Number])
-    parts = {"methods": dict[str, MethodSummary], "decisions": list[decision], "verdict": judged}
+    parts = {"methods": dict[str, MethodSummary], "decisions": list[decision], "gated": list[str], "verdict": judged}
     more = {"approximations": dict[str, about], "certificate": _Any}
     more |= {"families": dict[str, list[_Any]], "lead": _Any, "shift_window": int, "shift_loss": float}
     rest = {"reference_check": check | None, "seconds": dict[str, float], "work": _Any, "result": str | None}

@@ -20,7 +20,7 @@ from bnuq.evaluation import recalibration
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.tasks import classification
 from bnuq.findings import warnings
-from bnuq.gate import check
+from bnuq.gate import GateSettings, check
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
@@ -187,7 +187,7 @@ def test_the_file_holds_it_and_the_gate_recomputes_it(folder: Path, fitted: Resu
     for result, path in ((fitted, folder / "fitted.h5"), (crossed, folder / "crossed.h5")):
         read = evaluation_file.read(path)
         assert summary(read)["methods"] == summary(result)["methods"]
-        verdict = check(read, read)
+        verdict = check(read, read, GateSettings(estimates=("*",)))
         assert verdict.passed
         gated = {one.address for one in verdict.comparisons if one.outcome != "not gated"}
         assert "mcbn+temperature.sets.test.pll" in gated

@@ -43,6 +43,7 @@ def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
         "tolerance": 0.01,
         "detectable": 0.0153,
         "outcome": "worse",
+        "family": "main",
     }
     points, both = (summary(made.verdict(one))["comparisons"][0] for one in (made.REST[2], made.REST[1]))
     assert points["decisive"] == {"points": {"test": 3400, "svhn": 6800}}

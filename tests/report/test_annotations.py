@@ -31,7 +31,7 @@ def test_every_line_is_one_command_and_there_are_no_more_than_are_shown(name: st
     failing = bool(verdict.broken) or (bool(verdict.failing) and verdict.accepted is None)
     kinds = [kind for kind, _, _ in lines]
     assert ("error" in kinds) == failing == ("notice" not in kinds)
-    assert all(kinds.count(kind) <= 10 for kind in ("error", "warning", "notice"))
+    assert len(kinds) <= 10
     assert all(line.isprintable() for line in annotations(verdict))
 
 
@@ -46,10 +46,10 @@ def test_requirements_come_first_and_the_rest_is_counted() -> None:
     assert [kind for kind, _, _ in few] == ["error"] * 9 + ["warning"]
     assert "required to be at least 0.85: not met" in few[0][2]
     many = told(made.crowded())
-    assert len(many) == 10
-    assert "231 more failures" in many[-1][2]
-    exactly = made.verdict(*made.crowded().comparisons[:10])
-    assert len(told(exactly)) == 10 and all("more failure" not in message for _, _, message in told(exactly))
+    assert len(many) == 9
+    assert "232 more failures" in many[-1][2]
+    exactly = made.verdict(*made.crowded().comparisons[:9])
+    assert len(told(exactly)) == 9 and all("more failure" not in message for _, _, message in told(exactly))
 
 
 def test_an_accepted_regression_is_a_warning() -> None:

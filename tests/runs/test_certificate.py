@@ -237,22 +237,22 @@ def test_a_class_that_loses_its_promise_fails_alone(result: Result) -> None:
     """The validation points of one predicted class, all wrong now; the promise about all points is left as it was."""
     certification = result.certification
     assert certification is not None
-    certificate = certification.methods["mcbn"]
+    certificate, method = certification.chosen, certification.method
     kept = [number for number in range(1, len(certificate.names)) if certificate.is_kept(number)]
     lost, losses, part = kept[-1], certificate.losses, certificate.part
     assert losses is not None and part is not None
     certain = certificate.scores <= certificate.threshold
     again = replace(certificate, losses=np.where((part == lost) & certain, 1.0, losses), part=part)
     again = certified(again, certification.risk, certification.confidence)
-    methods = {**certification.methods, "mcbn": again}
+    methods = {**certification.methods, method: again}
     current = replace(result, certification=replace(certification, methods=methods))
     verdict = check(current, result)
-    assert [(item.method, item.of_class) for item in verdict.worse] == [("mcbn", certificate.names[lost])]
+    assert [(item.method, item.of_class) for item in verdict.worse] == [(method, certificate.names[lost])]
     [comparison] = verdict.worse
     assert (comparison.current, comparison.degradation) == (0.0, comparison.baseline)
     assert comparison.baseline > 0.3 and verdict.failed
     said = {finding.code: finding.values for finding in verdict.findings}
-    assert said["promise-lost"]["methods"] == [f"mcbn ({certificate.names[lost]})"]
+    assert said["promise-lost"]["methods"] == [f"{method} ({certificate.names[lost]})"]
     text = markdown(report_check(verdict))
     assert f"class {certificate.names[lost]}" in text
     assert check(current, result, GateSettings.of(tolerances=("certified_coverage=off",))).passed

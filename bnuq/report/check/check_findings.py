@@ -9,7 +9,7 @@ from bnuq.findings import verdict as _verdict
 from bnuq.gate.comparing import LEVEL
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison
 
-_MOST = 8  # regressions that each have a sentence; the table holds the rest
+_MOST = 3  # regressions that each have a sentence; the table holds the rest
 
 
 def headline(verdict: CheckVerdict) -> Finding:
@@ -47,7 +47,8 @@ def findings(verdict: CheckVerdict) -> Iterator[Finding]:
     for each in verdict.worse:
         alike.setdefault((each.set, each.score, each.metric, each.label, each.family, each.slope), []).append(each)
     for lead, *others in [*alike.values()][:_MOST]:
-        yield _verdict("alike", lead=change(lead, verdict), others=others) if others else change(lead, verdict)
+        said = change(lead, verdict, brief=True)
+        yield _verdict("alike", lead=said, others=others) if others else said
     if unshown := sum(map(len, [*alike.values()][_MOST:])):
         yield _verdict("more-regressions", estimates=unshown)
     yield from (_verdict("requirement", floor=floor) for floor in verdict.broken)
@@ -57,8 +58,8 @@ def findings(verdict: CheckVerdict) -> Iterator[Finding]:
         yield _verdict("improvements", comparisons=better)
 
 
-def change(comparison: EstimateComparison, verdict: CheckVerdict) -> Finding:
-    """What became of one estimate."""
+def change(comparison: EstimateComparison, verdict: CheckVerdict, *, brief: bool = False) -> Finding:
+    """What became of one estimate; where it is `brief`, how far it went, not how sure that is."""
     code = "change"
     if comparison.direction != "none" and comparison.outcome in ("worse", "better"):
         code = comparison.outcome
@@ -66,7 +67,7 @@ def change(comparison: EstimateComparison, verdict: CheckVerdict) -> Finding:
         code = "moved"
     regression = any(comparison.metric in ("rmse", "mae", "crps", "tau") for comparison in verdict.comparisons)
     truth = "targets" if regression else "labels"
-    return _verdict(code, comparison=comparison, gated=verdict.families[comparison.family], truth=truth)
+    return _verdict(code, comparison=comparison, gated=0 if brief else verdict.families[comparison.family], truth=truth)
 
 
 def judgement(comparison: EstimateComparison) -> str:

@@ -21,14 +21,15 @@ def change_and_error(comparison: EstimateComparison) -> tuple[str, str]:
     return text, "0" if error == 0 else number(error, digits)
 
 
-def before_and_now(comparison: EstimateComparison) -> tuple[str, str]:
-    """The estimate of the baseline and the current one, with as many decimals as distinguish them."""
+def before_and_now(comparison: EstimateComparison, *, distinct: bool = True) -> tuple[str, str]:
+    """The estimate of the baseline and the current one, with as many decimals as distinguish them if they are to be
+    `distinct`."""
     digits, values = _digits(comparison), (comparison.baseline, comparison.current)
 
     def written() -> tuple[str, str]:
         return number(values[0], digits), number(values[1], digits)
 
-    while digits < 9 and values[0] != values[1] and len(set(written())) == 1:
+    while distinct and digits < 9 and values[0] != values[1] and len(set(written())) == 1:
         digits += 1
     return written()
 

@@ -13,6 +13,7 @@ from bnuq.findings import all_of, warnings
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Side
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
+from bnuq.records.addresses import AT_THRESHOLD
 from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
@@ -39,11 +40,11 @@ from bnuq.report.document import (
 from bnuq.report.numbers import count, named
 
 _ROOMY = 60  # columns from which names are written out
-_MOST_ROWS = 16  # gated estimates that the short report shows, worst first
+_MOST_ROWS = 12  # gated estimates that the short report shows, worst first
 _MOST_WARNINGS, _LONGEST = 2, 200  # that the short report writes out, and the letters of each
 _SEEN = "accuracy", "pll", "rmse", "crps", "mean_iou", "certified_coverage"  # whose power the short report states
 _STYLES = {"worse": "red", "moved": "red", "inconclusive": "yellow"}
-_MARKED = (*_STYLES, "better")
+_FAILED, _MARKED = ("worse", "moved"), (*_STYLES, "better")
 
 
 def report(outcome: CheckVerdict | str, *, columns: int = 100, full: bool = False) -> Report:
@@ -195,25 +196,25 @@ def _paths(verdict: CheckVerdict, *, full: bool) -> Iterator[PathLine]:
 def _with_all_numbers(
     group: Sequence[EstimateComparison], verdict: CheckVerdict, *, roomy: bool, short: bool = False
 ) -> Table:
-    """Those of one method and set below each other, worst first; in `short` without tolerances and what would decide
-    them."""
+    """Those of one method and set below each other, worst first; in `short` without errors, tolerances and what would
+    decide them."""
     groups: dict[str, list[Row]] = {}
     unclear = not short and any(comparison.decisive for comparison in group)
     for comparison in group:
         words = judgement(comparison)
         cells = (
-            *map(Cell, before_and_now(comparison)),
-            _change(comparison, style=_STYLES.get(words, "")),
+            *map(Cell, before_and_now(comparison, distinct=not short)),
+            _change(comparison, style=_STYLES.get(words, ""), with_error=not short),
             *([] if short else [Cell("–" if comparison.tolerance is None else amount(comparison.tolerance))]),
             Cell(visible(comparison)),
             Cell("–" if comparison.p_adjusted is None else chance(comparison.p_adjusted)),
             *([_decided_by(comparison)] if unclear else []),
         )
         rows = groups.setdefault(f"{comparison.method}, {_subtitle(comparison)}", [])
-        mark = f": {words}" if words in _MARKED else ""
+        mark = f": {words}" if words in (_FAILED if short else _MARKED) and roomy else ""
         rows.append((f"{_label(comparison, roomy=roomy)}{mark}", cells))
     tested = verdict.families
-    p = f"p of {verdict.gated}" if len(tested) == 1 else "p"
+    p = f"p of {verdict.gated}" if len(tested) == 1 and not short else "p"
     header = ("baseline", "current", "change", *([] if short else ["tolerance"]), "can see", p)
     return _table((*header, "decided by") if unclear else header, groups)
 
@@ -248,9 +249,9 @@ def _table(header: tuple[str, ...], groups: dict[str, list[Row]]) -> Table:
     return Table(header, tuple(row for name, rows in groups.items() for row in [(name, ()), *rows]), stacks=True)
 
 
-def _change(comparison: EstimateComparison, *, style: str = "") -> Cell:
+def _change(comparison: EstimateComparison, *, style: str = "", with_error: bool = True) -> Cell:
     change, error = change_and_error(comparison)
-    return Cell(change, f"±{error}" if error else "", style)
+    return Cell(change, f"±{error}" if error and with_error else "", style)
 
 
 def _in_order(comparison: EstimateComparison) -> tuple[int, str, int, int]:
@@ -275,6 +276,8 @@ def _subtitle(comparison: EstimateComparison) -> str:
         title = f"{title}, line through the history"
     if comparison.of_class or comparison.group:
         return f"{title}, by {'class' if comparison.of_class else 'group'}"
+    if comparison.score == AT_THRESHOLD:
+        return f"{title}, at the threshold decided on"
     if comparison.label:
         return f"{title}, label {comparison.label}"
     return f"{title} by {named(comparison.score)}" if comparison.score else title

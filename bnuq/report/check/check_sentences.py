@@ -11,6 +11,7 @@ from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Floor
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
+from bnuq.records.addresses import AT_THRESHOLD
 from bnuq.report.check.check_findings import judgement, method_and_set
 from bnuq.report.check.check_numbers import (
     SMALLEST_P,
@@ -80,6 +81,8 @@ def estimate_name(comparison: EstimateComparison) -> str:
 
 def _name(comparison: EstimateComparison) -> str:
     name = named(comparison.metric)
+    if comparison.score == AT_THRESHOLD:
+        return f"{name} at the threshold decided on"
     if comparison.score:
         return f"{name} by {named(comparison.score)}"
     if comparison.of_class or comparison.group:
@@ -208,6 +211,8 @@ def _details(comparison: EstimateComparison, gated: int) -> list[str]:
         change, error = change_and_error(comparison)
         unknown = ", error unknown" if comparison.se is None else ""
         parts.append(f"{change} ± {error}" if error else f"{change}{unknown}")
+    if not gated:  # a table has the rest
+        return parts
     if comparison.tolerance is not None:
         parts.append(f"tolerance {amount(comparison.tolerance)}{_unit(comparison)}")
     p, adjusted = comparison.p_value, comparison.p_adjusted
@@ -258,7 +263,7 @@ SENTENCES: Catalogue = {
     "accepted-uncompared": _outcome("Accepted as the new baseline", _nothing_compared, _required),
     "worse": Entry(_better_or_worse),
     "better": Entry(_better_or_worse),
-    "moved": Entry(partial(_change, how="moved by more than its tolerance: it ")),
+    "moved": Entry(partial(_change, how="moved beyond its tolerance: it ")),
     "change": Entry(_change),
     "alike": Entry(_alike),
     "more-regressions": Entry(

@@ -25,9 +25,9 @@ from bnuq.gate.compatibility import check_comparable, similar_addresses
 from bnuq.gate.pairing import under_one_name
 from bnuq.gate.recomputing import recomputed
 from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Pairing, Side
-from bnuq.gate.settings import GateSettings, Required, unused
+from bnuq.gate.settings import GateSettings, Required, idle, unused
 from bnuq.methods import method_named
-from bnuq.records.addresses import estimates_of
+from bnuq.records.addresses import AT_THRESHOLD, estimates_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.gated import gated
 from bnuq.records.history import made_at
@@ -87,6 +87,12 @@ def check(
         raise ResultError(
             f"{current.path} and {told} have no gated estimate in common: each is in one alone, or has a "
             "tolerance that is off or above any possible change. See --tolerance, --allow."
+        )
+    gated_now = [each for each in comparisons if each.outcome != "not gated"]
+    if unmet := idle(settings, [(each.address, each.metric, _is_directed(each)) for each in gated_now]):
+        raise ResultError(
+            f"--gate {unmet[0]} gates no estimate of {current.path} and {told}: it names none, or none that has "
+            "a tolerance. `bnuq evaluate --json` has their addresses; --tolerance ADDRESS=AMOUNT gives one."
         )
     verdict = CheckVerdict(
         current=_side(current),
@@ -267,6 +273,7 @@ def _is_hidden(comparison: EstimateComparison, current: Mapping[str, Row], basel
     if (
         comparison.outcome != "inconclusive"
         or comparison.slope
+        or comparison.score == AT_THRESHOLD
         or comparison.of_class != ""
         or comparison.se_points is None
     ):

@@ -92,7 +92,8 @@ def at_thresholds(
 ) -> Iterator[Measured]:
     """What the last baseline decided on, applied to all results: what production would see of the current one.
 
-    Their errors are those over points: a rate has no replicates over draws.
+    Their errors are those over points, as a rate has no replicates over draws: those of samples are gated only where
+    the results share their draws.
     """
     decisions, count = decided(baselines[-1]), len(baselines)
     tables = [{rate.address: rate for rate in rates(result, decisions)} for result in (current, *baselines)]
@@ -105,6 +106,8 @@ def at_thresholds(
         row = Row("", rate.coordinates, unit_of(rate.metric), Estimate(rate.value))
         line = Line(fmean(side.value for side in sides[1:]), rate.value, (over_points, NONE))
         comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
+        if not (current.is_single(rate.method) or rate.method in errors.pairing.draws):
+            comparison = replace(comparison, tolerance=None, outcome="not gated")
         yield Measured(comparison, df, 0.0, 0.0, {rate.set: current.sets[rate.set].n})
 
 

@@ -228,6 +228,17 @@ def _check_allowed(name: str) -> None:
     )
 
 
+def idle(settings: GateSettings, gated: Collection[tuple[str, str, bool]]) -> list[str]:
+    """The patterns of what is to be gated by which nothing is, of these addresses, metrics, and whether directed."""
+
+    def is_used(pattern: str) -> bool:
+        if pattern in FAMILIES:
+            return any(family_of(address) == pattern for address, _, _ in gated)
+        return any(_is_meant(pattern, address, metric, directed=directed) for address, metric, directed in gated)
+
+    return [pattern for pattern in settings.estimates if not is_used(pattern)]
+
+
 def unused(settings: GateSettings, estimates: Iterable[tuple[str, str, bool]]) -> tuple[str, ...]:
     """The keys of tolerances that match no estimate; `estimates` are addresses, metrics, and whether directed."""
     candidates = tuple(estimates)

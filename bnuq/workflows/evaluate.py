@@ -62,7 +62,7 @@ def evaluate(
             subject, run = planned.subject, planned.subject.run
             if announce is not None and run.perturb:
                 announce(shift_in_words(subject))
-            journal = folder.journal(planned.facts, journal_header(run))
+            journal = folder.journal(planned.facts, journal_header(run), others.before)
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
@@ -73,12 +73,11 @@ def evaluate(
             check_network_unchanged(checked, subject)
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
-        continued = journal.reused and run.on == "local"
         findings = (
-            *notes_on_request([run], replaces=run.out if replaces else None),
+            *notes_on_request([run], replaces=run.out if replaces else None, doubt=journal.doubt),
             *planned.findings(),
             *checked.findings,
-            *([note("evaluation-continued", parts=journal.reused)] if continued else []),
+            *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
             *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
@@ -109,7 +108,7 @@ def evaluate(
 
 def job_of(run: Run, work: Path | str | None) -> Job:
     """What other processes do for `evaluate` with these arguments."""
-    return Job(compute, (replace(run, on="local"), secret_for(work)), str(work or beside(run.out)), run.device)
+    return Job(compute, (replace(run, on="local"), secret_for(run.out, work)), str(work or beside(run.out)), run.device)
 
 
 def compute(

@@ -78,6 +78,8 @@ class Workers:
 
     def __init__(self, jobs: Sequence[Job], count: int) -> None:
         self.jobs, self.places = tuple(jobs), tuple(place_of(job.work) for job in jobs)
+        self.before = [frozenset(place.names()) for place in self.places]
+        """The files at each place before the workers began."""
         self.finished = [0] * count
         """The number of jobs that each worker has finished."""
         self._passes, self._lost = [0] * len(jobs), [dict[str, str]() for _ in jobs]
@@ -155,6 +157,11 @@ class Turn:
 
     workers: Workers
     job: int
+
+    @property
+    def before(self) -> frozenset[str]:
+        """The files at its place before the workers began."""
+        return self.workers.before[self.job]
 
     def wait(self, progress: Progress, total: int) -> None:
         """Wait until its units are finished, see `Workers.wait`."""

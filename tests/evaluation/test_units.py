@@ -310,11 +310,11 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
         arrays = honest(context, unit)
         return {name: values[::-1].copy() if values.ndim else values for name, values in arrays.items()}
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "forger"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "forger"))
     monkeypatch.setattr(scoring, "run_unit", forged)
     interrupted(folder, ran, 8, work)
     monkeypatch.setattr(scoring, "run_unit", honest)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "runner"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "runner"))
     if named:
         with pytest.raises(
             ResultError, match=r"mine/\w+-mcbn-test-.* is not what this request computes: points 0 to 19"

@@ -12,7 +12,7 @@ import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_result, strict_error
+from bnuq.cli.output import RESUMED, Printing, print_result, strict_error
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import discard_stdout, importing, stdout
 from bnuq.config import CheckSection, section_from
@@ -105,7 +105,7 @@ def command(
         if to_stdout and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
         requested, notes = _settings(config, named_config, settings)
-        verdict = _verdict(current, against, requested, past, update=update)
+        verdict = _verdict(current, against, requested, past, update=update, strict=printing.strict)
         verdict = replace(verdict, findings=(*verdict.findings, *notes))
         warned = warnings(verdict.findings)
         refused = printing.strict and bool(warned) and not verdict.failed  # a regression has exit code 1
@@ -194,7 +194,7 @@ def _settings(
 
 
 def _verdict(
-    current: Path, baseline: Path | None, settings: GateSettings, past: HistorySection, *, update: bool
+    current: Path, baseline: Path | None, settings: GateSettings, past: HistorySection, *, update: bool, strict: bool
 ) -> CheckVerdict:
     from bnuq.files.apart import start
 
@@ -203,6 +203,11 @@ def _verdict(
     from bnuq.records.evaluation_file import read
 
     result = read(current)
+    if strict and any(finding.code in RESUMED for finding in result.findings):
+        raise ResultError(
+            f"{current} was continued from finished parts of an earlier run, whose origin --strict does not believe. "
+            "Evaluate again, without them: in another folder, or without --work."
+        )
     if past.history is not None:
         from bnuq.gate.history import LAST, last_results
 
@@ -212,6 +217,10 @@ def _verdict(
     if baseline is None:
         return check(result, None, settings)
     if not update:
+        if not exists(baseline):
+            raise ResultError(
+                f"{baseline}: there is no such baseline. Check the path, or make CURRENT the first one by --update."
+            )
         return check(result, read(baseline), settings)
     from bnuq.gate.baseline import check_acceptable
     from bnuq.gate.checking import uncompared

@@ -79,11 +79,11 @@ def with_resuming_as_warning(result: Any, *, strict: bool) -> Any:
     """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
     if not strict:
         return result
-    findings = (replace(each, severity="warning") if each.code in _RESUMED else each for each in result.findings)
+    findings = (replace(each, severity="warning") if each.code in RESUMED else each for each in result.findings)
     return replace(result, findings=tuple(findings))
 
 
-_RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
+RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
 
 
 def print_json(value: Any) -> None:

@@ -90,14 +90,11 @@ def _check_bank(run: Run) -> None:
         )
 
 
-def notes_on_request(runs: Sequence[Run], *, replaces: Path | None, doubt: str = "") -> Iterator[Finding]:
-    """Notes on run files that were found and not named, on an earlier result that is replaced, and on finished parts of
-    an earlier run that were computed again, as there is a `doubt` about them."""
+def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[Finding]:
+    """Notes on run files that were found and not named, and on an earlier result that is replaced."""
     for run in runs:
         if run.run_file is not None and run.run_file_is_implicit:
             where = "in this folder" if run.run_file.name == "bnuq.toml" else "beside the checkpoint"
             yield note("run-file-read", file=run.run_file.name, where=where)
     if replaces is not None:
         yield note("result-replaced", file=replaces.name)
-    if doubt:
-        yield note("parts-repeated", why=doubt)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _KEY, _BYTES = "units.key", 32  # the file of the secret, and its size
+_OF_THIS_PROCESS = secrets.token_bytes(_BYTES)
 _strict = False  # in a block of `strictly`
 
 
@@ -57,27 +58,13 @@ def strictly(*, strict: bool) -> Iterator[None]:
         _strict = before
 
 
-def why_doubted(*trees: Path) -> str:
-    """Why the state folder is not believed, see `state_folder`; empty if it is."""
+def user_secret(*trees: Path) -> tuple[bytes, str]:
+    """Random bytes that only this user can read, kept in the state folder; those of this process where that is not
+    believed, with the reason, see `state_folder`."""
     try:
-        state_folder("", *trees)
+        return _secret_in(state_folder("", *trees)), ""
     except OSError as error:
-        return str(error)
-    return ""
-
-
-def user_secret(*trees: Path) -> bytes:
-    """Random bytes that only this user can read, kept in the state folder; where that is not believed, see
-    `state_folder`, those of this process."""
-    try:
-        return _secret_in(state_folder("", *trees))
-    except OSError:
-        return _of_this_process()
-
-
-@functools.cache
-def _of_this_process() -> bytes:
-    return secrets.token_bytes(_BYTES)
+        return _OF_THIS_PROCESS, str(error)
 
 
 @functools.cache

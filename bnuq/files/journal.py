@@ -25,12 +25,15 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.folders import user_secret, why_doubted
+from bnuq.files.folders import user_secret
 from bnuq.files.places import Folder, Place, place_of
 from bnuq.files.writing import sole_request
+from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 
 Arrays = dict[str, np.ndarray]
+Facts = Mapping[str, Any]
+Names = frozenset[str]
 
 SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
 MOST_ATTEMPTS = 3  # to finish a unit
@@ -77,11 +80,11 @@ class Journal:
     def __init__(
         self,
         place: Place | Path,
-        facts: Mapping[str, Any],
-        about: Mapping[str, Any] | None = None,
+        facts: Facts,
+        about: Facts | None = None,
         *,
         secret: bytes = b"",
-        before: frozenset[str] = frozenset(),
+        before: Names = frozenset(),
         doubt: str = "",
     ) -> None:
         text = json.dumps(facts, sort_keys=True)
@@ -90,7 +93,7 @@ class Journal:
         self.key = hmac.digest(secret, self._facts.encode(), "sha256").hex()[:_KEY]
         others = (name for name in before if _OF_ANY_KEY.fullmatch(name) and not name.startswith(self.key))
         self.doubt = doubt if any(others) else ""
-        """Why units that were there before this run are not believed, if there are any."""
+        """Why units that were there before this run are not believed, if there are any and they are not."""
         self.reused = 0
         """The number of units that were finished before this run, and read."""
         self.digests: dict[str, str] = {}
@@ -172,6 +175,13 @@ class Journal:
             if not any(name.startswith(f"{self.key}-") for name in self.place.names()):
                 self.forget()
 
+    def notes(self, code: str, **values: Any) -> Iterator[Finding]:
+        """Notes on units that were there before this run: that they were reused, by its `code`, or why not."""
+        if self.reused:
+            yield note(code, parts=self.reused, **values)
+        if self.doubt:
+            yield note("parts-repeated", why=self.doubt)
+
     def remove(self, *units: str) -> None:
         """Remove these units."""
         self.place.remove(map(self._name, units))
@@ -223,7 +233,7 @@ class WorkFolder:
 
     place: Place
     secret: bytes = b""
-    before: frozenset[str] = frozenset()
+    before: Names = frozenset()
     doubt: str = ""
     opened: list[Journal] = field(default_factory=list)
 
@@ -234,12 +244,7 @@ class WorkFolder:
             raise RequestError(f"--work {self.place}: expected a folder of this machine.")
         return self.place.path
 
-    def journal(
-        self,
-        facts: Mapping[str, Any],
-        about: Mapping[str, Any] | None = None,
-        before: frozenset[str] | None = None,
-    ) -> Journal:
+    def journal(self, facts: Facts, about: Facts | None = None, before: Names | None = None) -> Journal:
         """The journal of the units that these facts determine, where the files `before` this run are given if other
         processes began earlier. RequestError if a named folder has units of another request for the same result."""
         before = self.before if before is None else before
@@ -291,9 +296,10 @@ def beside(out: Path) -> Path:
     return out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
 
 
-def secret_for(out: Path, work: Path | str | None) -> bytes:
-    """What seals the units of a run that writes `out` with this `work`, see `Journal`."""
-    return b"" if work is not None else user_secret(beside(out))
+def secret_for(out: Path, work: Path | str | None) -> tuple[bytes, str]:
+    """What seals the units of a run that writes `out` with this `work`, see `Journal`, and why no earlier ones are
+    believed, if so."""
+    return (b"", "") if work is not None else user_secret(beside(out))
 
 
 @contextlib.contextmanager
@@ -306,8 +312,8 @@ def work_folder(out: Path, work: Path | str | None = None, *, request: Any = Non
     """
     with sole_request(out, request):
         place = place_of(work or beside(out))
-        doubt = "" if work is not None else why_doubted(beside(out))
-        opened = WorkFolder(place, secret_for(out, work), frozenset(place.names()), doubt)
+        secret, doubt = secret_for(out, work)
+        opened = WorkFolder(place, secret, frozenset(place.names()), doubt)
         with keeping(place, removes_empty=work is None):
             try:
                 yield opened

@@ -46,4 +46,4 @@ def noted_bytes(path: Path) -> bytes | None:
 
 
 def _name_of(data: bytes) -> str:
-    return hmac.new(user_secret(), hashlib.sha256(data).digest(), hashlib.sha256).hexdigest()
+    return hmac.new(user_secret()[0], hashlib.sha256(data).digest(), hashlib.sha256).hexdigest()

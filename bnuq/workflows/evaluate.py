@@ -25,7 +25,6 @@ from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
-from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
@@ -74,10 +73,10 @@ def evaluate(
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
         findings = (
-            *notes_on_request([run], replaces=run.out if replaces else None, doubt=journal.doubt),
+            *notes_on_request([run], replaces=run.out if replaces else None),
             *planned.findings(),
             *checked.findings,
-            *([note("evaluation-continued", parts=journal.reused)] if journal.reused else []),
+            *journal.notes("evaluation-continued"),
             *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
@@ -108,7 +107,9 @@ def evaluate(
 
 def job_of(run: Run, work: Path | str | None) -> Job:
     """What other processes do for `evaluate` with these arguments."""
-    return Job(compute, (replace(run, on="local"), secret_for(run.out, work)), str(work or beside(run.out)), run.device)
+    return Job(
+        compute, (replace(run, on="local"), secret_for(run.out, work)[0]), str(work or beside(run.out)), run.device
+    )
 
 
 def compute(

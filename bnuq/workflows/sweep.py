@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +80,7 @@ def sweep(
                 network.swept(check, executor, watch, progress)
                 for network, check, executor in zip(networks, checks, executors, strict=True)
             ]
-        on_request = notes_on_request(runs, replaces=out if replaces else None, doubt=executors[0].journal.doubt)
-        result = _result(runs, settings, networks[0], swept, watch, out=out, on_request=on_request)
+        result = _result(runs, settings, networks[0], swept, watch, out=out, replaces=replaces)
         sweep_file.write(result, out)
     return result
 
@@ -127,7 +126,7 @@ def _result(
     watch: Stopwatch,
     *,
     out: Path,
-    on_request: Iterable[Finding],
+    replaces: bool,
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
     return Sweep(
@@ -141,7 +140,7 @@ def _result(
         score=first.plan.task.spread,
         recommended=best,
         findings=(
-            *on_request,
+            *notes_on_request(runs, replaces=out if replaces else None),
             *_order_notes(settings),
             *distinct(finding for network in networks for finding in notes(network.findings)).values(),
             *_warnings_of(networks),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bnuq.files import folders
-from bnuq.files.folders import cache_folder, config_folder, state_folder, strictly, user_secret, why_doubted
+from bnuq.files.folders import cache_folder, config_folder, state_folder, strictly, user_secret
 
 
 @pytest.mark.parametrize("folder", [cache_folder, config_folder, state_folder])
@@ -33,12 +33,12 @@ def test_the_state_folder_is_believed_outside_the_working_tree_alone_and_neither
             for name, value in ({"XDG_STATE_HOME": str(state)} | environment).items():
                 patch.setenv(name, value)
             folders._secret_in.cache_clear()  # as another process
-            why = why_doubted(*trees)
-            assert (user_secret(*trees) == kept) == (why == "")
+            secret, why = user_secret(*trees)
+            assert (secret == kept) == (why == "")
         return why
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    kept, state = user_secret(), tmp_path / "state"
+    kept, state = user_secret()[0], tmp_path / "state"
     assert (state / "bnuq" / "units.key").read_bytes() == kept
     for value in ("", "0", "False"):
         assert doubt(state, tmp_path / "elsewhere", CI=value) == ""

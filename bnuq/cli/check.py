@@ -95,8 +95,9 @@ def command(
     report; 2: the two results cannot be compared."""
     to_stdout = markdown == Path("-")
     requested = {"--junit": junit, "--markdown": None if to_stdout else markdown}
-    named_config, config = config, _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
-    current, against = expanded(current), _expanded(baseline or named)
+    named_config, config = config, expanded(config) if config else Path(_FILE) if is_file(Path(_FILE)) else None
+    current, against = expanded(current), baseline or named
+    against = against and expanded(against)
     reports = _writable(requested, inputs=(current, against, config))
     try:
         if None not in (baseline, named):
@@ -129,9 +130,14 @@ def command(
             _write(reports, verdict)
         finally:  # print the verdict even where a report could not be written
             if to_stdout:
-                _print_markdown(verdict, stdout())
+                from bnuq.report.check import report
+                from bnuq.report.render import markdown
+
+                stdout().write(markdown(report(verdict)))
             else:
-                print_result(verdict, printing, summary=_summary, show=_print, findings=())  # --strict is dealt with
+                from bnuq.gate.records import summary
+
+                print_result(verdict, printing, summary=summary, show=_print, findings=())  # --strict is dealt with
 
     _end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 
@@ -170,10 +176,6 @@ def _check_past(past: HistorySection, baseline: Path | None, *, update: bool) ->
         raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
 
 
-def _expanded(path: Path | None) -> Path | None:
-    return None if path is None else expanded(path)
-
-
 def _settings(
     config: Path | None, named: Path | None, options: dict[str, Any]
 ) -> tuple[GateSettings, tuple[Finding, ...]]:
@@ -204,10 +206,7 @@ def _verdict(
 
     result = read(current)
     if strict and any(finding.code in RESUMED for finding in result.findings):
-        raise ResultError(
-            f"{current} was continued from finished parts of an earlier run, whose origin --strict does not believe. "
-            "Evaluate again, without them: in another folder, or without --work."
-        )
+        raise ResultError(f"{current} was continued from finished parts of an earlier run. Evaluate it as a whole.")
     if past.history is not None:
         from bnuq.gate.history import LAST, last_results
 
@@ -219,7 +218,7 @@ def _verdict(
     if not update:
         if not exists(baseline):
             raise ResultError(
-                f"{baseline}: there is no such baseline. Check the path, or make CURRENT the first one by --update."
+                f"{baseline}: there is no such baseline. Check the path, or make a first one by --update."
             )
         return check(result, read(baseline), settings)
     from bnuq.gate.baseline import check_acceptable
@@ -267,21 +266,8 @@ def _write(reports: Mapping[str, Path], outcome: CheckVerdict | str) -> None:
         write_bytes(reports["--markdown"], markdown(report(outcome)).encode("utf-8", "backslashreplace"))
 
 
-def _summary(verdict: CheckVerdict) -> dict[str, Any]:
-    from bnuq.gate.records import summary
-
-    return summary(verdict)
-
-
 def _print(verdict: CheckVerdict, stream: TextIO) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import print_record
 
     print_record(report, verdict, stream)
-
-
-def _print_markdown(verdict: CheckVerdict, stream: TextIO) -> None:
-    from bnuq.report.check import report
-    from bnuq.report.render import markdown
-
-    stream.write(markdown(report(verdict)))

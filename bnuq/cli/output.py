@@ -40,7 +40,10 @@ def print_result(
     findings: Sequence[Finding] | None = None,
 ) -> None:
     """Print `result`, which was already written to its path, if it has one. With --strict, RequestError where it has
-    warnings (or among `findings`, where they are given)."""
+    warnings (or among `findings`, where they are given), of which it is one there that the run was resumed."""
+    if printing.strict and findings is None:
+        graver = (replace(each, severity="warning") if each.code in RESUMED else each for each in result.findings)
+        result = replace(result, findings=tuple(graver))
     warned = warnings(result.findings if findings is None else findings)
     refused = printing.strict and bool(warned)
     if printing.json:
@@ -73,14 +76,6 @@ def log_result(result: Any, printing: Printing) -> None:
         place = trackers.log(result, printing.log)
     if not printing.quiet:
         typer.echo(f"{printing.log}: {place}", err=True)
-
-
-def with_resuming_as_warning(result: Any, *, strict: bool) -> Any:
-    """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
-    if not strict:
-        return result
-    findings = (replace(each, severity="warning") if each.code in RESUMED else each for each in result.findings)
-    return replace(result, findings=tuple(findings))
 
 
 RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,14 +21,11 @@ def config_folder() -> Path:
     return _folder("XDG_CONFIG_HOME", ".config", mac="Library/Application Support", windows="APPDATA")
 
 
-def state_folder(part: str = "", *trees: Path) -> Path:
-    """The folder of what bnuq alone writes and believes later: `$XDG_STATE_HOME/bnuq` or `~/.local/state/bnuq`, or a
-    `part` of it; made where it is missing.
-
-    OSError, which says why, where it cannot be made or is not to be believed: with `CI` set or under --strict, as an
-    archive or a cache may have been unpacked; in the working folder or in one of `trees`, as a repository may have
-    brought it along; with a symbolic link on its way; and where another user owns it or can write to it.
-    """
+def state_folder(*trees: Path) -> Path:
+    """The folder of what bnuq alone writes and believes later, made where it is missing: `$XDG_STATE_HOME/bnuq` or
+    `~/.local/state/bnuq`. OSError, which says why, where it cannot be made or is not to be believed: with `CI` set or
+    under --strict, as a cache may have been unpacked; in the working folder or one of `trees`, as a repository may have
+    brought it along; with a symbolic link on its way; and where another user owns it or can write to it."""
     usual = _folder("XDG_STATE_HOME", ".local/state", mac="Library/Application Support", windows="LOCALAPPDATA")
     folder = Path(os.path.abspath(usual))  # noqa: PTH100 - without following links
     if _strict:
@@ -37,14 +35,13 @@ def state_folder(part: str = "", *trees: Path) -> Path:
     for tree in (Path.cwd(), *trees):
         if folder.is_relative_to(tree.resolve()):
             raise PermissionError(f"{folder} lies in {tree}")
-    for place in (whole := folder / part, *whole.parents):
-        if place.is_symlink():
-            raise PermissionError(f"{place} is a symbolic link")
-    whole.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for status in map(Path.lstat, {folder, whole}):
-        if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
-            raise PermissionError(f"{folder} is another user's, or others can write to it")
-    return whole
+    if links := [*filter(Path.is_symlink, (folder, *folder.parents))]:
+        raise PermissionError(f"{links[0]} is a symbolic link")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if os.name == "posix" and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+        raise PermissionError(f"{folder} is another user's, or others can write to it")
+    return folder
 
 
 @contextlib.contextmanager
@@ -62,7 +59,7 @@ def user_secret(*trees: Path) -> tuple[bytes, str]:
     """Random bytes that only this user can read, kept in the state folder; those of this process where that is not
     believed, with the reason, see `state_folder`."""
     try:
-        return _secret_in(state_folder("", *trees)), ""
+        return _secret_in(state_folder(*trees)), ""
     except OSError as error:
         return _OF_THIS_PROCESS, str(error)
 
@@ -82,10 +79,11 @@ def _secret_in(folder: Path) -> bytes:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether a file has the size of a secret, and is this user's alone."""
+    """Whether a file has the size of a secret, and nobody else can read it."""
     status = path.lstat()
-    alone = os.name != "posix" or (status.st_uid == os.geteuid() and not status.st_mode & 0o177)
-    return alone and status.st_size == _BYTES and not path.is_symlink()
+    return (
+        status.st_size == _BYTES and stat.S_ISREG(status.st_mode) and not (os.name == "posix" and status.st_mode & 0o77)
+    )
 
 
 def cache_folder() -> Path:

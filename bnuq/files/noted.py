@@ -1,8 +1,7 @@
 """Which files this user's bnuq has written here, by their SHA-256: a file of the same bytes is no forged one.
 
-A note is an empty file in the state folder, named by an HMAC of the digest whose key is a secret of this user: no
-archive or cache that is unpacked there brings one along. Where the state folder is not believed, or nothing can be
-noted, files are read as everyone's are, see `files.apart`.
+A note is an empty file in the state folder, named by an HMAC of the digest whose key is a secret of this user. Where
+the state folder is not believed, or nothing can be noted, files are read as everyone's are, see `files.apart`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,11 @@ def note(data: bytes) -> None:
     if len(data) > _LARGEST:
         return
     with contextlib.suppress(OSError):
-        path = state_folder("written") / _name_of(data)
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
-        os.utime(path)  # noted again
-        notes = [(each.stat(follow_symlinks=False).st_mtime_ns, each.path) for each in os.scandir(path.parent)]
-        for _, name in sorted(notes)[: -_MOST // 2] if len(notes) > _MOST else ():
-            Path(name).unlink()
+        (folder := state_folder() / "written").mkdir(exist_ok=True)
+        (folder / _name_of(data)).touch(mode=0o600)  # or noted again
+        notes = sorted(folder.iterdir(), key=lambda each: each.lstat().st_mtime_ns)
+        for old in notes[: -_MOST // 2] if len(notes) > _MOST else ():
+            old.unlink()
 
 
 def noted_bytes(path: Path) -> bytes | None:
@@ -38,9 +36,9 @@ def noted_bytes(path: Path) -> bytes | None:
     with contextlib.suppress(OSError):
         if os.name != "posix" or path.stat().st_size > _LARGEST:  # elsewhere an owner cannot be asked for
             return None
-        folder, data = state_folder("written"), path.read_bytes()
+        folder, data = state_folder() / "written", path.read_bytes()
         about = (folder / _name_of(data)).lstat()
-        if stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid() and about.st_size == 0:
+        if stat.S_ISREG(about.st_mode) and about.st_size == 0:
             return data
     return None
 

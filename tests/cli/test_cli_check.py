@@ -103,7 +103,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["none.h5", "base.h5"], "none.h5: there is no such file"),
         (
             ["base.h5", "none.h5"],
-            "none.h5: there is no such baseline. Check the path, or make CURRENT the first one by",
+            "none.h5: there is no such baseline. Check the path, or make a first one by --update",
         ),
         (["continued.h5", "base.h5", "--strict"], "continued.h5 was continued from finished parts"),
         (["base.h5"], "nothing to check it against"),

@@ -357,23 +357,6 @@ def test_the_page_tells_the_tolerances_of_all_metrics() -> None:
     assert documented == {metric.name: metric.tolerance for metric in METRICS.values() if metric.tolerance}
 
 
-@pytest.mark.nightly  # tests/gate/test_evaluated.py holds it of a smaller network
-def test_the_same_seed_sees_smaller_changes_as_the_page_says(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    add_noise(repository, relative=0.1)
-    errors = {}
-    for seed in ("0", "1"):
-        assert run(["evaluate", "sample_configs/ci/bnuq.toml", "--seed", seed, "--out", f"{seed}.h5", "-q"]) == 0
-        # --limit takes other points with another seed
-        assert run(["check", f"{seed}.h5", "sample_configs/ci/baseline.h5", "--json", "--allow", "data"]) == 0
-        by_address = {
-            comparison["address"]: comparison for comparison in json.loads(capsys.readouterr().out)["comparisons"]
-        }
-        errors[seed] = by_address["mcbn.ood.mnist.mutual_information.auroc"]["se_draws"]
-    assert 0 < errors["0"] < errors["1"] / 3
-
-
 def test_the_action_uses_all_its_inputs_and_installs_what_the_repository_has(tmp_path: Path) -> None:
     text = (ROOT / "action.yml").read_text(encoding="utf-8")
     assert all(f"inputs.{name}" in text for name in action()["inputs"])

@@ -83,8 +83,7 @@ def command(
         ),
     ] = None,
     update: Annotated[
-        bool,
-        typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept next to it."),
+        bool, typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept next to it.")
     ] = False,
     *,
     settings: dict[str, Any],
@@ -201,7 +200,7 @@ def _verdict(
     from bnuq.files.apart import start
 
     start(current, *([] if baseline is None else [baseline]))
-    from bnuq.gate import check
+    from bnuq.gate.checking import check, uncompared
     from bnuq.records.evaluation_file import read
 
     result = read(current)
@@ -215,24 +214,18 @@ def _verdict(
         return replace(verdict, findings=(*verdict.findings, *notes))
     if baseline is None:
         return check(result, None, settings)
-    if not update:
-        if not exists(baseline):
-            raise ResultError(
-                f"{baseline}: there is no such baseline. Check the path, or make a first one by --update."
-            )
-        return check(result, read(baseline), settings)
-    from bnuq.gate.baseline import check_acceptable
-    from bnuq.gate.checking import uncompared
+    if not update and not exists(baseline):
+        raise ResultError(f"{baseline}: there is no such baseline. Check the path, or make a first one by --update.")
+    if update:
+        from bnuq.gate.baseline import check_acceptable
 
-    check_acceptable(current, baseline)
-    if not exists(baseline):
-        return uncompared(result, settings)
+        check_acceptable(current, baseline)
     try:
-        return check(result, read(baseline), settings)
-    except (
-        ResultError
-    ) as error:  # the new baseline may differ in kind from the old one, which is then the reason for accepting it
-        return uncompared(result, settings, why=str(error))
+        return check(result, read(baseline), settings) if exists(baseline) else uncompared(result, settings)
+    except ResultError as error:
+        if not update:
+            raise
+        return uncompared(result, settings, why=str(error))  # another kind of result may be why it is accepted
 
 
 def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> dict[str, Path]:

@@ -117,12 +117,7 @@ def _print(result: Any, stream: TextIO, *, full: bool) -> None:
     print_record(report, result, stream, full=full)
 
 
-def _evaluate_each(
-    runs: Sequence[Run],
-    work: str | None,
-    progress: Progress,
-    printing: Printing,
-) -> None:
+def _evaluate_each(runs: Sequence[Run], work: str | None, progress: Progress, printing: Printing) -> None:
     """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
     from bnuq.cli.failures import reported
     from bnuq.evaluation.setup import threads

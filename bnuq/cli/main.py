@@ -126,8 +126,7 @@ app = program(
             "separates unfamiliar data from the test set.",
         ),
         "score": Later(
-            "score",
-            "Score predictions that any software made: calibration, errors, and separation of unfamiliar data.",
+            "score", "Score predictions that any software made: calibration, errors, and separation of unfamiliar data."
         ),
         "init": Later("init", "Write the run file of a checkpoint."),
         "sweep-batch-size": Later(

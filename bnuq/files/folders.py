@@ -81,9 +81,8 @@ def _secret_in(folder: Path) -> bytes:
 def _is_private(path: Path) -> bool:
     """Whether a file has the size of a secret, and nobody else can read it."""
     status = path.lstat()
-    return (
-        status.st_size == _BYTES and stat.S_ISREG(status.st_mode) and not (os.name == "posix" and status.st_mode & 0o77)
-    )
+    alone = os.name != "posix" or not status.st_mode & 0o77
+    return alone and stat.S_ISREG(status.st_mode) and status.st_size == _BYTES
 
 
 def cache_folder() -> Path:

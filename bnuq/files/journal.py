@@ -297,8 +297,7 @@ def beside(out: Path) -> Path:
 
 
 def secret_for(out: Path, work: Path | str | None) -> tuple[bytes, str]:
-    """What seals the units of a run that writes `out` with this `work`, see `Journal`, and why no earlier ones are
-    believed, if so."""
+    """What seals the units of a run that writes `out` with this `work`, and why none of before is believed, if so."""
     return (b"", "") if work is not None else user_secret(beside(out))
 
 

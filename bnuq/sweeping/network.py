@@ -102,10 +102,7 @@ class SweptNetwork:
         prepared.pipeline.check_arithmetic()
         self._draw_sets = DrawSets.of(run, settings)
         check_resources_of_sweep(
-            self.subject,
-            sizes=len(self.sizes),
-            samples=self._draw_sets.samples,
-            draw_sets=self._draw_sets.sets,
+            self.subject, sizes=len(self.sizes), samples=self._draw_sets.samples, draw_sets=self._draw_sets.sets
         )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(

@@ -107,9 +107,8 @@ def evaluate(
 
 def job_of(run: Run, work: Path | str | None) -> Job:
     """What other processes do for `evaluate` with these arguments."""
-    return Job(
-        compute, (replace(run, on="local"), secret_for(run.out, work)[0]), str(work or beside(run.out)), run.device
-    )
+    secret, _ = secret_for(run.out, work)
+    return Job(compute, (replace(run, on="local"), secret), str(work or beside(run.out)), run.device)
 
 
 def compute(

@@ -99,13 +99,6 @@ def test_a_folder_that_others_can_write_to_is_not_relied_on(tmp_path: Path, note
     assert asked[0] == "open"
 
 
-def test_a_folder_or_a_note_of_another_user_is_not_relied_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(tmp_path)
-    assert noted.noted_bytes(path) == path.read_bytes()
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    assert noted.noted_bytes(path) is None
-
-
 def test_a_note_that_came_with_an_archive_is_none(tmp_path: Path, notes: Path) -> None:
     """It is named by the digest, which everyone can compute; one of this user is named with a secret."""
     path = written(tmp_path)

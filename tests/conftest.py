@@ -43,9 +43,11 @@ _patch = pytest.MonkeyPatch()
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test writes to the user's cache: notes of results."""
+    """No test writes to the user's cache, or to the state folder, which is believed here: notes of results, a key."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("CI", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 
 

@@ -259,6 +259,7 @@ EVALUATION: Catalogue = {
     "run-file-read": Entry("{file} {where} was read; options override it"),
     "result-replaced": Entry("an earlier result was replaced: {file}"),
     "evaluation-continued": Entry("{parts} finished parts of an interrupted evaluation were reused"),
+    "parts-repeated": Entry("finished parts of an earlier run were computed again: {why}"),
     "no-validation": Entry(_no_validation),
     "tau-cross-fitted": Entry(_tau_cross_fitted),
     "dropout-rate-unset": Entry(_dropout_rate_unset),

@@ -13,7 +13,7 @@ import typer
 
 from bnuq.cli.ci import annotate_ci, workflow_commands_disabled
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, print_result, strict_error
+from bnuq.cli.output import RESUMED, Printing, print_result, strict_error
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import discard_stdout, importing, stdout
 from bnuq.config import CheckSection, GateSection, section_from
@@ -84,8 +84,7 @@ def command(
         ),
     ] = None,
     update: Annotated[
-        bool,
-        typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept next to it."),
+        bool, typer.Option("--update", help="Accept CURRENT as the new baseline; the old one is kept next to it.")
     ] = False,
     *,
     settings: dict[str, Any],
@@ -96,8 +95,9 @@ def command(
     report; 2: the two results cannot be compared."""
     to_stdout = markdown == Path("-")
     requested = {"--junit": junit, "--markdown": None if to_stdout else markdown}
-    named_config, config = config, _expanded(config) or (Path(_FILE) if is_file(Path(_FILE)) else None)
-    current, against = expanded(current), _expanded(baseline or named)
+    named_config, config = config, expanded(config) if config else Path(_FILE) if is_file(Path(_FILE)) else None
+    current, against = expanded(current), baseline or named
+    against = against and expanded(against)
     reports = _writable(requested, inputs=(current, against, config))
     try:
         if None not in (baseline, named):
@@ -106,7 +106,7 @@ def command(
         if to_stdout and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
         requested, notes = _settings(config, named_config, settings)
-        verdict = _verdict(current, against, requested, past, update=update)
+        verdict = _verdict(current, against, requested, past, update=update, strict=printing.strict)
         verdict = replace(verdict, findings=(*verdict.findings, *notes))
         warned = warnings(verdict.findings)
         refused = printing.strict and bool(warned) and not verdict.failed  # a regression has exit code 1
@@ -130,10 +130,15 @@ def command(
             _write(reports, verdict)
         finally:  # print the verdict even where a report could not be written
             if to_stdout:
-                _print_markdown(verdict, stdout(), full=printing.full)
+                from bnuq.report.check import report
+                from bnuq.report.render import markdown
+
+                stdout().write(markdown(report(verdict, full=printing.full)))
             else:
+                from bnuq.gate.records import summary
+
                 show = partial(_print, full=printing.full)
-                print_result(verdict, printing, summary=_summary, show=show, findings=())  # --strict is dealt with
+                print_result(verdict, printing, summary=summary, show=show, findings=())  # --strict is dealt with
 
     _end(verdict, print_verdict, as_json=printing.json or to_stdout, quiet=printing.quiet)
 
@@ -172,10 +177,6 @@ def _check_past(past: HistorySection, baseline: Path | None, *, update: bool) ->
         raise RequestError("--update accepts CURRENT as the new baseline; name the BASELINE.")
 
 
-def _expanded(path: Path | None) -> Path | None:
-    return None if path is None else expanded(path)
-
-
 def _settings(
     config: Path | None, named: Path | None, options: dict[str, Any]
 ) -> tuple[GateSettings, tuple[Finding, ...]]:
@@ -200,15 +201,17 @@ def _settings(
 
 
 def _verdict(
-    current: Path, baseline: Path | None, settings: GateSettings, past: HistorySection, *, update: bool
+    current: Path, baseline: Path | None, settings: GateSettings, past: HistorySection, *, update: bool, strict: bool
 ) -> CheckVerdict:
     from bnuq.files.apart import start
 
     start(current, *([] if baseline is None else [baseline]))
-    from bnuq.gate import check
+    from bnuq.gate.checking import check, uncompared
     from bnuq.records.evaluation_file import read
 
     result = read(current)
+    if strict and any(finding.code in RESUMED for finding in result.findings):
+        raise ResultError(f"{current} was continued from finished parts of an earlier run. Evaluate it as a whole.")
     if past.history is not None:
         from bnuq.gate.history import LAST, last_results
 
@@ -217,20 +220,18 @@ def _verdict(
         return replace(verdict, findings=(*verdict.findings, *notes))
     if baseline is None:
         return check(result, None, settings)
-    if not update:
-        return check(result, read(baseline), settings)
-    from bnuq.gate.baseline import check_acceptable
-    from bnuq.gate.checking import uncompared
+    if not update and not exists(baseline):
+        raise ResultError(f"{baseline}: there is no such baseline. Check the path, or make a first one by --update.")
+    if update:
+        from bnuq.gate.baseline import check_acceptable
 
-    check_acceptable(current, baseline)
-    if not exists(baseline):
-        return uncompared(result, settings)
+        check_acceptable(current, baseline)
     try:
-        return check(result, read(baseline), settings)
-    except (
-        ResultError
-    ) as error:  # the new baseline may differ in kind from the old one, which is then the reason for accepting it
-        return uncompared(result, settings, why=str(error))
+        return check(result, read(baseline), settings) if exists(baseline) else uncompared(result, settings)
+    except ResultError as error:
+        if not update:
+            raise
+        return uncompared(result, settings, why=str(error))  # another kind of result may be why it is accepted
 
 
 def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> dict[str, Path]:
@@ -264,21 +265,8 @@ def _write(reports: Mapping[str, Path], outcome: CheckVerdict | str) -> None:
         write_bytes(reports["--markdown"], markdown(report(outcome)).encode("utf-8", "backslashreplace"))
 
 
-def _summary(verdict: CheckVerdict) -> dict[str, Any]:
-    from bnuq.gate.records import summary
-
-    return summary(verdict)
-
-
 def _print(verdict: CheckVerdict, stream: TextIO, *, full: bool) -> None:
     from bnuq.report.check import report
     from bnuq.report.render import print_record
 
     print_record(partial(report, full=full), verdict, stream)
-
-
-def _print_markdown(verdict: CheckVerdict, stream: TextIO, *, full: bool) -> None:
-    from bnuq.report.check import report
-    from bnuq.report.render import markdown
-
-    stream.write(markdown(report(verdict, full=full)))

@@ -12,7 +12,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, check_tracker, print_json, print_result, with_resuming_as_warning
+from bnuq.cli.output import Printing, check_tracker, print_json, print_result
 from bnuq.cli.streams import importing
 from bnuq.config import (
     Options,
@@ -87,7 +87,6 @@ def command(
 
         with threads(runs.all[0].run.threads):
             aggregate = evaluate_several(runs, work=work, progress=progress)
-        aggregate = with_resuming_as_warning(aggregate, strict=printing.strict)
         print_result(aggregate, printing, summary=multirun.summary, show=partial(print_record, report))
         return
     with reported_at_once():
@@ -108,7 +107,6 @@ def evaluate_one(run: Run, work: str | None, printing: Printing, *, announces: b
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
     with threads(run.threads):
         result = evaluate(run, work=work, progress=progress_of(printing), announce=announce)
-    result = with_resuming_as_warning(result, strict=printing.strict)
     print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
 
 
@@ -119,12 +117,7 @@ def _print(result: Any, stream: TextIO, *, full: bool) -> None:
     print_record(report, result, stream, full=full)
 
 
-def _evaluate_each(
-    runs: Sequence[Run],
-    work: str | None,
-    progress: Progress,
-    printing: Printing,
-) -> None:
+def _evaluate_each(runs: Sequence[Run], work: str | None, progress: Progress, printing: Printing) -> None:
     """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
     from bnuq.cli.failures import reported
     from bnuq.evaluation.setup import threads
@@ -137,7 +130,6 @@ def _evaluate_each(
     def on_result(_: Run, result: Any) -> None:
         if printing.json:
             summaries.append(summary(result))
-        result = with_resuming_as_warning(result, strict=printing.strict)
         print_result(result, quiet_printing, summary=summary, show=show)
 
     def on_error(run: Run, error: Exception) -> None:

@@ -21,6 +21,7 @@ from bnuq.cli.failures import DONE, REFUSED, reported
 from bnuq.cli.help import Command, CommandGroup, first_sentence
 from bnuq.cli.streams import importing, own_the_process, print_line, reserved_stdout, stdout_to_stderr
 from bnuq.errors import RequestError
+from bnuq.files.folders import strictly
 
 
 class Later(NamedTuple):
@@ -89,7 +90,7 @@ def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
         try:
-            with stdout_to_stderr():
+            with stdout_to_stderr(), strictly(strict=bool(kwargs.get("strict"))):
                 command(*args, **kwargs)
         except (KeyboardInterrupt, EOFError, OSError, SystemExit) as error:
             raise _WrappedException(error) from error
@@ -125,8 +126,7 @@ app = program(
             "separates unfamiliar data from the test set.",
         ),
         "score": Later(
-            "score",
-            "Score predictions that any software made: calibration, errors, and separation of unfamiliar data.",
+            "score", "Score predictions that any software made: calibration, errors, and separation of unfamiliar data."
         ),
         "init": Later("init", "Write the run file of a checkpoint."),
         "sweep-batch-size": Later(

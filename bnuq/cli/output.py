@@ -40,7 +40,10 @@ def print_result(
     findings: Sequence[Finding] | None = None,
 ) -> None:
     """Print `result`, which was already written to its path, if it has one. With --strict, RequestError where it has
-    warnings (or among `findings`, where they are given)."""
+    warnings (or among `findings`, where they are given), of which it is one there that the run was resumed."""
+    if printing.strict and findings is None:
+        graver = (replace(each, severity="warning") if each.code in RESUMED else each for each in result.findings)
+        result = replace(result, findings=tuple(graver))
     warned = warnings(result.findings if findings is None else findings)
     refused = printing.strict and bool(warned)
     if printing.json:
@@ -75,15 +78,7 @@ def log_result(result: Any, printing: Printing) -> None:
         typer.echo(f"{printing.log}: {place}", err=True)
 
 
-def with_resuming_as_warning(result: Any, *, strict: bool) -> Any:
-    """The record of a run, where `strict` with a warning in place of a note that it was resumed."""
-    if not strict:
-        return result
-    findings = (replace(each, severity="warning") if each.code in _RESUMED else each for each in result.findings)
-    return replace(result, findings=tuple(findings))
-
-
-_RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
+RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
 
 
 def print_json(value: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
-from bnuq.cli.output import Printing, check_tracker, with_resuming_as_warning
+from bnuq.cli.output import Printing, check_tracker
 from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
@@ -73,5 +73,4 @@ def command(
     progress = progress_of(printing)
     with threads(runs[0].threads):
         result = sweep(runs, swept, work=work, progress=progress)
-    result = with_resuming_as_warning(result, strict=printing.strict)
     print_with_figures(result, printing, figures, report=report, summary=summary)

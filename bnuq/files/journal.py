@@ -3,10 +3,10 @@
 Several processes may share a journal: a unit is complete or absent, and is the same whichever process computed it. A
 unit that was started has a file that names the process, until it is finished.
 
-The file of a unit ends in a seal: an HMAC of its bytes, its name and all that determines it, without a key; and in a
-folder beside a result another, whose key is a secret of this user, so that nobody else can put units there. A folder
-that the user names is the user's word. Nothing is parsed before its seal was seen: a unit that was damaged in whatever
-way is computed again.
+The file of a unit ends in a seal: an HMAC of its bytes, its name and all that determines it. In a folder beside a
+result its key is a secret of this user, so that nobody else can put units there. A folder that the user names is the
+user's word, and has none. Nothing is parsed before its seal was seen: a unit that was damaged in whatever way is
+computed again.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ from typing import Any
 import numpy as np
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.folders import keep_user_secret, user_secret
+from bnuq.files.folders import user_secret
 from bnuq.files.places import Folder, Place, place_of
 from bnuq.files.writing import sole_request
+from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 
 Arrays = dict[str, np.ndarray]
+Facts = Mapping[str, Any]
+Names = frozenset[str]
 
 SECONDS = "seconds"  # the array that says what a unit took: no figure, so no part of its digest
 MOST_ATTEMPTS = 3  # to finish a unit
 _LATEST, _MOST_LATEST = 2**22, 64  # bytes and number of the units that are also kept in memory
-_SEAL = hashlib.sha256().digest_size  # bytes of each of the two seals at the end of a file
+_SEAL = hashlib.sha256().digest_size  # bytes of the seal at the end of a file
 _KEY, _SUFFIX = 24, ".part"  # hexadecimal digits of a key, and how the name of a unit's file ends
 _OF_ANY_KEY = re.compile(rf"[0-9a-f]{{{_KEY}}}-.*{re.escape(_SUFFIX)}")
 _LEFT_OVER = re.compile(rf"[0-9a-f]{{{_KEY}}}(-.*\.(part|try\d)|\.json)|\.[0-9a-f]{{{_KEY}}}[-.].*\.tmp")
@@ -71,24 +74,28 @@ def _copied(arrays: Mapping[str, np.ndarray]) -> Arrays:
 
 class Journal:
     """Finished units, in a place that others may share: only those that the same `facts` determined are seen, and were
-    sealed with the same `secret`. What these facts are `about`, if it is given, stands beside the units as KEY.json.
-    `before` are the files that were there before this run."""
+    sealed with the same `secret`; the names of their files begin with a key of both. What these facts are `about`, if
+    it is given, stands beside the units as KEY.json. `before` are the files that were there before this run."""
 
     def __init__(
         self,
         place: Place | Path,
-        facts: Mapping[str, Any],
-        about: Mapping[str, Any] | None = None,
+        facts: Facts,
+        about: Facts | None = None,
         *,
         secret: bytes = b"",
-        before: frozenset[str] = frozenset(),
+        before: Names = frozenset(),
+        doubt: str = "",
     ) -> None:
         text = json.dumps(facts, sort_keys=True)
         self.place: Place = Folder(place) if isinstance(place, Path) else place
         self._facts, self._secret, self._before = hashlib.sha256(text.encode()).hexdigest(), secret, before
-        self.key = self._facts[:_KEY]
+        self.key = hmac.digest(secret, self._facts.encode(), "sha256").hex()[:_KEY]
+        others = (name for name in before if _OF_ANY_KEY.fullmatch(name) and not name.startswith(self.key))
+        self.doubt = doubt if any(others) else ""
+        """Why units that were there before this run are not believed, if there are any and they are not."""
         self.reused = 0
-        """The number of units that were finished before, and read."""
+        """The number of units that were finished before this run, and read."""
         self.digests: dict[str, str] = {}
         """The digest of each unit that was saved or read."""
         self._description = None if about is None else {"facts": json.loads(text), **about}  # until it is written
@@ -117,23 +124,18 @@ class Journal:
         if (latest := self._latest.get((unit, sha256, hashlib.sha256(content).digest()))) is not None:
             self.digests[unit] = digest_of(latest)
             return _copied(latest)
-        body, stated, last = content[: -2 * _SEAL], content[-2 * _SEAL : -_SEAL], content[-_SEAL:]
-        signature, seal = self._seals(unit, sha256, body, stated)
-        if not hmac.compare_digest(seal, last) or (self._secret and not hmac.compare_digest(signature, stated)):
+        body, seal = content[:-_SEAL], content[-_SEAL:]
+        if not hmac.compare_digest(self._seal(unit, sha256, body), seal):
             return None
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-        self.reused += unit not in self.digests
+        self.reused += unit not in self.digests and self._name(unit) in self._before
         self.digests[unit] = digest_of(arrays)
         return arrays
 
-    def _seals(
-        self, unit: str, sha256: str, body: bytes | memoryview, stated: bytes | None = None
-    ) -> tuple[bytes, bytes]:
-        """The seal with the secret, and the one without, which covers the other, as it is `stated`."""
-        sealed = "\0".join((self._facts, unit, sha256, hashlib.sha256(body).hexdigest())).encode()
-        signature = hmac.digest(self._secret, sealed, "sha256")
-        return signature, hmac.digest(b"", sealed + (signature if stated is None else stated), "sha256")
+    def _seal(self, unit: str, sha256: str, body: bytes) -> bytes:
+        sealed = "\0".join((self._facts, unit, sha256, hashlib.sha256(body).hexdigest()))
+        return hmac.digest(self._secret, sealed.encode(), "sha256")
 
     def save(self, unit: str, arrays: Mapping[str, np.ndarray], sha256: str = "", *, needed: bool = True) -> None:
         """Save a finished unit. If it cannot be written, that is a ResultError if it is `needed` again, in this run
@@ -143,12 +145,7 @@ class Journal:
             return
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # pyrefly: ignore - its stub
-        seals = self._seals(unit, sha256, buffer.getbuffer())
-        buffer.seek(0, io.SEEK_END)
-        buffer.writelines(seals)
-        content = buffer.getvalue()
-        if self._secret and self._secret == user_secret():  # not that of the machine that a worker was started from
-            keep_user_secret()
+        content = (body := buffer.getvalue()) + self._seal(unit, sha256, body)
         try:
             self.announce()
             self._description = None
@@ -177,6 +174,13 @@ class Journal:
         with contextlib.suppress(ResultError):  # the store is gone
             if not any(name.startswith(f"{self.key}-") for name in self.place.names()):
                 self.forget()
+
+    def notes(self, code: str, **values: Any) -> Iterator[Finding]:
+        """Notes on units that were there before this run: that they were reused, by its `code`, or why not."""
+        if self.reused:
+            yield note(code, parts=self.reused, **values)
+        if self.doubt:
+            yield note("parts-repeated", why=self.doubt)
 
     def remove(self, *units: str) -> None:
         """Remove these units."""
@@ -224,11 +228,13 @@ def requests_at(place: Place) -> dict[str, dict[str, Any]]:
 @frozen
 class WorkFolder:
     """A place of finished units, and the journals that were opened there. It is named by the user, or beside the
-    result: its units are then sealed with a `secret`. `before` are the files that were there before this run."""
+    result: its units are then sealed with a `secret`. `before` are the files that were there before this run, and
+    `doubt` is why none of them is believed, if so."""
 
     place: Place
     secret: bytes = b""
-    before: frozenset[str] = frozenset()
+    before: Names = frozenset()
+    doubt: str = ""
     opened: list[Journal] = field(default_factory=list)
 
     @property
@@ -238,10 +244,12 @@ class WorkFolder:
             raise RequestError(f"--work {self.place}: expected a folder of this machine.")
         return self.place.path
 
-    def journal(self, facts: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> Journal:
-        """The journal of the units that these facts determine. RequestError if a named folder has units of another
-        request for the same result."""
-        self.opened.append(journal := Journal(self.place, facts, about, secret=self.secret, before=self.before))
+    def journal(self, facts: Facts, about: Facts | None = None, before: Names | None = None) -> Journal:
+        """The journal of the units that these facts determine, where the files `before` this run are given if other
+        processes began earlier. RequestError if a named folder has units of another request for the same result."""
+        before = self.before if before is None else before
+        journal = Journal(self.place, facts, about, secret=self.secret, before=before, doubt=self.doubt)
+        self.opened.append(journal)
         if not self.secret and about is not None:
             journal.announce()  # first: of two requests that start at once, one sees the other
             for key, other in requests_at(self.place).items():
@@ -288,9 +296,9 @@ def beside(out: Path) -> Path:
     return out.with_name(f"{out.name[:200]}.work")  # a name may have 255 bytes
 
 
-def secret_for(work: Path | str | None) -> bytes:
-    """What seals the units of a run with this `work`, see `Journal`."""
-    return b"" if work is not None else user_secret()
+def secret_for(out: Path, work: Path | str | None) -> tuple[bytes, str]:
+    """What seals the units of a run that writes `out` with this `work`, and why none of before is believed, if so."""
+    return (b"", "") if work is not None else user_secret(beside(out))
 
 
 @contextlib.contextmanager
@@ -303,13 +311,14 @@ def work_folder(out: Path, work: Path | str | None = None, *, request: Any = Non
     """
     with sole_request(out, request):
         place = place_of(work or beside(out))
-        opened = WorkFolder(place, secret_for(work), frozenset(place.names()))
+        secret, doubt = secret_for(out, work)
+        opened = WorkFolder(place, secret, frozenset(place.names()), doubt)
         with keeping(place, removes_empty=work is None):
             try:
                 yield opened
             except BaseException:
                 for journal in opened.opened:
-                    journal.retract()
+                    journal.forget() if doubt else journal.retract()
                 raise
             for journal in opened.opened:
                 journal.forget()

@@ -31,7 +31,7 @@ from bnuq.records.addresses import AT_THRESHOLD, estimates_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.gated import gated
 from bnuq.records.history import made_at
-from bnuq.records.identity import compared, in_words
+from bnuq.records.identity import compared, words_of
 from bnuq.store.table import Row
 
 _SURE = 3.0  # standard errors that no chance over points explains
@@ -239,8 +239,8 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
     new, old = (str(item.sampling["precision"]) for item in (current, baseline))
     if new != old:
         yield note("other-arithmetic", current=new, baseline=old)
-    others = compared((current, baseline)).items()
-    if settings := [f"{name} {in_words(new)} now, {in_words(old)} in the baseline" for name, (new, old) in others]:
+    others = ((name, *words_of(values)) for name, values in compared((current, baseline)).items())
+    if settings := [f"{name} {new} now, {old} in the baseline" for name, new, old in others]:
         yield note("other-settings", settings=settings)
 
 

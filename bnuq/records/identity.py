@@ -110,6 +110,13 @@ def in_words(value: Any) -> str:
     return str(value)
 
 
+def words_of(values: Sequence[Any]) -> tuple[str, ...]:
+    """The values of one setting for people; in full, where different ones would read the same."""
+    words = tuple(map(in_words, values))
+    alike = any(w == words[0] and value != values[0] for w, value in zip(words, values, strict=True))
+    return tuple(map(repr, values)) if alike else words
+
+
 def of_inputs(record: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the outputs of the deterministic network for a point depend on, but for numbers that a baseline
     has of its own."""

@@ -102,10 +102,7 @@ class SweptNetwork:
         prepared.pipeline.check_arithmetic()
         self._draw_sets = DrawSets.of(run, settings)
         check_resources_of_sweep(
-            self.subject,
-            sizes=len(self.sizes),
-            samples=self._draw_sets.samples,
-            draw_sets=self._draw_sets.sets,
+            self.subject, sizes=len(self.sizes), samples=self._draw_sets.samples, draw_sets=self._draw_sets.sets
         )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
@@ -216,7 +213,8 @@ class SweptNetwork:
                 *reference_findings(check, run, self._train, plan.sites.live_batchnorms),
                 *passes.at_sizes.findings,
                 *passes.findings(self.subject),
-                *self._notes(executor.journal.reused),
+                *executor.journal.notes("sweep-continued", network=self.name),
+                *self._notes(),
             ),
         )
 
@@ -241,9 +239,7 @@ class SweptNetwork:
         if self._matched and self.trained_with is not None:
             yield replace(points_of_sizes[self.trained_with], protocol="matched")
 
-    def _notes(self, reused: int) -> Iterator[Finding]:
-        if reused:
-            yield note("sweep-continued", network=self.name, parts=reused)
+    def _notes(self) -> Iterator[Finding]:
         if self._training is None:
             yield note("no-elbo", reason=self._why_no_elbo)
         elif self.run.train_size is None:

@@ -25,7 +25,6 @@ from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
-from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
@@ -62,7 +61,7 @@ def evaluate(
             subject, run = planned.subject, planned.subject.run
             if announce is not None and run.perturb:
                 announce(shift_in_words(subject))
-            journal = folder.journal(planned.facts, journal_header(run))
+            journal = folder.journal(planned.facts, journal_header(run), others.before)
             checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
@@ -73,12 +72,11 @@ def evaluate(
             check_network_unchanged(checked, subject)
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}
         watch.lap("evaluate")
-        continued = journal.reused and run.on == "local"
         findings = (
             *notes_on_request([run], replaces=run.out if replaces else None),
             *planned.findings(),
             *checked.findings,
-            *([note("evaluation-continued", parts=journal.reused)] if continued else []),
+            *journal.notes("evaluation-continued"),
             *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
@@ -109,7 +107,8 @@ def evaluate(
 
 def job_of(run: Run, work: Path | str | None) -> Job:
     """What other processes do for `evaluate` with these arguments."""
-    return Job(compute, (replace(run, on="local"), secret_for(work)), str(work or beside(run.out)), run.device)
+    secret, _ = secret_for(run.out, work)
+    return Job(compute, (replace(run, on="local"), secret), str(work or beside(run.out)), run.device)
 
 
 def compute(

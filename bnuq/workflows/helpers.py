@@ -15,6 +15,8 @@ from bnuq.workflows.processes import Job, Processes, Turn, Workers, forgive
 class Nobody:
     """No other process: this one computes all units."""
 
+    before = None
+
     def wait(self, progress: Progress, total: int) -> None: ...
 
 

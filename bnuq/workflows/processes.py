@@ -78,6 +78,7 @@ class Workers:
 
     def __init__(self, jobs: Sequence[Job], count: int) -> None:
         self.jobs, self.places = tuple(jobs), tuple(place_of(job.work) for job in jobs)
+        self._before = [frozenset(place.names()) for place in self.places]
         self.finished = [0] * count
         """The number of jobs that each worker has finished."""
         self._passes, self._lost = [0] * len(jobs), [dict[str, str]() for _ in jobs]
@@ -88,7 +89,7 @@ class Workers:
     def turn(self, job: int) -> Iterator[Turn]:
         """The turn of a job, to `wait` for inside the block. Where that raises an error, workers leave the job."""
         try:
-            yield Turn(self, job)
+            yield Turn(self, job, self._before[job])
         except Exception:
             for worker, finished in enumerate(self.finished):
                 if finished <= job:
@@ -151,10 +152,11 @@ class Workers:
 
 @frozen
 class Turn:
-    """The turn of one job."""
+    """The turn of one job, and the files at its place `before` the workers began."""
 
     workers: Workers
     job: int
+    before: frozenset[str]
 
     def wait(self, progress: Progress, total: int) -> None:
         """Wait until its units are finished, see `Workers.wait`."""

@@ -101,7 +101,11 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
     [
         (["fewer.h5", "base.h5"], "samples: 16 now, 8 in the baseline"),
         (["none.h5", "base.h5"], "none.h5: there is no such file"),
-        (["base.h5", "none.h5"], "none.h5: there is no such file"),
+        (
+            ["base.h5", "none.h5"],
+            "none.h5: there is no such baseline. Check the path, or make a first one by --update",
+        ),
+        (["continued.h5", "base.h5", "--strict"], "continued.h5 was continued from finished parts"),
         (["base.h5"], "nothing to check it against"),
         (["base.h5", "base.h5", "--baseline", "base.h5"], "named twice"),
         (["base.h5", "--update"], "name the BASELINE"),
@@ -122,6 +126,9 @@ def test_what_cannot_be_compared_is_exit_code_2_and_one_message(
     there: Path, cli: Cli, arguments: list[str], complaint: str
 ) -> None:
     Path("loose.toml").write_text("[check]\n")
+    Path("continued.h5").write_bytes(Path("base.h5").read_bytes())
+    with edited(Path("continued.h5")) as record:
+        record["findings"].append({"code": "evaluation-continued", "severity": "note", "values": {"parts": 3}})
     before = contents(there)
     outcome = cli("check", *arguments)
     assert outcome.code == 2
@@ -187,7 +194,7 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
 
 @pytest.mark.parametrize(
     "place",
-    ["bnuq.gate.check", "bnuq.report.check.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
+    ["bnuq.gate.checking.check", "bnuq.report.check.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
 )
 def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
     there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str

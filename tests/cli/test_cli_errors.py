@@ -496,6 +496,10 @@ def test_strict_warns_of_a_resumed_run(cli, monkeypatch):
     assert "finished parts of an interrupted evaluation were reused" in cli(*command).out
     unfinished()
     strict = cli(*command, "--strict")
+    assert strict.out.count("computed again: --strict was given") == 1 and "continued" not in strict.message
+    command += ("--work", "units")
+    unfinished()
+    strict = cli(*command, "--strict")
     assert strict.code == 2 and "evaluation-continued" in strict.message
 
 

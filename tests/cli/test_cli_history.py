@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,17 +141,3 @@ def _name(path: str) -> str:
 def test_what_has_no_trend_is_exit_code_2_and_one_message(cli: Cli, arguments: list[str], complaint: str) -> None:
     outcome = cli("report", "--trend", *arguments)
     assert outcome.code == 2 and complaint in outcome.message and outcome.out == ""
-
-
-@pytest.mark.nightly  # tests of check and report hold it, each of its command
-@pytest.mark.usefixtures("there")
-def test_neither_needs_torch() -> None:
-    code = (
-        "import contextlib, io, sys\nfrom bnuq.cli import main\nfor words in sys.argv[1:]:\n"
-        " with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit): main(words.split())\n"
-        "print({'torch', 'bnuq.gate.history', 'bnuq.report.trend'} & {*sys.modules})"
-    )
-    trend = "report history/night1.h5 history/night2.h5 history/night3.h5 --trend"
-    words = [sys.executable, "-c", code, "check new.h5 --history history", trend]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert "torch" not in done.stdout and done.stdout.count("bnuq.") == 2

@@ -215,13 +215,6 @@ def test_on_a_terminal_there_are_colours_and_a_bar_that_is_gone_at_the_end(small
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in report.splitlines() if "/" not in row) <= 80
 
 
-@pytest.mark.nightly  # tests/report/test_terminal.py holds it in one process
-def test_no_color_is_obeyed_on_a_terminal(small, result):
-    code, sent = on_a_terminal(small, "report", result.name, NO_COLOR="1")
-    assert code == 0
-    assert "\x1b" not in sent
-
-
 # ── limits of the system ─────────────────────────────────────────────────────────────────────────────────────────────
 
 

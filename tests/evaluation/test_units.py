@@ -18,7 +18,7 @@ from bnuq.config import Options, ScoringSection, resolve
 from bnuq.errors import ResultError
 from bnuq.evaluation import scoring
 from bnuq.evaluation.estimates import replicate_weights
-from bnuq.evaluation.executors import Chosen, UnitExecutor
+from bnuq.evaluation.executors import Chosen, UnitExecutor, _agree
 from bnuq.evaluation.tasks import class_reduction, classification, regression
 from bnuq.evaluation.units import Gathered, WorkUnit
 from bnuq.files import mapped
@@ -310,11 +310,11 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
         arrays = honest(context, unit)
         return {name: values[::-1].copy() if values.ndim else values for name, values in arrays.items()}
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "forger"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "forger"))
     monkeypatch.setattr(scoring, "run_unit", forged)
     interrupted(folder, ran, 8, work)
     monkeypatch.setattr(scoring, "run_unit", honest)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "runner"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "runner"))
     if named:
         with pytest.raises(
             ResultError, match=r"mine/\w+-mcbn-test-.* is not what this request computes: points 0 to 19"
@@ -341,3 +341,7 @@ def test_of_named_units_one_of_each_method_is_computed_again(folder: Path, ran: 
 def test_chosen_units_with_recalibrated_logits_need_the_method_that_has_the_samples(tmp_path: Path) -> None:
     chosen = Chosen(Journal(Folder(tmp_path), {}), {"mcbn+temperature-test-0123abcd-0_8-0_4"})
     assert chosen.wants("mcbn") and not chosen.wants("mcdo") and not chosen.wants("deterministic")
+
+
+def test_units_without_points_are_the_same_when_computed_again() -> None:
+    assert _agree({"score": np.empty((0, 3))}, {"score": np.empty((0, 3)), "seconds": np.array(1.0)})

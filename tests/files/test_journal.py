@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.files.folders import _secret_in, keep_user_secret, user_secret
+from bnuq.files.folders import _secret_in, user_secret
 from bnuq.files.journal import Journal, digest_of, requests_at, root_of, work_folder
-from bnuq.files.places import Store, place_of
+from bnuq.files.places import Folder, Store, place_of
 from bnuq.files.writing import sole_request
 
 FACTS = {"network": "abc", "seed": 0}
@@ -31,16 +31,16 @@ def test_a_unit_is_read_as_it_was_saved_and_under_no_other_facts(tmp_path: Path)
 
 
 def test_a_unit_that_is_cut_short_anywhere_or_has_any_bit_flipped_is_absent(tmp_path: Path) -> None:
-    journal, other = (Journal(tmp_path, FACTS, secret=secret) for secret in (b"mine", b""))
+    journal = Journal(tmp_path, FACTS, secret=b"mine")
     journal.save("unit", UNIT)
     path = journal.path("unit")
     content = path.read_bytes()
     flipped = (content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :] for at in range(len(content)))
     for damaged in (*(content[:at] for at in range(len(content))), *flipped, content + b"x"):
         path.write_bytes(damaged)
-        assert journal.load("unit") is None and other.load("unit") is None
+        assert journal.load("unit") is None
     path.write_bytes(content)
-    assert journal.load("unit") is not None and other.load("unit") is not None
+    assert journal.load("unit") is not None
 
 
 def test_a_unit_of_another_request_name_set_or_secret_is_absent_wherever_it_is_put(tmp_path: Path) -> None:
@@ -51,7 +51,8 @@ def test_a_unit_of_another_request_name_set_or_secret_is_absent_wherever_it_is_p
         journal.path(unit).write_bytes(good.path("unit").read_bytes())
         assert journal.has(unit) and journal.load(unit, "set") is None
     for secret in (b"", b"another"):
-        Journal(tmp_path, FACTS, secret=secret).save("forged", UNIT, "set")
+        (forger := Journal(tmp_path, FACTS, secret=secret)).save("forged", UNIT, "set")
+        good.path("forged").write_bytes(forger.path("forged").read_bytes())
         assert good.load("forged", "set") is None
 
 
@@ -64,13 +65,25 @@ def test_units_beside_a_result_are_seen_by_their_user_alone(tmp_path: Path, monk
         return journal.reused
 
     for user in ("one", "other"):
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / user))
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / user))
         with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "out.h5") as folder:
             folder.journal(FACTS).save("unit", UNIT)
             raise KeyboardInterrupt
         assert units_seen() == 1
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "one"))
-    assert units_seen() == 0 and units_seen(tmp_path / "out.h5.work") == 1  # named, it is the user's word
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "one"))
+    assert units_seen() == 1
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(KeyboardInterrupt) as stopped, work_folder(tmp_path / "out.h5") as folder:
+        journal = folder.journal(FACTS)
+        assert journal.load("unit") is None and journal.doubt == "CI is set"
+        journal.save("unit", UNIT)
+        raise KeyboardInterrupt
+    assert not journal.has("unit")  # nothing could go on with it
+    assert "finished parts are kept" in stopped.value.__notes__[0]  # those of before
+    with pytest.raises(KeyboardInterrupt), work_folder(tmp_path / "out.h5", tmp_path / "named") as folder:
+        folder.journal(FACTS).save("unit", UNIT)
+        raise KeyboardInterrupt
+    assert units_seen(tmp_path / "named") == 1  # the user's word
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
@@ -78,24 +91,18 @@ def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_rep
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def secret_of(name: str) -> bytes:
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
         _secret_in.cache_clear()  # as another process
-        return user_secret()
-
-    def saved_by(name: str) -> bytes:
-        secret = secret_of(name)
-        keep_user_secret()
-        return secret
+        return user_secret()[0]
 
     kept = tmp_path / "one" / "bnuq" / "units.key"
-    assert len(secret_of("one")) == 32 and not kept.exists()  # before anything is saved
-    first = saved_by("one")
-    assert first == secret_of("one") == saved_by("one") != saved_by("other")
+    first = secret_of("one")
+    assert len(first) == 32 and first == secret_of("one") != secret_of("other")
     assert kept.read_bytes() == first and kept.stat().st_mode & 0o777 == 0o600
     kept.chmod(0o644)
-    assert saved_by("one") == secret_of("one") != first and kept.stat().st_mode & 0o777 == 0o600
+    assert secret_of("one") != first and kept.stat().st_mode & 0o777 == 0o600
     (tmp_path / "file").touch()
-    assert len(saved_by("file")) == 32 and saved_by("file") != saved_by("file")
+    assert len(secret_of("file")) == 32 and secret_of("file") != first  # of this process
 
 
 def test_the_digest_is_of_figures_alone_and_the_root_of_all_of_them() -> None:
@@ -193,7 +200,7 @@ def test_units_that_only_an_interruption_needs_leave_a_full_disk_to_the_result(
 
 def test_only_units_of_an_earlier_journal_count_as_reused(tmp_path: Path) -> None:
     Journal(tmp_path, FACTS).save("earlier", UNIT)
-    journal = Journal(tmp_path, FACTS)
+    journal = Journal(tmp_path, FACTS, before=frozenset(Folder(tmp_path).names()))
     journal.save("own", UNIT)
     for unit in ("own", "earlier", "earlier", "absent"):
         journal.load(unit)

@@ -85,11 +85,16 @@ def test_the_same_files_are_the_same_whatever_they_are_called_and_others_are_not
 
 
 def test_another_pipeline_and_another_checkpoint_are_differences(four_methods) -> None:
-    data = {**four_methods.run["data"], "augment": {"pad": 4, "flip": True}}
+    data, long = four_methods.run["data"], [*range(9)]
     model = {**four_methods.model, "sha256": "0" * 64, "path": "/there/other.pt"}
-    changed = replace(four_methods, run={**four_methods.run, "data": data}, model=model)
-    differences = {each.what: each.values["b"] for each in compared({"a": four_methods, "b": changed}) if each.differs}
-    assert differences == {"checkpoint": "other.pt", "data.augment": "pad 4, flip yes"}
+    changes = {"augment": {"pad": 4, "flip": True}, "newer": "none", "long": long}
+    before = replace(four_methods, run={**four_methods.run, "data": {**data, "long": [0, *range(7, 0, -1), 8]}})
+    changed = replace(four_methods, run={**four_methods.run, "data": {**data, **changes}}, model=model)
+    differences = {each.what: each.values["b"] for each in compared({"a": before, "b": changed}) if each.differs}
+    assert differences.pop("checkpoint") == "other.pt"
+    assert differences == {"data.augment": "pad 4, flip yes", "data.newer": "'none'", "data.long": str(long)}
+    [told] = [each.values["settings"] for each in check(changed, before).findings if each.code == "other-settings"]
+    assert {text.partition(" now,")[0] for text in told} == {f"{what} {text}" for what, text in differences.items()}
 
 
 def test_estimates_on_other_points_are_said_to_be(four_methods) -> None:

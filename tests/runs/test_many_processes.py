@@ -340,22 +340,6 @@ def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path
     assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
 
 
-@pytest.mark.nightly  # cli/test_cli_trust.py holds it
-def test_code_that_the_run_file_on_the_command_line_names_runs(
-    made: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = made("classification")
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "nothing trusted"))
-    bnuq("verify", "one.h5", "--units", "1", code=2)
-    assert "names code that you did not name: net in" in capsys.readouterr().err
-    bnuq("verify", "one.h5", "run.toml", "--units", "1")
-    (folder / "another.toml").write_text((folder / "run.toml").read_text().replace("net.py:net", "other.py:net"))
-    bnuq("verify", "one.h5", "another.toml", "--units", "1", code=2)
-    bnuq("verify", "one.h5", "net.py", "--units", "1", code=2)
-    assert "net.py: is no run file; expected the one that" in capsys.readouterr().err
-
-
 def test_a_unit_that_differs_is_named(
     made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,28 +186,6 @@ def test_no_point_depends_on_chunks_the_order_of_sets_or_how_often_it_is_made(fo
                 np.testing.assert_allclose(sets[0].points[score], sets[1].points[score], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.nightly  # evaluation/test_units.py holds it of other units
-def test_an_interrupted_run_goes_on_with_the_same_points(folder: Path, whole: Result, monkeypatch: Any) -> None:
-    options = Options(perturb=("gaussian:0.1", "pgd:0.05"), methods=("mcbn",), samples=12, precision="float64")
-    run = resolve("run.toml", options, folder=folder)
-    seen = []
-
-    def interrupted(*_: Any) -> None:
-        seen.append(1)
-        raise KeyboardInterrupt
-
-    run = replace(run, out=folder / "resumed.h5")
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("bnuq.workflows.evaluate.check_network_unchanged", interrupted)
-        evaluate(run)
-    assert seen
-    resumed = evaluate(run)
-    assert "evaluation-continued" in [finding.code for finding in resumed.findings]
-    expected = estimates_of(whole)
-    for address, row in estimates_of(resumed).items():
-        assert row.estimate.value == pytest.approx(expected[address].estimate.value, nan_ok=True), address
-
-
 @pytest.mark.nightly  # two settings at once
 def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:
     given: dict[str, Any] = {"perturb": ("fgsm:0.05",), "methods": ("mcbn",), "ood": (), "limit": 12}

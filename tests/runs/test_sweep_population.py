@@ -136,21 +136,6 @@ def test_what_was_kept_for_it_is_forgotten_with_the_rest(folder: Path, stale: Sw
     assert stale.points and not list((folder / "work").iterdir())
 
 
-@pytest.mark.nightly  # test_sweep.py holds it of the parts
-def test_it_goes_on_from_the_parts_of_an_interrupted_sweep(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("bnuq.workflows.sweep.sweep_file.write", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            swept(folder, seed=3)
-    stored = {path.name for path in (folder / "work").iterdir()}
-    assert any(f"-{POPULATION}-b16-test" in name for name in stored)
-    resumed, fresh = swept(folder, seed=3), swept(folder, seed=3)
-    assert [point.compared_with for point in resumed.points] == [point.compared_with for point in fresh.points]
-
-
 def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path: Path) -> None:
     odd = SweepComparison(Estimate(-math.inf), Estimate(math.nan, se=0.1, mc_se=None, low=-1.0, high=math.inf))
     both = {

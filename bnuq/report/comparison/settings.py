@@ -9,7 +9,7 @@ from typing import Any
 from bnuq.frozen import frozen
 from bnuq.records import identity
 from bnuq.records.evaluation import Result
-from bnuq.records.identity import in_words
+from bnuq.records.identity import words_of
 from bnuq.report.numbers import count, of_reference
 
 Results = Mapping[str, Result]  # by name, in the order of the columns; all of one task
@@ -77,5 +77,6 @@ def _by_hash(name: str, files: Mapping[str, _File | None], *, are_points: bool =
 
 
 def _by_value(name: str, values: Mapping[str, Any]) -> Difference:
-    words = {name: in_words(value) for name, value in values.items()}
-    return Difference(name, words, len(set(words.values())) > 1)
+    first, *others = values.values()
+    differs = any(value != first for value in others)
+    return Difference(name, dict(zip(values, words_of([*values.values()]), strict=True)), differs)

@@ -14,7 +14,7 @@ import scipy.special
 
 from bnuq import metrics
 from bnuq.estimates import Estimate
-from bnuq.gate import CheckVerdict, EstimateComparison, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.comparing import LEVEL
 from bnuq.methods import DETERMINISTIC
@@ -22,6 +22,8 @@ from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import MethodResult, Result, SetResult
 from bnuq.store.table import Row
+
+EVERYTHING = GateSettings(estimates=("*", "by-class"))  # whatever has a tolerance
 
 Kind = tuple[str, str]  # method, metric
 
@@ -84,7 +86,7 @@ def alarming(one: EstimateComparison) -> bool:
 def by_chance(results: Sequence[Result]) -> Alarms:
     """The alarms of all ordered pairs of results that differ in nothing but the seed: [current, baseline]."""
     pairs = permutations(range(len(results)), 2)
-    return alarms((len(results),) * 2, (((a, b), check(results[a], results[b])) for a, b in pairs))
+    return alarms((len(results),) * 2, (((a, b), check(results[a], results[b], EVERYTHING)) for a, b in pairs))
 
 
 def share_of_pairs(low: np.ndarray, of: np.ndarray | None = None) -> Estimate:
@@ -158,7 +160,7 @@ def by_exchange(pair: tuple[Result, Result], *, exchanges: int, seed: int) -> Al
     Neither is then better than the other, and the change is as heavy-tailed as the networks make it.
     """
     random = np.random.default_rng(seed)
-    return alarms((exchanges,), ((number, check(*exchanged(pair, random))) for number in range(exchanges)))
+    return alarms((exchanges,), ((number, check(*exchanged(pair, random), EVERYTHING)) for number in range(exchanges)))
 
 
 def exchanged(pair: tuple[Result, Result], random: np.random.Generator) -> tuple[Result, Result]:
@@ -283,7 +285,7 @@ def smallest_in_median(found: Iterable[tuple[float, float]], *, tolerance: float
 
 
 def verdicts(currents: Iterable[Result], baselines: Sequence[Result]) -> Iterator[CheckVerdict]:
-    """Each of the current results checked against each of the baselines, with the default tolerances."""
+    """Each of the current results checked against each of the baselines, with the default tolerances, of everything."""
     for current in currents:
         for baseline in baselines:
-            yield check(current, baseline)
+            yield check(current, baseline, EVERYTHING)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from gate_measures import recomputed_with
+from gate_measures import EVERYTHING, recomputed_with
 
-from bnuq.gate import CheckVerdict, EstimateComparison, check
+from bnuq.gate import CheckVerdict, EstimateComparison, GateSettings, check
 from bnuq.gate.comparing import LEVEL
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import exact_interval
@@ -138,17 +138,40 @@ def power_of(pair: tuple[Result, Result], address: str, *, tried: int, seed: int
 
 
 def _checks(
-    pair: tuple[Result, Result], address: str, points: int, random: np.random.Generator, times: int
+    pair: tuple[Result, Result],
+    address: str,
+    points: int,
+    random: np.random.Generator,
+    times: int,
+    gate: GateSettings = EVERYTHING,
 ) -> Iterator[tuple[EstimateComparison, int]]:
     for _ in range(times):
         rows = drawn(pair[0], points, random)
-        verdict = check(taken(pair[0], rows), taken(pair[1], rows))
+        verdict = check(taken(pair[0], rows), taken(pair[1], rows), gate)
         (found,) = [one for one in verdict.comparisons if one.address == address]
         yield found, verdict.gated
 
 
 def _seen(entry: tuple[EstimateComparison, int]) -> float:
     return math.nan if entry[0].detectable is None else entry[0].detectable
+
+
+def seen_by_size(
+    pair: tuple[Result, Result], metrics: Sequence[str], sizes: Sequence[int], *, tried: int, seed: int
+) -> dict[int, dict[str, list[float]]]:
+    """By the points of a set and the metric, the smallest worsening of the network that is found in four of five
+    checks: where it is gated alone, by what is gated by default, and where everything is; medians over checks."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for points in sizes:
+        for metric in metrics:
+            address, random = f"{DETERMINISTIC}.sets.test.{metric}", np.random.default_rng(seed)
+            alone = GateSettings(estimates=(address,))
+            seen = [
+                [_seen(entry) for entry in _checks(pair, address, points, random, tried, gate)]
+                for gate in (alone, GateSettings(), EVERYTHING)
+            ]
+            found.setdefault(points, {})[metric] = [float(np.median(each)) for each in seen]
+    return found
 
 
 def of_requests(
@@ -163,7 +186,7 @@ def of_requests(
             rows = drawn(network, points, random)
             one, other = taken(network, rows), taken(as_good, rows)
             coins = {name: random.random(own.n) < 0.5 for name, own in one.sets.items()}
-            yield check(change(mixed(one, other, coins)), mixed(other, one, coins))
+            yield check(change(mixed(one, other, coins)), mixed(other, one, coins), EVERYTHING)
 
     same = [verdict.passed for verdict in verdicts(lambda result: result)]
     worse = [*verdicts(lambda result: with_worse_class(result, number, share, random))]
@@ -194,7 +217,7 @@ def of_histories(
             made = mixed(own, bad, {name: when < declined for name, when in late.items()})
             time = f"2026-01-{night + 1:02}T00:00:00+00:00"
             results.append(replace(made, provenance={**made.provenance, "time": time}))
-        verdict = check(results[-1], history=results[:-1])
+        verdict = check(results[-1], settings=EVERYTHING, history=results[:-1])
         counts["check"] += not verdict.passed
         counts["line"] += any(found.slope for found in verdict.worse)
         counts["neighbours"] += _any_fails(results)
@@ -202,4 +225,4 @@ def of_histories(
 
 
 def _any_fails(results: Sequence[Result]) -> bool:
-    return any(not check(after, before).passed for before, after in pairwise(results))
+    return any(not check(after, before, EVERYTHING).passed for before, after in pairwise(results))

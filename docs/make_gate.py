@@ -36,7 +36,7 @@ from gate_measures import (
     verdicts,
     without_draws,
 )
-from gate_power import Found, of_histories, of_requests, of_scores, power_of
+from gate_power import Found, of_histories, of_requests, of_scores, power_of, seen_by_size
 from make_figures import DOCS, MEASURED, Job, made_by, put, run_files
 
 from bnuq.config import Normalize, Options, Run, resolve
@@ -104,15 +104,17 @@ def main() -> None:
     if sys.argv[1:] == ["power"]:
         with run_files(pack) as place:
             put(MEASURED / "gate.md", "power", of_power(place, pack))
+            put(DOCS / "gate.md", "seen", of_sizes(place, pack))
         return
     with run_files(pack) as place:
         powers = of_power(place, pack)
+        put(DOCS / "gate.md", "seen", of_sizes(place, pack))
         found = {name: [result_of(job, place) for job in some] for name, some in jobs(pack, FOLDER).items()}
     measured = measure(found)
     (MEASURED / "gate.md").write_text(
         f"{page(measured)}\n<!-- power -->\n{powers}\n<!-- /power -->\n", encoding="utf-8"
     )
-    put(DOCS / "gate.md", "gate", in_short(measured))
+    put(MEASURED / "gate.md", "gate", in_short(measured))
 
 
 # ── the results ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -455,19 +457,37 @@ WORKERS = 3
 SCORED = ("predictive_entropy", "energy")
 AS_GOOD, WORSE = 0.04, 0.24  # the noise of a network as good, and of one that is worse
 CLASS, WORSE_BY, NIGHTS = 4, 0.05, 6
+SIZES, SIZED_BY = (200, 500, 1000, 10_000), ("accuracy", "pll")
 
 
-def of_power(place: Path, pack: Path) -> str:
-    """The section of docs/measured/gate.md on points that are drawn anew from those of fmnist_mlp."""
+def networks_of(place: Path, pack: Path) -> tuple[Result, Result, Result]:
+    """fmnist_mlp as it is, a copy that is as good, and one that is worse: without draws."""
     paths = {
         level: noisy(pack / "checkpoints/fmnist_mlp_bn.pt", FOLDER, level=level, seed=0) for level in (AS_GOOD, WORSE)
     }
     options = Options(methods=(DETERMINISTIC,), post_hoc=False, calibrate="off")
     changes = {0.0: {}, **{level: {"checkpoint": path} for level, path in paths.items()}}
-    network, as_good, worse = (
-        of_scores(result_of(Job(f"fmnist_mlp-plain-{level}", "fmnist_mlp.toml", options, changed), place), SCORED)
-        for level, changed in changes.items()
-    )
+    jobs = [Job(f"fmnist_mlp-plain-{level}", "fmnist_mlp.toml", options, each) for level, each in changes.items()]
+    network, as_good, worse = (of_scores(result_of(job, place), SCORED) for job in jobs)
+    return network, as_good, worse
+
+
+def of_sizes(place: Path, pack: Path) -> str:
+    """The table of docs/gate.md on what is found by so many points."""
+    network, _, worse = networks_of(place, pack)
+    seen = seen_by_size((worse, network), SIZED_BY, SIZES, tried=9, seed=3)
+    rows = [
+        [f"{points:,}", *(f"{value:.3f}" for metric in SIZED_BY for value in of_metric[metric])]
+        for points, of_metric in seen.items()
+    ]
+    gates = ("alone", "by default", "everything")
+    head = ["points", *(f"{named(metric)}, {gate}" for metric in SIZED_BY for gate in gates)]
+    return f"{table(head, rows)}\n\n{made_by('make gate ONLY=power')}"
+
+
+def of_power(place: Path, pack: Path) -> str:
+    """The section of docs/measured/gate.md on points that are drawn anew from those of fmnist_mlp."""
+    network, as_good, worse = networks_of(place, pack)
     addresses = [f"{DETERMINISTIC}.{name}" for name in POWERS]
     requested = {f"{points:,}": points for points in (10_000, 2500)}
     declines = {"as good every night": 0.0, "declining": 1.0}
@@ -547,7 +567,7 @@ def in_short(measured: Measured) -> str:
     alone = [share_of_pairs(one.strict).value for _, one in measured.chance.values()]
     strict = _range(share_of_pairs(one.strict).value for one, _ in measured.chance.values())
     words = (
-        f"{made_by('make gate')} Details: [measured/gate.md](measured/gate.md).\n\n"
+        f"{made_by('make gate')}\n\n"
         "The first rows compare equally good networks: how many checks failed and, for each estimate, the share of "
         f"p-values below .05. Without any tolerance {strict} of these checks would fail, and {_range(whole)} of those "
         "of two networks whose per-point scores were swapped at random; at most 5 % should. A test over points alone, "
@@ -584,6 +604,11 @@ All on trained networks, T = 32: ResNet-20 and ResNet-56 on CIFAR-10 (846 test p
 a dense network on Fashion-MNIST (10,000 and 10,000, b = 128), and the CNN of the quickstart (1000 and 1000, b = 64).
 Each run evaluates the run file of its name in `sample_configs/`; the changes to it are in `docs/make_gate.py`. A share
 has a standard error, except at 0 and 100 %, where none can be estimated.
+
+## In short
+
+<!-- gate -->
+<!-- /gate -->
 
 ## The same network with another seed
 

@@ -408,7 +408,7 @@ def test_the_demo_is_the_quickstart_and_its_output_is_on_the_pages() -> None:
 
 
 WRITTEN = [
-    *(("README.md", "demo"), ("benchmarks.md", "speed"), ("gate.md", "gate"), ("methods.md", "noise-models")),
+    *(("README.md", "demo"), ("benchmarks.md", "speed"), ("gate.md", "seen"), ("methods.md", "noise-models")),
     *(("experiments.md", "uci"), ("experiments.md", "uci-learned"), ("experiments.md", "batch-size")),
 ]
 

@@ -20,6 +20,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.frozen import frozen
 from bnuq.gate.pairing import pairing, pairing_of
+from bnuq.gate.swapping import Swaps, swaps
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
@@ -68,6 +69,10 @@ class Errors:
     def rows(self, row: Row) -> np.ndarray | None:
         """The points of the class or group that an estimate is of; None if it is of none."""
         return self._points[0].rows(row)
+
+    def swaps(self, row: Row) -> Swaps | None:
+        """The changes by swapping two results at random points."""
+        return swaps(row, self._points, self._shared)
 
     def over_points(self, row: Row, weights: Sequence[float] = CHANGE) -> Error:
         """The error over the points of the set, and of a certificate's estimates also over its validation points.

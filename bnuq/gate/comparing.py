@@ -17,6 +17,7 @@ from bnuq.gate.change_errors import CHANGE, UNKNOWN, Error, Errors, deviation_by
 from bnuq.gate.power import Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
 from bnuq.gate.settings import GateSettings
+from bnuq.gate.swapping import Swaps
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
@@ -32,13 +33,15 @@ _THOUSAND = 1000.0
 @frozen
 class Measured:
     """A comparison without its outcome, the degrees of freedom of its error, the deviation that another arithmetic
-    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets."""
+    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets.
+    Where it is tested so, also the changes by `swaps`."""
 
     comparison: EstimateComparison
     df: float
     deviation: float
     step: float
     sizes: Mapping[str, int]
+    swaps: Swaps | None
 
 
 @frozen
@@ -82,7 +85,9 @@ def measured(
             changes.append(line_through(rows, errors))
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings)
-            yield Measured(comparison, df, deviation, step, sizes)
+            yield Measured(
+                comparison, df, deviation, step, sizes, errors.swaps(row) if comparison.outcome == "same" else None
+            )
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:
@@ -255,9 +260,13 @@ def _p_value(row: Measured, *, gain: bool) -> float:
         assert comparison.tolerance is not None
         return 1.0 if degradation <= comparison.tolerance else (1.0 if gain else math.nan)
     degradation -= row.deviation
-    if comparison.se == 0:
+    if row.swaps is not None:
+        sign = {"higher": -1.0, "lower": 1.0, "none": math.copysign(1.0, comparison.change)}[comparison.direction]
+        tail = row.swaps.p_value(-sign if gain else sign, row.deviation, comparison.se_draws or 0.0, row.df)
+    elif comparison.se == 0:
         return 0.0 if degradation > 0 else 1.0
-    tail = metrics.student_cdf(-degradation / comparison.se, row.df)
+    else:
+        tail = metrics.student_cdf(-degradation / comparison.se, row.df)
     return min(1.0, 2 * tail) if comparison.direction == "none" else tail
 
 

@@ -18,7 +18,7 @@ from bnuq.metrics.dense import ratio_contributions
 from bnuq.metrics.detection import error_auroc, error_auroc_of_replicates
 from bnuq.metrics.influence import error_auroc_influence, normalized_influence, selective_influence
 from bnuq.metrics.posthoc import PointScore, Reference
-from bnuq.metrics.selective import selective
+from bnuq.metrics.selective import selective, selective_of_replicates
 from bnuq.tasks import TaskName
 
 PointValues = Mapping[str, np.ndarray]  # values of the points of a set, by name
@@ -45,7 +45,8 @@ class Formula:
     def values(self, replicates: PointValues) -> np.ndarray:
         """The value of each replicate, a row of every value that is needed."""
         if self.of_replicates is not None:
-            return self.of_replicates(replicates)
+            with np.errstate(invalid="ignore", over="ignore"):
+                return self.of_replicates(replicates)
         rows = zip(*(replicates[name] for name in self.needs), strict=True)
         return np.array([self.value(dict(zip(self.needs, row, strict=True))) for row in rows])
 
@@ -121,7 +122,7 @@ def mean_of(name: str) -> Formula:
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
             return values - values.mean()
 
-    return Formula(frozenset({name}), value, influence)
+    return Formula(frozenset({name}), value, influence, of_replicates=lambda p: np.mean(p[name], axis=1))
 
 
 def mean_over_pixels(name: str) -> Formula:
@@ -182,4 +183,5 @@ def selective_by_entropy(name: str) -> Formula:
         frozenset({"predictive_entropy", "accuracy"}),
         lambda p: getattr(selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
         lambda p, _: getattr(selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        of_replicates=lambda p: getattr(selective_of_replicates(p["predictive_entropy"], 1 - p["accuracy"]), name),
     )

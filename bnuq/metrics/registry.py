@@ -176,6 +176,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             frozenset({"squared_error"}),
             lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
             lambda p, _: rmse_influence(p["squared_error"]),
+            of_replicates=lambda p: np.sqrt(np.mean(p["squared_error"], axis=1)),
         ),
     ),
     Estimand(
@@ -214,6 +215,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             _CALIBRATION,
             lambda p: float(ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
             lambda p, group: ece_influence(p["max_probability"], p["accuracy"], group=group),
+            of_replicates=lambda p: ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"])),
         ),
         resampled=True,
     ),

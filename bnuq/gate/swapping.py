@@ -81,19 +81,15 @@ def swaps(row: Row, points: Sequence[PointContributions], shared: Collection[str
             return Swaps(float(np.mean(new - old)), np.linspace(-size, size, many + 1), shares)
     if sum(map(len, units.values())) > _FEW:
         return None
-    if many <= _ALL_OF:
-        moved = np.arange(2**many)[:, None] >> np.arange(many) & 1 == 1
-    else:
-        moved = np.random.default_rng(0).random((_SWAPS + 1, many)) < 0.5
-        moved[0] = False
-    swapped = np.zeros((len(moved), first), dtype=bool)
-    swapped[:, moving] = moved
+    every = np.arange(2**many)[:, None] >> np.arange(many) & 1 if many <= _ALL_OF else None
+    chosen = np.random.default_rng(0).integers(2, size=(_SWAPS + 1, many)) if every is None else every
+    swapped = np.zeros((len(chosen), first), dtype=bool)
+    swapped[1:, moving] = chosen[1:]  # the first are the results as they are
     with np.errstate(all="ignore"):
         given, taken = (
             now.of_rows({key: np.where(at[:, unit], new, old) for key, (unit, new, old) in pairs.items()})
             for at in (~swapped, swapped)
         )
         changes = given - taken
-    if not np.isfinite(changes).all():
-        return None
-    return Swaps(float(changes[0]), changes, np.full(len(moved), 1 / len(moved)))
+    shares = np.full(len(changes), 1 / len(changes))
+    return Swaps(float(changes[0]), changes, shares) if np.isfinite(changes).all() else None

@@ -128,10 +128,9 @@ def mean_over_pixels(name: str) -> Formula:
         values = ratio_contributions(points[name] * points["pixels"], points["pixels"])
         return values - values.mean()
 
-    def of_rows(rows: PointValues) -> np.ndarray:
-        return np.sum(rows[name] * rows["pixels"], axis=1) / np.sum(rows["pixels"], axis=1)
-
-    return Formula(frozenset({name, "pixels"}), of_rows, influence)
+    return Formula(
+        frozenset({name, "pixels"}), lambda p: np.sum(p[name] * p["pixels"], 1) / np.sum(p["pixels"], 1), influence
+    )
 
 
 def normalized_between_bounds(score: str, *, without_exact: bool = False) -> Formula:
@@ -142,10 +141,7 @@ def normalized_between_bounds(score: str, *, without_exact: bool = False) -> For
         used = np.isfinite(rows[names[2]]) | (not without_exact)
         return np.asarray(normalized(*(np.mean(rows[name], axis=1, where=used) for name in names)))
 
-    def influence(points: PointValues, _: Groups) -> np.ndarray:
-        return normalized_influence(*(points[name] for name in names))
-
-    return Formula(frozenset(names), of_rows, influence)
+    return Formula(frozenset(names), of_rows, lambda p, _: normalized_influence(*(p[name] for name in names)))
 
 
 def mean_of_sum(**weights: float) -> Formula:

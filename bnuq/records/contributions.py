@@ -42,11 +42,13 @@ class PointContributions:
     def __init__(self, result: Result) -> None:
         self._result = result
         most = max(_LEAST_KEPT, _KEPT // max(1, sum(evaluated.n for evaluated in result.sets.values())))
-        self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
+        self._ladder = lru_cache(_LEAST_KEPT)(
+            lambda method, name, score: RankedScores.of(*result.methods[method].ranked(score, name))
+        )
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._point_values = lru_cache(_LEAST_KEPT)(self._values_of)
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
-        self.parts = cache(self._points_of_parts)
+        self.parts = cache(lambda name: result.sets[name].parts)
         self.of_label = cache(lambda label: PointContributions(of_label(result, label)))
 
     @property
@@ -59,10 +61,9 @@ class PointContributions:
             return self._separation(row["method"], row["set"], row["score"])[row["metric"]]
         if row["metric"] == "count" and (rows := self.rows(row)) is not None:
             return float(len(rows))
-        source = self.source(row)
-        return (
-            None if source is None else float(source.of_rows({key: of[None] for key, of in source.points.items()})[0])
-        )
+        if (source := self.source(row)) is None:
+            return None
+        return float(source.of_rows({key: values[None] for key, values in source.points.items()})[0])
 
     def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
         """The contributions to first order, by set; None if the file lacks the values they are computed from."""
@@ -107,9 +108,6 @@ class PointContributions:
         kind = next((kind for kind in PARTS if row[kind]), None)
         return None if kind is None else self.parts(row["set"])[kind][row[kind]]
 
-    def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
-        return self._result.sets[set_name].parts
-
     def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
         method, set_name, metric = row["method"], row["set"], row["metric"]
@@ -120,9 +118,6 @@ class PointContributions:
             names = [label for label, estimates in by_label.items() if metric in estimates]
         coordinates = {"method": method, "set": set_name, "metric": metric}
         return [(self.of_label(name), replace(row, coordinates=coordinates)) for name in names]
-
-    def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
-        return RankedScores.of(*self._result.methods[method].ranked(score, set_name))
 
     def _of_formula(self, row: Row) -> Source | None:
         method, metric, name = row["method"], row["metric"], row["set"] or _TEST

@@ -366,7 +366,19 @@ def mean_estimate(
 ) -> Estimate:
     """The estimate of a mean over the points of a set."""
     se = error_over_points(metrics.standard_error(scores.points[name], group=scores.group), scores)
-    return of_replicates(name, scores.replicates[name], draws, se=se, limits=limits)
+    found = of_replicates(name, scores.replicates[name], draws, se=se, limits=limits)
+    return with_exact_interval(name, found, scores.n, scores.group)
+
+
+def with_exact_interval(name: str, found: Estimate, points: int, group: Int64[np.ndarray, " point"] | None) -> Estimate:
+    """The mean of so many points, or their groups: where it is a share of points that is 0 or 1, whose standard error
+    is 0, with the exact binomial interval."""
+    metric = metric_of(name)
+    if found.se != 0 or found.value not in (0, 1) or metric.limits != (0, 1) or not metric.needs_truth:
+        return found
+    units = independent_units(points, group)
+    low, high = metrics.exact_interval(round(units * found.value), units)
+    return replace(found, low=min(low, 1 if found.low is None else found.low), high=max(high, found.high or 0))
 
 
 def normalized_estimate(

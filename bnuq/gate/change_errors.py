@@ -60,14 +60,10 @@ class Errors:
     """The errors of changes between results, the current one first, given what they share."""
 
     def __init__(self, results: Sequence[Result], points: Sequence[PointContributions]) -> None:
-        self._results, self._points = tuple(results), tuple(points)
+        self._results, self.points = tuple(results), tuple(points)
         self.pairing = pairing_of(results[0], results[1:])
         self._shared = frozenset(self.pairing.points)
         self._groups = functools.cache(self._sharing_draws)
-
-    def rows(self, row: Row) -> np.ndarray | None:
-        """The points of the class or group that an estimate is of; None if it is of none."""
-        return self._points[0].rows(row)
 
     def over_points(self, row: Row, weights: Sequence[float] = CHANGE) -> Error:
         """The error over the points of the set, and of a certificate's estimates also over its validation points.
@@ -83,7 +79,7 @@ class Errors:
         """On shared points, the error of the mean weighted sum; otherwise that of independent estimates."""
         if self._shared.issuperset(sets_of(row)) and self._same_scores(row):
             return NONE
-        sides = [points.contributions(row) for points in self._points]
+        sides = [points.contributions(row) for points in self.points]
         if None in sides:
             return UNKNOWN
         with np.errstate(invalid="ignore"):
@@ -123,7 +119,7 @@ class Errors:
     def _of_mean(self, contributions: Mapping[str, np.ndarray], side: int, row: Row | None = None) -> Error:
         """The error of a mean over the points of each set; sets are independent samples. Within a group points count as
         independent."""
-        parts, rows = [], None if row is None else self._points[side].rows(row)
+        parts, rows = [], None if row is None else self.points[side].rows(row)
         for name, values in contributions.items():
             evaluated = self._results[side].sets[name]
             group = None if row is not None and row["group"] else evaluated.group

@@ -174,7 +174,7 @@ def _floor(current: Result, required: Required) -> Floor:
             near = " It was evaluated without an OOD set: --ood REF."
         raise ResultError(f"{current.path} has no estimate {required.address}, which --require names.{near}")
     estimate = known[required.address].estimate
-    se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0)
+    se = None if estimate.se is None else math.hypot(estimate.se, estimate.mc_se or 0.0) or None  # 0 says nothing
     return Floor(required.address, required.relation, required.bound, estimate.value, se)
 
 

@@ -17,6 +17,7 @@ from bnuq.gate.change_errors import CHANGE, NONE, UNKNOWN, Error, Errors, deviat
 from bnuq.gate.power import Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
 from bnuq.gate.settings import GateSettings
+from bnuq.gate.swapping import Swaps, swaps
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
@@ -34,13 +35,15 @@ _THOUSAND = 1000.0
 @frozen
 class Measured:
     """A comparison without its outcome, the degrees of freedom of its error, the deviation that another arithmetic
-    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets."""
+    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets;
+    and the changes by swaps where it is tested by them."""
 
     comparison: EstimateComparison
     df: float
     deviation: float
     step: float
     sizes: Mapping[str, int]
+    swaps: Swaps | None
 
 
 @frozen
@@ -84,7 +87,8 @@ def measured(
             changes.append(line_through(rows, errors))
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
-            yield Measured(comparison, df, deviation, step, sizes)
+            swapped = None if comparison.outcome == "not gated" else swaps(row, errors.points, errors.pairing.points)
+            yield Measured(comparison, df, deviation, step, sizes, swapped)
 
 
 def at_thresholds(
@@ -108,7 +112,7 @@ def at_thresholds(
         comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
         if not (current.is_single(rate.method) or rate.method in errors.pairing.draws):
             comparison = replace(comparison, tolerance=None, outcome="not gated")
-        yield Measured(comparison, df, 0.0, 0.0, {rate.set: current.sets[rate.set].n})
+        yield Measured(comparison, df, 0.0, 0.0, {rate.set: current.sets[rate.set].n}, None)
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:
@@ -143,7 +147,7 @@ def _step(current: Result, row: Row, errors: Errors) -> float:
     counts_points = row["metric"] == "accuracy" and not (current.task.is_dense or current.model.get("labels"))
     if not counts_points or row["set"] not in errors.pairing.points:
         return 0.0
-    part = errors.rows(row)
+    part = errors.points[0].rows(row)
     return 1 / (current.sets[row["set"]].n if part is None else len(part))
 
 
@@ -285,10 +289,13 @@ def _p_value(row: Measured, *, gain: bool) -> float:
     if comparison.se is None or math.isnan(degradation):
         assert comparison.tolerance is not None
         return 1.0 if degradation <= comparison.tolerance else (1.0 if gain else math.nan)
-    degradation -= row.deviation
-    if comparison.se == 0:
-        return 0.0 if degradation > 0 else 1.0
-    tail = metrics.student_cdf(-degradation / comparison.se, row.df)
+    if row.swaps is not None:
+        sign = math.copysign(1.0, degradation * comparison.change)
+        tail = row.swaps.p_value(sign, row.deviation, comparison.se_draws or 0.0, row.df)
+    elif comparison.se == 0:
+        return 0.0 if degradation > row.deviation else 1.0
+    else:
+        tail = metrics.student_cdf((row.deviation - degradation) / comparison.se, row.df)
     return min(1.0, 2 * tail) if comparison.direction == "none" else tail
 
 

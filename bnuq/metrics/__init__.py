@@ -206,7 +206,6 @@ from bnuq.metrics.replicates import (
 from bnuq.metrics.selective import (
     SelectiveScores as SelectiveScores,
     aurc as aurc,
-    excess_aurc as excess_aurc,
     risk_coverage as risk_coverage,
     scod as scod,
     scod_of_replicates as scod_of_replicates,
@@ -216,7 +215,6 @@ from bnuq.metrics.selective import (
 )
 from bnuq.metrics.significance import (
     TTest as TTest,
-    clustered_t_test as clustered_t_test,
     holm as holm,
     nadeau_bengio as nadeau_bengio,
     stars as stars,

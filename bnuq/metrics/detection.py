@@ -80,8 +80,10 @@ def error_auroc_of_replicates(
     right = ties.count - errors
     rights = np.cumsum(right) - right / 2  # those of the rows before, those below, and half of those tied
     below = rights - np.concatenate([[0], np.cumsum((~wrong).sum(1))])[row]
+    unknown = np.isnan(as_float64(uncertainty)).any(1)
     with np.errstate(invalid="ignore"):
-        return np.bincount(row, errors * below, len(wrong)) / (wrong.sum(1) * (~wrong).sum(1))
+        area = np.bincount(row, errors * below, len(wrong)) / (wrong.sum(1) * (~wrong).sum(1))
+    return np.where(unknown, math.nan, area)
 
 
 def label_score(

@@ -15,10 +15,10 @@ from bnuq.estimates import Metric
 from bnuq.frozen import frozen
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.dense import ratio_contributions
-from bnuq.metrics.detection import error_auroc, error_auroc_of_replicates
+from bnuq.metrics.detection import error_auroc_of_replicates
 from bnuq.metrics.influence import error_auroc_influence, normalized_influence, selective_influence
 from bnuq.metrics.posthoc import PointScore, Reference
-from bnuq.metrics.selective import selective
+from bnuq.metrics.selective import selective_of_replicates
 from bnuq.tasks import TaskName
 
 PointValues = Mapping[str, np.ndarray]  # values of the points of a set, by name
@@ -31,23 +31,24 @@ UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 
 @frozen
 class Formula:
-    """How an estimate, and the contributions of the points to it, follow from the values of the points that it needs.
+    """How an estimate follows, row by row, from several values of each point that it needs, and the contributions of
+    the points to it from one of each.
 
     To first order an estimate is a mean of the contributions, which are NaN where no such expansion is known.
-    `of_replicates` is `value` row by row, for several values of each point.
     """
 
     needs: frozenset[str]
-    value: Callable[[PointValues], float]
+    of_rows: Callable[[PointValues], np.ndarray]
     influence: Callable[[PointValues, Groups], np.ndarray]
-    of_replicates: Callable[[PointValues], np.ndarray] | None = None
 
     def values(self, replicates: PointValues) -> np.ndarray:
         """The value of each replicate, a row of every value that is needed."""
-        if self.of_replicates is not None:
-            return self.of_replicates(replicates)
-        rows = zip(*(replicates[name] for name in self.needs), strict=True)
-        return np.array([self.value(dict(zip(self.needs, row, strict=True))) for row in rows])
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.of_rows(replicates)
+
+    def value(self, points: PointValues) -> float:
+        """The value of one of each point."""
+        return float(self.values({name: points[name][None] for name in self.needs})[0])
 
 
 @frozen
@@ -112,67 +113,56 @@ class Estimand(Metric):
 def mean_of(name: str) -> Formula:
     """The mean of the values of this name over points."""
 
-    def value(points: PointValues) -> float:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return float(np.mean(points[name]))
-
     def influence(points: PointValues, _: Groups) -> np.ndarray:
         values = np.asarray(points[name], dtype=np.float64)
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
             return values - values.mean()
 
-    return Formula(frozenset({name}), value, influence)
+    return Formula(frozenset({name}), lambda rows: np.mean(rows[name], axis=1), influence)
 
 
 def mean_over_pixels(name: str) -> Formula:
     """The mean over the pixels of all images, from the mean and the number of the pixels of each image."""
 
-    def contributions(points: PointValues) -> np.ndarray:
-        return ratio_contributions(points[name] * points["pixels"], points["pixels"])
-
     def influence(points: PointValues, _: Groups) -> np.ndarray:
-        values = contributions(points)
+        values = ratio_contributions(points[name] * points["pixels"], points["pixels"])
         return values - values.mean()
 
-    return Formula(frozenset({name, "pixels"}), lambda points: float(np.mean(contributions(points))), influence)
+    return Formula(
+        frozenset({name, "pixels"}), lambda p: np.sum(p[name] * p["pixels"], 1) / np.sum(p["pixels"], 1), influence
+    )
 
 
 def normalized_between_bounds(score: str, *, without_exact: bool = False) -> Formula:
     """A score between its bounds; `without_exact` only of the points with a finite optimum."""
     names = score, f"{score}_constant", f"{score}_optimum"
 
-    def value(points: PointValues) -> float:
-        rows = np.isfinite(points[names[2]]) | (not without_exact)
-        with np.errstate(invalid="ignore", over="ignore"):
-            return float(normalized(*(float(np.mean(points[name][rows])) for name in names)))
+    def of_rows(rows: PointValues) -> np.ndarray:
+        used = np.isfinite(rows[names[2]]) | (not without_exact)
+        return np.asarray(normalized(*(np.mean(rows[name], axis=1, where=used) for name in names)))
 
-    def influence(points: PointValues, _: Groups) -> np.ndarray:
-        return normalized_influence(*(points[name] for name in names))
-
-    return Formula(frozenset(names), value, influence)
+    return Formula(frozenset(names), of_rows, lambda p, _: normalized_influence(*(p[name] for name in names)))
 
 
 def mean_of_sum(**weights: float) -> Formula:
     """The mean over points of a weighted sum of their values."""
 
     def contributions(points: PointValues) -> np.ndarray:
-        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
-            return np.sum([weight * points[name] for name, weight in weights.items()], axis=0)
+        return np.sum([weight * points[name] for name, weight in weights.items()], axis=0)
 
     def influence(points: PointValues, _: Groups) -> np.ndarray:
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore"):  # a PLL of −∞ makes its error NaN
             return contributions(points) - np.mean(contributions(points))
 
-    return Formula(frozenset(weights), lambda points: float(np.mean(contributions(points))), influence)
+    return Formula(frozenset(weights), lambda rows: np.mean(contributions(rows), axis=1), influence)
 
 
 def errors_by(score: str) -> Formula:
     """How well a score ranks the points that are predicted wrongly above the others."""
     return Formula(
         frozenset({score, "accuracy"}),
-        lambda p: error_auroc(p[score], p["accuracy"]),
+        lambda rows: error_auroc_of_replicates(rows[score], rows["accuracy"]),
         lambda p, _: error_auroc_influence(p[score], p["accuracy"]),
-        of_replicates=lambda p: error_auroc_of_replicates(p[score], p["accuracy"]),
     )
 
 
@@ -180,6 +170,6 @@ def selective_by_entropy(name: str) -> Formula:
     """A score of selective prediction, by predictive entropy."""
     return Formula(
         frozenset({"predictive_entropy", "accuracy"}),
-        lambda p: getattr(selective(p["predictive_entropy"], 1 - p["accuracy"]), name),
+        lambda rows: getattr(selective_of_replicates(rows["predictive_entropy"], 1 - rows["accuracy"]), name),
         lambda p, _: getattr(selective_influence(p["predictive_entropy"], 1 - p["accuracy"]), name),
     )

@@ -14,7 +14,6 @@ import numpy as np
 
 from bnuq.metrics.calibration import (
     calibration_bins,
-    ece_adaptive,
     ece_adaptive_of_replicates,
     ece_debiased_of_bins,
     ece_of_bins,
@@ -33,7 +32,7 @@ from bnuq.metrics.classification import (
     variation_ratio,
     zero_one_epistemic,
 )
-from bnuq.metrics.detection import DetectionScores, label_auroc
+from bnuq.metrics.detection import DetectionScores, error_auroc_of_replicates
 from bnuq.metrics.estimands import (
     POSITIVE,
     UNBOUNDED,
@@ -54,7 +53,7 @@ from bnuq.metrics.influence import (
     rmse_influence,
     spearman_influence,
 )
-from bnuq.metrics.intervals import spearman, spearman_of_replicates
+from bnuq.metrics.intervals import spearman_of_replicates
 from bnuq.metrics.posthoc import (
     by_clipped_energy,
     by_mahalanobis,
@@ -158,7 +157,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, **_TRUTH, by_label=True, shown=frozenset({"headline", "gate"}),
         formula=Formula(
             frozenset({"label_score", "label"}),
-            lambda p: label_auroc(p["label_score"], p["label"]),
+            lambda p: error_auroc_of_replicates(p["label_score"], 1.0 - p["label"]),
             lambda p, _: label_auroc_influence(p["label_score"], p["label"]),
         ),
     ),
@@ -174,7 +173,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         shown=frozenset({"headline", "sensitivity", "convergence", "curve", "gate"}),
         formula=Formula(
             frozenset({"squared_error"}),
-            lambda p: math.sqrt(float(np.mean(p["squared_error"]))),
+            lambda p: np.sqrt(np.mean(p["squared_error"], axis=1)),
             lambda p, _: rmse_influence(p["squared_error"]),
         ),
     ),
@@ -213,7 +212,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         shown=frozenset({"headline", "sensitivity", "gate"}),
         formula=Formula(
             _CALIBRATION,
-            lambda p: float(ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p: ece_of_bins(calibration_bins(p["max_probability"], p["accuracy"])),
             lambda p, group: ece_influence(p["max_probability"], p["accuracy"], group=group),
         ),
         resampled=True,
@@ -224,9 +223,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, **_TRUTH,
         formula=Formula(
             _CALIBRATION,
-            lambda p: ece_adaptive(p["max_probability"], p["accuracy"]),
+            lambda p: ece_adaptive_of_replicates(p["max_probability"], p["accuracy"]),
             lambda p, group: ece_adaptive_influence(p["max_probability"], p["accuracy"], group=group),
-            of_replicates=lambda p: ece_adaptive_of_replicates(p["max_probability"], p["accuracy"]),
         ),
     ),
     Estimand(
@@ -242,7 +240,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, **_TRUTH,
         formula=Formula(
             _CALIBRATION,
-            lambda p: float(ece_debiased_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p: ece_debiased_of_bins(calibration_bins(p["max_probability"], p["accuracy"])),
             lambda p, _: ece_debiased_influence(p["max_probability"], p["accuracy"]),
         ),
     ),
@@ -252,7 +250,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, **_TRUTH, leaps=True,
         formula=Formula(
             _CALIBRATION,
-            lambda p: float(mce_of_bins(calibration_bins(p["max_probability"], p["accuracy"]))),
+            lambda p: mce_of_bins(calibration_bins(p["max_probability"], p["accuracy"])),
             lambda p, _: np.full(len(p["accuracy"]), math.nan),
         ),
         resampled=True,
@@ -348,9 +346,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, needs_samples=True, limits=(-1.0, 1.0),
         formula=Formula(
             frozenset({"mutual_information", "expected_entropy"}),
-            lambda p: spearman(p["mutual_information"], p["expected_entropy"]),
+            lambda p: spearman_of_replicates(p["mutual_information"], p["expected_entropy"]),
             lambda p, _: spearman_influence(p["mutual_information"], p["expected_entropy"]),
-            of_replicates=lambda p: spearman_of_replicates(p["mutual_information"], p["expected_entropy"]),
         ),
     ),
     Estimand(
@@ -513,9 +510,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_REGRESSION, **_TRUTH, needs_samples=True, limits=(-1.0, 1.0),
         formula=Formula(
             frozenset({"predictive_sd", "distance"}),
-            lambda p: spearman(p["predictive_sd"], p["distance"]),
+            lambda p: spearman_of_replicates(p["predictive_sd"], p["distance"]),
             lambda p, _: spearman_influence(p["predictive_sd"], p["distance"]),
-            of_replicates=lambda p: spearman_of_replicates(p["predictive_sd"], p["distance"]),
         ),
         resampled=True,
     ),

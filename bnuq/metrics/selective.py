@@ -162,14 +162,6 @@ def _harmonics(most: int) -> Float[np.ndarray, "number"]:
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, most + 1))])
 
 
-def excess_aurc(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> float:
-    """AURC minus that of the optimal order, which is by the loss itself, in the unit of the loss, ≥ 0; lower is better.
-
-    Source: Geifman, Uziel & El-Yaniv 2019 (E-AURC, here with the exact optimal order, not its approximation).
-    """
-    return aurc(uncertainty, loss) - aurc(loss, loss)
-
-
 def selective_bootstrap(
     uncertainty: Float[Array, "point"],
     loss: Float[Array, "point"],

@@ -184,17 +184,6 @@ def stars(p: float) -> str:
     return "*" * sum(p <= level for level in (0.05, 0.01, 0.001, 0.0001)) or "ns"
 
 
-def clustered_t_test(values: Float[Array, "run"], split: Shaped[Array, "run"]) -> TTest | None:
-    """`t_test` on the means of the runs of each split, J − 1 degrees; None for fewer than two splits.
-
-    Runs of the same split may be correlated. Splits of the same data overlap and are still correlated, see
-    `nadeau_bengio`.
-
-    Source: Student 1908, on split means.
-    """
-    return _tested(_split_means(values, split), factor=None)
-
-
 def _split_means(values: Float[Array, "run"], split: Shaped[Array, "run"]) -> Float[np.ndarray, "split"]:
     score, number = as_float64(values), group_index(split)
     if score.size == 0:

@@ -5,6 +5,7 @@ To first order an estimate is a mean of the contributions of the points (`metric
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 
@@ -12,9 +13,9 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.frozen import frozen
-from bnuq.metrics.estimands import Formula, PointValues, errors_by, mean_of, mean_over_pixels
+from bnuq.metrics.estimands import errors_by, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
-from bnuq.metrics.registry import metric_of
+from bnuq.metrics.registry import SEPARATIONS, metric_of
 from bnuq.records.evaluation import ERRORS, PARTS, PIXEL_MEANS, WITH_ERRORS, Result, of_label
 from bnuq.shapes import Float
 from bnuq.store.table import Row
@@ -25,17 +26,29 @@ _OF_PIXELS = "pixel_"  # the separation of pixels, not of images
 _KEPT, _LEAST_KEPT = 2**19, 2  # points whose contributions to a separation are kept, and separations at least
 
 
+@frozen
+class Source:
+    """What an estimate is computed from: the values of points, by set and name; the function that gives it of each row
+    of such values, (replicate, n) each; and one that gives the contributions of the points, by set."""
+
+    points: Mapping[tuple[str, str], np.ndarray]
+    of_rows: Callable[[Mapping[tuple[str, str], np.ndarray]], np.ndarray]
+    influences: Callable[[], dict[str, np.ndarray]]
+
+
 class PointContributions:
     """The contribution of each point to the estimates of one result, computed on first use."""
 
     def __init__(self, result: Result) -> None:
         self._result = result
         most = max(_LEAST_KEPT, _KEPT // max(1, sum(evaluated.n for evaluated in result.sets.values())))
-        self._ladder = lru_cache(_LEAST_KEPT)(self._sorted)
+        self._ladder = lru_cache(_LEAST_KEPT)(
+            lambda method, name, score: RankedScores.of(*result.methods[method].ranked(score, name))
+        )
         self._influence = lru_cache(most)(lambda *key: vars(self._ladder(*key).influence()))
         self._point_values = lru_cache(_LEAST_KEPT)(self._values_of)
         self._separation = cache(lambda *key: vars(self._ladder(*key).scores()))
-        self.parts = cache(self._points_of_parts)
+        self.parts = cache(lambda name: result.sets[name].parts)
         self.of_label = cache(lambda label: PointContributions(of_label(result, label)))
 
     @property
@@ -44,97 +57,56 @@ class PointContributions:
 
     def value(self, row: Row) -> float | None:
         """The estimate of this row; None if the file lacks the values it is computed from."""
-        if row["metric"].startswith(_OF_PIXELS):
-            parts = self._of_pixels(row)
-            return None if parts is None else float(np.mean(parts[row["set"]]))
-        if row["metric"] == WITH_ERRORS:
-            return metrics.scod(*self._with_errors(row))
-        if row["score"] and row["metric"] != ERRORS:
-            return self._separation(row["method"], row["set"], row["score"]).get(row["metric"])
-        if row["class"] and self._is_dense:
-            values = self._of_class(row)
-            return None if values is None else float(np.mean(values))
-        if (rows := self.rows(row)) is not None:
-            part = self._of_part(row, rows)
-            if row["metric"] == "count":
-                return float(len(rows))
-            return None if part is None else part.of.value(part.points)
-        if labels := self._labels(row):
-            values = [points.value(label_row) for points, label_row in labels]
-            return None if None in values else float(np.mean(values))  # type: ignore[arg-type]
-        computed = self._source(row)
-        return None if computed is None else computed.of.value(computed.points)
+        if row["metric"] in SEPARATIONS:
+            return self._separation(row["method"], row["set"], row["score"])[row["metric"]]
+        if row["metric"] == "count" and (rows := self.rows(row)) is not None:
+            return float(len(rows))
+        if (source := self.source(row)) is None:
+            return None
+        return float(source.of_rows({key: values[None] for key, values in source.points.items()})[0])
 
     def contributions(self, row: Row) -> dict[str, np.ndarray] | None:
         """The contributions to first order, by set; None if the file lacks the values they are computed from."""
-        if row["metric"].startswith(_OF_PIXELS):
-            parts = self._of_pixels(row)
-            return None if parts is None else {name: part - np.mean(part) for name, part in parts.items()}
-        if row["metric"] == WITH_ERRORS:
-            return dict(zip(sets_of(row), metrics.scod_influence(*self._with_errors(row)), strict=True))
-        if row["score"] and row["metric"] != ERRORS:
-            parts = self._influence(row["method"], row["set"], row["score"]).get(row["metric"])
-            return None if parts is None else dict(zip(sets_of(row), parts, strict=True))
-        if row["class"] and self._is_dense:
-            values = self._of_class(row)
-            return None if values is None else {row["set"]: values - np.mean(values)}
-        if (rows := self.rows(row)) is not None:
-            if (part := self._of_part(row, rows)) is None:
-                return None
-            influence = np.zeros(self._result.sets[row["set"]].n)
-            influence[rows] = part.of.influence(part.points, part.group) * (len(influence) / len(rows))
-            return {row["set"]: influence}
-        if labels := self._labels(row):
-            label_parts = [points.contributions(label_row) for points, label_row in labels]
-            if None in label_parts:
-                return None
-            return {name: np.mean([part[name] for part in label_parts if part], axis=0) for name in sets_of(row)}
-        computed = self._source(row)
-        return None if computed is None else {computed.set_name: computed.of.influence(computed.points, computed.group)}
+        source = self.source(row)
+        return None if source is None else source.influences()
 
-    @property
-    def _is_dense(self) -> bool:
-        """Whether the points are images, whose pixels were classified."""
-        return self._result.task.is_dense
-
-    def _of_pixels(self, row: Row) -> dict[str, np.ndarray] | None:
-        """What the images contribute to the separation of their pixels, by set."""
-        sets, key = self._result.methods[row["method"]].sets, f"{row['metric']}.{row['score']}"
-        test_part, ood_part = (
-            sets[_TEST].contributions.get(f"{key}.{row['set']}"),
-            sets[row["set"]].contributions.get(key),
-        )
-        if ood_part is None:
-            return None
-        return {row["set"]: ood_part} if test_part is None else {_TEST: test_part, row["set"]: ood_part}
-
-    def _of_class(self, row: Row) -> np.ndarray | None:
-        """What the images contribute to an estimate of a class of pixels."""
-        contributions = self._result.methods[row["method"]].sets[row["set"]].contributions
-        return contributions.get(f"{row['metric']}.{row['class']}")
+    def source(self, row: Row) -> Source | None:
+        """What the estimate of this row is computed from; None if the file lacks it."""
+        metric, sets, method = row["metric"], sets_of(row), self._result.methods[row["method"]]
+        if metric in SEPARATIONS or metric == WITH_ERRORS:
+            inside, outside = method.ranked(row["score"], row["set"])
+            key = row["method"], row["set"], row["score"]
+            if metric in SEPARATIONS:
+                return Source(
+                    {(sets[0], "score"): inside, (sets[1], "score"): outside},
+                    lambda rows: vars(metrics.detection_of_replicates(*rows.values()))[metric],
+                    lambda: dict(zip(sets, self._influence(*key)[metric], strict=True)),
+                )
+            loss = 1 - method.sets[_TEST].points["accuracy"]
+            return Source(
+                {(sets[0], "score"): inside, (sets[0], "loss"): loss, (sets[1], "score"): outside},
+                lambda rows: metrics.scod_of_replicates(*rows.values()),
+                lambda: dict(zip(sets, metrics.scod_influence(inside, loss, outside), strict=True)),
+            )
+        if metric.startswith(_OF_PIXELS):
+            key = f"{metric}.{row['score']}"
+            test_part = method.sets[_TEST].contributions.get(f"{key}.{row['set']}")
+            before = {} if test_part is None else {_TEST: test_part - np.mean(test_part)}
+            return _of_parts(before, row["set"], method.sets[row["set"]].contributions.get(key))
+        if row["class"] and self._result.task.is_dense:
+            return _of_parts({}, row["set"], method.sets[row["set"]].contributions.get(f"{metric}.{row['class']}"))
+        if labels := [] if row["class"] or row["group"] else self._labels(row):
+            parts = [(points.value(own), points.contributions(own)) for points, own in labels]
+            known = [value + part[sets[0]] for value, part in parts if value is not None and part is not None]
+            return _of_parts({}, sets[0], np.mean(known, axis=0) if len(known) == len(parts) else None)
+        return self._of_formula(row)
 
     def rows(self, row: Row) -> np.ndarray | None:
         """The points of the class or group that an estimate is of; None if it is of none, or of pixels."""
-        if self._is_dense:
+        if self._result.task.is_dense:
             return None
         kind = next((kind for kind in PARTS if row[kind]), None)
         return None if kind is None else self.parts(row["set"])[kind][row[kind]]
-
-    def _of_part(self, row: Row, rows: np.ndarray) -> _EstimateSource | None:
-        """What an estimate of these points of a class or group is computed from."""
-        source = self._source(row)
-        if source is None:
-            return None
-        return replace(source, points={name: source.points[name][rows] for name in source.of.needs})
-
-    def _with_errors(self, row: Row) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A score of the test points, their loss, and the score of the points of an OOD set."""
-        method = self._result.methods[row["method"]]
-        inside, outside = method.ranked(row["score"], row["set"])
-        return inside, 1 - method.sets[_TEST].points["accuracy"], outside
-
-    def _points_of_parts(self, set_name: str) -> dict[str, dict[str, np.ndarray]]:
-        return self._result.sets[set_name].parts
 
     def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
@@ -147,10 +119,7 @@ class PointContributions:
         coordinates = {"method": method, "set": set_name, "metric": metric}
         return [(self.of_label(name), replace(row, coordinates=coordinates)) for name in names]
 
-    def _sorted(self, method: str, set_name: str, score: str) -> RankedScores:
-        return RankedScores.of(*self._result.methods[method].ranked(score, set_name))
-
-    def _source(self, row: Row) -> _EstimateSource | None:
+    def _of_formula(self, row: Row) -> Source | None:
         method, metric, name = row["method"], row["metric"], row["set"] or _TEST
         if name not in self._result.methods[method].sets:
             return None
@@ -159,7 +128,7 @@ class PointContributions:
             formula = mean_of(f"{metric}_{row['bound']}")
         elif not row["set"]:
             formula = metric_of(metric).computed
-        elif self._is_dense:
+        elif self._result.task.is_dense:
             formula = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
         elif row["score"]:
             formula = errors_by(row["score"])
@@ -169,7 +138,18 @@ class PointContributions:
             formula = metric_of(metric).computed
         if not formula.needs <= points.keys():
             return None
-        return _EstimateSource(name, formula, points, self._result.sets[name].group)
+        evaluated, own = self._result.sets[name], self.rows(row)
+        values = {key: points[key] if own is None else points[key][own] for key in formula.needs}
+
+        def influences() -> dict[str, np.ndarray]:
+            if own is None:
+                return {name: formula.influence(values, evaluated.group)}
+            influence = np.zeros(evaluated.n)
+            influence[own] = formula.influence(values, None) * (evaluated.n / len(own))
+            return {name: influence}
+
+        keyed = {(name, key): of for key, of in values.items()}
+        return Source(keyed, lambda rows: formula.values({key: of for (_, key), of in rows.items()}), influences)
 
     def _values_of(self, method: str, set_name: str) -> dict[str, np.ndarray]:
         """The values of each point. The file of a classification has no per-point bounds: they follow from whether each
@@ -210,9 +190,10 @@ def distance(errors: Float[np.ndarray, "point output"]) -> Float[np.ndarray, " p
     return np.sqrt((errors**2).mean(-1))
 
 
-@frozen
-class _EstimateSource:
-    set_name: str
-    of: Formula
-    points: PointValues
-    group: np.ndarray | None
+def _of_parts(others: Mapping[str, np.ndarray], name: str, own: np.ndarray | None) -> Source | None:
+    """Of what the points of its set contribute to an estimate, and those of `others`, whose mean is 0."""
+    if own is None:
+        return None
+    parts = {(other, "part"): part for other, part in others.items()} | {(name, "part"): own}
+    influences = {**others, name: own - np.mean(own)}
+    return Source(parts, lambda rows: sum(part.mean(1) for part in rows.values()), lambda: influences)

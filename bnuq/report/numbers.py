@@ -77,13 +77,17 @@ def total(estimate: Estimate) -> float | None:
 
 def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
     """An estimate in a table, with so many decimals or, where it has an error of its scale or of at least 1, with two
-    digits of the error; a dash if there is none. An error of 0, as where all points are right, says nothing."""
+    digits of the error; a dash if there is none. An error of 0 says nothing; where all points are right, or wrong, the
+    other end of the exact 95 % interval does."""
     if estimate is None:
         return Cell("–")
     error, value = total(estimate), estimate.value
     if error is None or error < _ROUNDING:
         error, value = error and 0.0, 0.0 if abs(value) < _ROUNDING else value
     digits = shown_with(error, digits, [value])
+    low, high = (value if end is None else end for end in (estimate.low, estimate.high))
+    if not error and low < high and value in (0, 1):
+        return Cell(grouped(value, digits), f"≥{grouped(low, 2)}" if value else f"≤{grouped(high, 2)}")
     if not error or not math.isfinite(value):
         return Cell(grouped(value, digits))
     return Cell(grouped(value, digits), f"±{grouped(error, digits)}")

@@ -90,7 +90,9 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
             influence = metrics.part_influence(scores.points[name], rows)
             se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
             replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
-            result[part][name] = estimates.of_replicates(name, replicates, draws, se=se)
+            found = estimates.of_replicates(name, replicates, draws, se=se)
+            within = None if group is None else group[rows]
+            result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
         result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)
     return result

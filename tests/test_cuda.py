@@ -35,7 +35,6 @@ from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
 from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
 from bnuq.gate.pairing import pairing
-from bnuq.nn import AnalyticSequential, MeanFieldConv2d, MeanFieldLinear, Moments, NormalizedConv2d, NormalizedLinear
 from bnuq.records.evaluation import Result
 from bnuq.sampling.dropout import dropped
 from bnuq.sampling.engine import Stochastic
@@ -47,6 +46,14 @@ from bnuq.workflows.export import export
 from bnuq.workflows.inspect import Settings, inspect
 from bnuq.workflows.precise_bn import precise_bn
 from bnuq.workflows.sweep import sweep
+from experiments.layers import (
+    AnalyticSequential,
+    MeanFieldConv2d,
+    MeanFieldLinear,
+    Moments,
+    NormalizedConv2d,
+    NormalizedLinear,
+)
 
 REAL = torch.cuda.is_available()
 TORCHS = arithmetic_named("auto", (True, False))  # as torch does by default on Ampere and later

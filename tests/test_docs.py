@@ -88,7 +88,7 @@ assert omega.samples == 8 and current.path is not None and len(table) > 100 and 
 CODE_FIRST = {"learned-noise.md", "score.md"}  # whose commands need what its code makes
 CHECKED = {
     "export.md": "assert prediction['mean'].shape == (16, 10) and float(prediction['mutual_information'].min()) >= 0",
-    "learned-noise.md": "assert float(kl(network).detach()) > 0",
+    "learned-noise.md": "assert float(kl.detach()) > 0",
     "library.md": SHAPES,
     "score.md": """
 assert sentiment.sets["test"].classes == ("negative", "neutral", "positive") and keras.sampled == ("dropout",)

@@ -1,7 +1,7 @@
 """Learned noise: the random numbers that a network draws in evaluation mode, such as those of Bayesian layers.
 
-They are the numbers that layers of `bnuq.nn` ask for, and every normal, uniform or Bernoulli number that torch is asked
-for in a forward. A deterministic pass has their means in their place.
+They are the numbers that layers ask `bnuq.nn.standard_normal` for, and every normal, uniform or Bernoulli number that
+torch is asked for in a forward. A deterministic pass has their means in their place.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bnuq.nn import AnalyticSequential, MeanFieldLinear, NormalizedConv2d, data_moments
 from experiments.bn_noise import PUBLISHED
+from experiments.layers import AnalyticSequential, MeanFieldLinear, NormalizedConv2d, data_moments
 
 SLOPE = 0.01  # of a leaky ReLU
 _STRIDES, _SIZES = (1, 1, 2, 1, 1, 2, 1, 1, 1), (3, 3, 3, 3, 3, 3, 3, 1, 1)

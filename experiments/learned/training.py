@@ -20,11 +20,11 @@ from bnuq.data.known import data_roots, read_known
 from bnuq.errors import DataError
 from bnuq.files.content import sha256_of_file
 from bnuq.files.journal import Arrays, Journal
-from bnuq.nn import StochasticScale, kl, project
-from bnuq.nn.learned import positive
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
 from bnuq.sampling.plain_loop import Evaluation
+from experiments.layers import StochasticScale, kl, project
+from experiments.layers.learned import positive
 from experiments.learned import networks
 
 BATCH_SIZE, RATE = 32, 2e-3  # of Adam, whose rate falls to 0 along a cosine
@@ -96,7 +96,7 @@ class Job:
         facts = {
             "trainer": _TRAINER,
             "torch": torch.__version__,
-            "code": [sha256_of_file(Path(str(module.__file__))) for module in (networks, bnuq.nn.scales)],
+            "code": [sha256_of_file(Path(str(module.__file__))) for module in (networks, experiments.layers.scales)],
             **{key: getattr(self, key) for key in ("of", "name", "function", "epochs", "samples", "seed", "sha256")},
             "options": list(map(list, self.options)),
         }

@@ -158,5 +158,5 @@ def chosen_methods(words: Sequence[str]) -> tuple[Method, ...]:
         if word not in _OF_METHOD:
             raise RequestError(f"--method: there is no method {word}; expected some of {', '.join(_OF_METHOD)}.")
     if "mnf" in requested and find_spec("zuko") is None:
-        raise RequestError("--method mnf needs zuko, which is not installed: pip install 'bnuq[flows]'")
+        raise RequestError("--method mnf needs zuko, which is not installed: pip install zuko")
     return tuple(method for word, methods in _OF_METHOD.items() if word in requested for method in methods)

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from bnuq.errors import BnuqError
-from bnuq.nn import MeanFieldLinear, MNFLinear, kl
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
+from experiments.layers import MeanFieldLinear, MNFLinear, kl
 from experiments.uci.networks import LEARNING_RATE, seed_number
 from experiments.uci.protocol import Learned, Protocol
 from experiments.uci.selection import Choice, estimates_of_run, fitted

@@ -14,7 +14,7 @@ from torch import nn
 
 from bnuq.errors import DataError, RequestError
 from bnuq.estimates import Estimate
-from bnuq.nn import MeanFieldLinear, NormalizedConv2d, StochasticScale, kl
+from experiments.layers import MeanFieldLinear, NormalizedConv2d, StochasticScale, kl
 from experiments.learned import bn_in_vi, networks, normalization, running, training
 from experiments.learned.running import Request
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import bnuq
 from bnuq.errors import RequestError
-from bnuq.nn import MeanFieldLinear
 from bnuq.progress import silent
+from experiments.layers import MeanFieldLinear
 from experiments.uci import protocol, variational
 from experiments.uci.experiment import Request, reproduce
 from experiments.uci.protocol import PAPER, QUICK, Learned, Protocol, chosen_methods

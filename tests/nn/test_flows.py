@@ -10,8 +10,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from bnuq.nn import MNFLinear, kl
-from bnuq.nn.flows import _through
+from experiments.layers import MNFLinear, kl
+from experiments.layers.flows import _through
 
 pytestmark = pytest.mark.run  # networks are trained
 

@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 from torch import nn
 
-from bnuq.nn import MeanFieldConv1d, MeanFieldConv2d, MeanFieldConv3d, MeanFieldLinear, kl
+from experiments.layers import MeanFieldConv1d, MeanFieldConv2d, MeanFieldConv3d, MeanFieldLinear, kl
 
 LAYERS = [
     (MeanFieldLinear, nn.Linear, (3, 2), {}, (4, 3)),

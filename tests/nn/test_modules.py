@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bnuq.nn import (
+from experiments.layers import (
     AnalyticSequential,
     BatchNorm,
     MeanFieldConv2d,
@@ -163,7 +163,7 @@ def test_a_converted_network_has_the_same_outputs_and_noise(to, options, expecte
     before = {name: value.clone() for name, value in stranger.state_dict().items()}
     network = convert(stranger, to, **options)
     assert not network.training and not any(module.training for module in network.modules())
-    changed = {name: type(layer) for name, layer in network.named_children() if type(layer).__module__[:4] == "bnuq"}
+    changed = {name: type(layer) for name, layer in network.named_children() if type(layer).__module__.startswith("experiments.")}
     assert changed == expected
     with torch.no_grad():
         assert torch.allclose(network(X), stranger(X), atol=1e-5)

@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from bnuq.nn import (
+from experiments.layers import (
     AnalyticSequential,
     BatchNorm,
     Moments,
@@ -24,7 +24,7 @@ from bnuq.nn import (
     project,
     propagated,
 )
-from bnuq.nn.moments import maximum_of_normals, relu_moments
+from experiments.layers.moments import maximum_of_normals, relu_moments
 
 
 def with_affine(layer: nn.Module) -> nn.Module:

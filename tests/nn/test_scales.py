@@ -8,9 +8,9 @@ import torch
 from scipy import integrate, special, stats
 from torch import nn
 
-from bnuq.nn import MeanFieldLinear, NormalizedLinear, StochasticScale, kl
-from bnuq.nn.learned import positive, unconstrained
-from bnuq.nn.scales import inverse_chi
+from experiments.layers import MeanFieldLinear, NormalizedLinear, StochasticScale, kl
+from experiments.layers.learned import positive, unconstrained
+from experiments.layers.scales import inverse_chi
 
 MANY = 40_000
 
@@ -62,7 +62,7 @@ def test_the_divergence_of_a_network_sums_layers_once_and_doubles_scales_on_requ
     assert torch.allclose(kl(network, doubled_scales=True), 2 * scale + weights)
     assert kl(nn.Linear(2, 2)).item() == 0
     with pytest.raises(NotImplementedError):
-        from bnuq.nn import LearnedNoise
+        from experiments.layers import LearnedNoise
 
         LearnedNoise().kl()
 

@@ -19,10 +19,10 @@ from torch.testing import assert_close
 import bnuq
 from bnuq import devices
 from bnuq.errors import SamplingError
-from bnuq.nn import MeanFieldLinear
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.site_search import find_sites
+from experiments.layers import MeanFieldLinear
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 

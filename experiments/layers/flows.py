@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.nn.learned import LearnedNoise, check_positive, gaussian_kl, positive, unconstrained
-from bnuq.nn.mean_field import root
-from bnuq.nn.noise import standard_normal
+from bnuq.nn import standard_normal
+from experiments.layers.learned import LearnedNoise, check_positive, gaussian_kl, positive, unconstrained
+from experiments.layers.mean_field import root
 
 
 class MNFLinear(LearnedNoise, nn.Linear):
@@ -24,7 +24,7 @@ class MNFLinear(LearnedNoise, nn.Linear):
 
     Parameters: `weight` M and `bias` are the means; `positive(weight_u)` and `positive(bias_u)` the standard
     deviations, which start at `initial_sd` and are at most `max_sd`. Weights and biases have the prior N(0, prior_sd²).
-    Sizes are given as to `nn.Linear`, all else by name. Needs zuko (`pip install 'bnuq[flows]'`).
+    Sizes are given as to `nn.Linear`, all else by name. Needs zuko (`pip install zuko`).
 
     Source: Louizos & Welling 2017, Multiplicative normalizing flows for variational Bayesian neural networks.
     """
@@ -150,7 +150,7 @@ def _identity_flow(features: int, transforms: int, hidden_features: int) -> nn.M
         from zuko.flows import MaskedAutoregressiveTransform
         from zuko.transforms import MonotonicAffineTransform
     except ImportError as error:
-        raise ImportError("MNFLinear needs zuko, which is not installed: pip install 'bnuq[flows]'") from error
+        raise ImportError("MNFLinear needs zuko, which is not installed: pip install zuko") from error
     if transforms < 1 or hidden_features < 1:
         raise ValueError(
             f"transforms is {transforms}, hidden_features is {hidden_features}; expected at least 1 of each."

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bnuq.nn.moments import Moments, maximum_of_normals, preactivation, relu_moments
-from bnuq.nn.normalization import _Normalized
+from experiments.layers.moments import Moments, maximum_of_normals, preactivation, relu_moments
+from experiments.layers.normalization import _Normalized
 
 _UNCHANGED = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

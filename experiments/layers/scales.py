@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bnuq.nn.learned import LearnedNoise, check_choice, check_positive, gaussian_kl, positive, unconstrained
-from bnuq.nn.noise import standard_normal
+from bnuq.nn import standard_normal
+from experiments.layers.learned import LearnedNoise, check_choice, check_positive, gaussian_kl, positive, unconstrained
 
 PRIOR_MEAN, PRIOR_SD = 1.0, 10.0
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bnuq.nn.learned import LearnedNoise, apply_weights, check_positive, gaussian_kl, positive, unconstrained
-from bnuq.nn.noise import standard_normal
+from bnuq.nn import standard_normal
+from experiments.layers.learned import LearnedNoise, apply_weights, check_positive, gaussian_kl, positive, unconstrained
 
 
 class _MeanField(LearnedNoise):

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bnuq.nn.learned import apply_weights, check_choice, check_positive
-from bnuq.nn.moments import Moments, preactivation
-from bnuq.nn.scales import StochasticScale
+from experiments.layers.learned import apply_weights, check_choice, check_positive
+from experiments.layers.moments import Moments, preactivation
+from experiments.layers.scales import StochasticScale
 
 NORMALIZATIONS = ("none", "weight", "analytic", "batch")
 

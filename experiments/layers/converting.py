@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bnuq.nn import flows, mean_field, normalization
-from bnuq.nn.learned import check_choice
-from bnuq.nn.scales import StochasticScale
+from experiments.layers import flows, mean_field, normalization
+from experiments.layers.learned import check_choice
+from experiments.layers.scales import StochasticScale
 
 _SUFFIX = {nn.Linear: "Linear", nn.Conv1d: "Conv1d", nn.Conv2d: "Conv2d", nn.Conv3d: "Conv3d"}
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -1,0 +1,39 @@
+"""Layers whose noise is learned, of the papers: ordinary modules, deterministic in evaluation mode, sampled by bnuq."""
+
+from experiments.layers.analytic import AnalyticSequential, propagated
+from experiments.layers.converting import convert
+from experiments.layers.flows import MNFLinear
+from experiments.layers.learned import LearnedNoise, kl
+from experiments.layers.mean_field import MeanFieldConv1d, MeanFieldConv2d, MeanFieldConv3d, MeanFieldLinear
+from experiments.layers.moments import Moments, data_moments
+from experiments.layers.normalization import (
+    BatchNorm,
+    NormalizedConv1d,
+    NormalizedConv2d,
+    NormalizedConv3d,
+    NormalizedLinear,
+    project,
+)
+from experiments.layers.scales import StochasticScale
+
+__all__ = [
+    "AnalyticSequential",
+    "BatchNorm",
+    "LearnedNoise",
+    "MNFLinear",
+    "MeanFieldConv1d",
+    "MeanFieldConv2d",
+    "MeanFieldConv3d",
+    "MeanFieldLinear",
+    "Moments",
+    "NormalizedConv1d",
+    "NormalizedConv2d",
+    "NormalizedConv3d",
+    "NormalizedLinear",
+    "StochasticScale",
+    "convert",
+    "data_moments",
+    "kl",
+    "project",
+    "propagated",
+]

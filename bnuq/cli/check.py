@@ -206,7 +206,8 @@ def _verdict(
     from bnuq.files.apart import start
 
     start(current, *([] if baseline is None else [baseline]))
-    from bnuq.gate.checking import check, uncompared
+    from bnuq.gate import check
+    from bnuq.gate.checking import uncompared
     from bnuq.records.evaluation_file import read
 
     result = read(current)

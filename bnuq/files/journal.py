@@ -28,7 +28,7 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.files.folders import user_secret
 from bnuq.files.places import Folder, Place, place_of
 from bnuq.files.writing import sole_request
-from bnuq.findings import Finding, note
+from bnuq.findings import note
 from bnuq.frozen import frozen
 
 Arrays = dict[str, np.ndarray]
@@ -92,8 +92,8 @@ class Journal:
         self._facts, self._secret, self._before = hashlib.sha256(text.encode()).hexdigest(), secret, before
         self.key = hmac.digest(secret, self._facts.encode(), "sha256").hex()[:_KEY]
         others = (name for name in before if _OF_ANY_KEY.fullmatch(name) and not name.startswith(self.key))
-        self.doubt = doubt if any(others) else ""
-        """Why units that were there before this run are not believed, if there are any and they are not."""
+        self.doubts = (note("parts-repeated", why=doubt),) if doubt and any(others) else ()
+        """A note if there were units before this run, and they are not believed."""
         self.reused = 0
         """The number of units that were finished before this run, and read."""
         self.digests: dict[str, str] = {}
@@ -174,13 +174,6 @@ class Journal:
         with contextlib.suppress(ResultError):  # the store is gone
             if not any(name.startswith(f"{self.key}-") for name in self.place.names()):
                 self.forget()
-
-    def notes(self, code: str, **values: Any) -> Iterator[Finding]:
-        """Notes on units that were there before this run: that they were reused, by its `code`, or why not."""
-        if self.reused:
-            yield note(code, parts=self.reused, **values)
-        if self.doubt:
-            yield note("parts-repeated", why=self.doubt)
 
     def remove(self, *units: str) -> None:
         """Remove these units."""

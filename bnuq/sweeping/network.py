@@ -213,8 +213,8 @@ class SweptNetwork:
                 *reference_findings(check, run, self._train, plan.sites.live_batchnorms),
                 *passes.at_sizes.findings,
                 *passes.findings(self.subject),
-                *executor.journal.notes("sweep-continued", network=self.name),
-                *self._notes(),
+                *self._notes(executor.journal.reused),
+                *executor.journal.doubts,
             ),
         )
 
@@ -239,7 +239,9 @@ class SweptNetwork:
         if self._matched and self.trained_with is not None:
             yield replace(points_of_sizes[self.trained_with], protocol="matched")
 
-    def _notes(self) -> Iterator[Finding]:
+    def _notes(self, reused: int) -> Iterator[Finding]:
+        if reused:
+            yield note("sweep-continued", network=self.name, parts=reused)
         if self._training is None:
             yield note("no-elbo", reason=self._why_no_elbo)
         elif self.run.train_size is None:

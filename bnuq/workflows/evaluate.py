@@ -25,6 +25,7 @@ from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
+from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
@@ -76,7 +77,7 @@ def evaluate(
             *notes_on_request([run], replaces=run.out if replaces else None),
             *planned.findings(),
             *checked.findings,
-            *journal.notes("evaluation-continued"),
+            *([note("evaluation-continued", parts=journal.reused)] if journal.reused else journal.doubts),
             *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),

@@ -75,7 +75,7 @@ def test_units_beside_a_result_are_seen_by_their_user_alone(tmp_path: Path, monk
     monkeypatch.setenv("CI", "true")
     with pytest.raises(KeyboardInterrupt) as stopped, work_folder(tmp_path / "out.h5") as folder:
         journal = folder.journal(FACTS)
-        assert journal.load("unit") is None and journal.doubt == "CI is set"
+        assert journal.load("unit") is None and journal.doubts[0].values == {"why": "CI is set"}
         journal.save("unit", UNIT)
         raise KeyboardInterrupt
     assert not journal.has("unit")  # nothing could go on with it

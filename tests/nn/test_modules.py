@@ -163,7 +163,8 @@ def test_a_converted_network_has_the_same_outputs_and_noise(to, options, expecte
     before = {name: value.clone() for name, value in stranger.state_dict().items()}
     network = convert(stranger, to, **options)
     assert not network.training and not any(module.training for module in network.modules())
-    changed = {name: type(layer) for name, layer in network.named_children() if type(layer).__module__.startswith("experiments.")}
+    layers = {name: type(layer) for name, layer in network.named_children()}
+    changed = {name: kind for name, kind in layers.items() if kind.__module__.startswith("experiments.")}
     assert changed == expected
     with torch.no_grad():
         assert torch.allclose(network(X), stranger(X), atol=1e-5)

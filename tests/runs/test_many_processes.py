@@ -226,7 +226,7 @@ def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
     with monkeypatch.context() as patch:
         patch.setattr(Stochastic, "passes", passes)
         make = partial(Worker, share=Share(0, 1, "alone"))
-        [worker] = compute(run, secret_for(None), place_of(beside(run.out)), make)
+        [worker] = compute(run, secret_for(run.out, None)[0], place_of(beside(run.out)), make)
     assert not worker.lost and sizes and max(sizes) <= 16
     with computing_nothing():
         found = evaluate(run)

@@ -371,8 +371,7 @@ def mean_estimate(
 
 
 def with_exact_interval(name: str, found: Estimate, points: int, group: Int64[np.ndarray, " point"] | None) -> Estimate:
-    """The mean of so many points, or their groups: where it is a share of points that is 0 or 1, whose standard error
-    is 0, with the exact binomial interval."""
+    """The mean of so many points, or their groups; a share of 0 or 1, whose error is 0, with its binomial interval."""
     metric = metric_of(name)
     if found.se != 0 or found.value not in (0, 1) or metric.limits != (0, 1) or not metric.needs_truth:
         return found

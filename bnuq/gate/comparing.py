@@ -35,8 +35,8 @@ _THOUSAND = 1000.0
 @frozen
 class Measured:
     """A comparison without its outcome, the degrees of freedom of its error, the deviation that another arithmetic
-    explains, and what tells its power: the part of an accuracy that a point is (else 0), and the points of its sets;
-    and the changes by swaps where it is tested by them."""
+    explains, what tells its power (the part of an accuracy that a point is, else 0, and the points of its sets), and
+    the changes by swaps."""
 
     comparison: EstimateComparison
     df: float

@@ -31,11 +31,8 @@ UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 
 @frozen
 class Formula:
-    """How an estimate follows, row by row, from several values of each point that it needs, and the contributions of
-    the points to it from one of each.
-
-    To first order an estimate is a mean of the contributions, which are NaN where no such expansion is known.
-    """
+    """How an estimate follows, row by row, from several values of each point that it needs, and from one of each the
+    contributions of the points, whose mean it is to first order; they are NaN where no such expansion is known."""
 
     needs: frozenset[str]
     of_rows: Callable[[PointValues], np.ndarray]

@@ -77,8 +77,7 @@ def total(estimate: Estimate) -> float | None:
 
 def with_error(estimate: Estimate | None, digits: int | None = 4) -> Cell:
     """An estimate in a table, with so many decimals or, where it has an error of its scale or of at least 1, with two
-    digits of the error; a dash if there is none. An error of 0 says nothing; where all points are right, or wrong, the
-    other end of the exact 95 % interval does."""
+    digits of the error; a dash if there is none. An error of 0 says nothing, but the bound of a share of 0 or 1."""
     if estimate is None:
         return Cell("–")
     error, value = total(estimate), estimate.value

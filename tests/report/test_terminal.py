@@ -217,5 +217,6 @@ def test_control_and_format_characters_are_written_out():
 
 def test_an_error_of_nothing_is_left_out_and_zero_has_no_sign():
     assert with_error(Estimate(1.0, se=0.0)) == Cell("1.0000") and with_error(Estimate(0.5, se=0.1)).error == "±0.1000"
+    assert with_error(Estimate(1.0, se=0.0, low=0.863, high=1.0)) == Cell("1.0000", "≥0.86")
     assert percent(Estimate(1.0, se=0.0)) == "100.00 %" and percent(Estimate(0.5, se=0.1)) == "50.00 % ± 10.00"
     assert (number(-0.0), number(-0.25, 1)) == ("0.0000", "−0.2")

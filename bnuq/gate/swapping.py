@@ -56,12 +56,12 @@ class Swaps:
 
 def swaps(row: Row, points: Sequence[PointContributions], shared: Collection[str]) -> Swaps | None:
     """The changes of an estimate of two results; None of a history, of sets that are not `shared`, of what also depends
-    on validation points, where a swap gives no number, and of more than 300 points of all its sets. Of equal models
-    that are right on 95 % of their points, p of ECE by its error is below .05 in 19 % on 12 points, 11 % on 50, 7 % on
-    200, and 5 % on 300 (1,000 pairs each)."""
+    on validation points, where a swap gives no number, of fewer than 12 groups, whose swaps are too few, and of more
+    than 300 points of all its sets: of equal models that are right on 95 % of their points, p of ECE by its error is
+    below .05 in 19 % on 12 points, 11 % on 50, 7 % on 200, and 5 % on 300 (1,000 pairs each)."""
     now, before = points[0].source(row), points[-1].source(row)
-    is_shared = len(points) == 2 and {*sets_of(row)} <= {*shared} and row["metric"] not in (ACCEPTED, WIDTH)
-    if now is None or before is None or not is_shared:
+    is_paired = len(points) == 2 and {*sets_of(row)} <= {*shared}
+    if now is None or before is None or not is_paired or row["metric"] in (ACCEPTED, WIDTH):
         return None
     units, own, first = {}, points[0].rows(row), 0
     for name in sets_of(row):
@@ -69,9 +69,10 @@ def swaps(row: Row, points: Sequence[PointContributions], shared: Collection[str
         unit = np.arange(evaluated.n) if evaluated.group is None or row["group"] else evaluated.group
         units[name] = first + (unit if own is None else unit[own])
         first = int(units[name].max()) + 1
+        if len(np.unique(units[name])) < min(_ALL_OF, len(units[name])):
+            return None
     pairs = {key: (units[key[0]], values, before.points[key]) for key, values in now.points.items()}
-    moving = np.unique(np.concatenate([unit[new != old] for unit, new, old in pairs.values()]))
-    many = len(moving)
+    many = len(moving := np.unique(np.concatenate([unit[new != old] for unit, new, old in pairs.values()])))
     if row["metric"] == "accuracy" and len(pairs) == 1:
         ((_, new, old),) = pairs.values()
         steps = np.abs(new - old)[new != old]

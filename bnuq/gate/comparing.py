@@ -17,7 +17,7 @@ from bnuq.gate.change_errors import CHANGE, NONE, UNKNOWN, Error, Errors, deviat
 from bnuq.gate.power import Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
 from bnuq.gate.settings import GateSettings
-from bnuq.gate.swapping import Swaps, swaps
+from bnuq.gate.swapping import Swaps, swaps, swaps_of_mean
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
@@ -112,7 +112,10 @@ def at_thresholds(
         comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
         if not (current.is_single(rate.method) or rate.method in errors.pairing.draws):
             comparison = replace(comparison, tolerance=None, outcome="not gated")
-        yield Measured(comparison, df, 0.0, 0.0, {rate.set: current.sets[rate.set].n}, None)
+        evaluated, swapped = current.sets[rate.set], None
+        if count == 1 and rate.set in errors.pairing.points and evaluated.group is None:
+            swapped = swaps_of_mean(sides[0].contributions - sides[1].contributions)
+        yield Measured(comparison, df, 0.0, 0.0, {rate.set: evaluated.n}, swapped)
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:

@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement
+from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement, method_and_set
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
@@ -127,7 +127,8 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
         names = [str(each.path) for each in (verdict.current, verdict.baseline)]
     if verdict.history:
         names[1] = f"the mean of {count(len(verdict.history), 'result')}"
-    pairs = all_of(verdict.pairing.points)
+    gated = {method_and_set(each)[1] for each in _gated(verdict)}
+    pairs = all_of([name for name in verdict.pairing.points if name in gated])
     yield "compared", f"{names[0]} with {names[1]}, {f'point by point on {pairs}' if pairs else 'on other points'}"
     known = (each for each in reversed(verdict.comparisons) if each.detectable is not None)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}

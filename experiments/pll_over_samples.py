@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float64, Int64
 
 from bnuq.catalogue import texts
 from bnuq.config import Run, Split
@@ -25,6 +24,7 @@ from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, number, of_reference, signed, total
+from bnuq.shapes import Float64, Int64
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.summary import summary_of

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 import bnuq
@@ -41,6 +40,7 @@ from bnuq.report.document import (
     Table,
     explanations,
 )
+from bnuq.shapes import Float, Float64, Int64
 from bnuq.store import codec
 from experiments.summary import summary_of
 from experiments.work import one_thread

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -223,3 +225,14 @@ def test_the_package_ships_the_types_that_it_claims_and_every_dependency_has_a_l
         and lowest["typer"] == "0.18"
         and lowest["torch"] in (PACKAGE.parent / "constraints.txt").read_text()
     )
+
+
+def test_experiments_start_with_what_an_installation_brings() -> None:
+    metadata = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    brought = {re.split(r"[^\w-]", each)[0] for each in metadata["project"]["dependencies"]}
+    for path in sorted((PACKAGE.parent / "experiments").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        named = [each.module for each in tree.body if isinstance(each, ast.ImportFrom) and not each.level]
+        named += [name.name for each in tree.body if isinstance(each, ast.Import) for name in each.names]
+        packages = {name.partition(".")[0] for name in named} - set(sys.stdlib_module_names)
+        assert packages <= brought | {"bnuq", "experiments"}, path

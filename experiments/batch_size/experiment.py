@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
 
 from bnuq.catalogue import distinct
 from bnuq.config import Options, resolve
@@ -25,6 +24,7 @@ from bnuq.files.writing import replaced, write_bytes
 from bnuq.findings import Finding, about, warnings
 from bnuq.progress import Progress, silent
 from bnuq.records.sweep import Sweep, SweepPoint
+from bnuq.shapes import Int64, UInt8
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED

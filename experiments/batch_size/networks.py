@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from bnuq.shapes import Float
 
 _VGG_16 = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 

@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from bnuq.files.content import sha256_of_file
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
+from bnuq.shapes import Float32, Int64
 from experiments.batch_size import networks
 
 MEAN, STD = 0.2860, 0.3530  # of Fashion-MNIST's training pixels, scaled to 0-1

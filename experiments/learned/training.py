@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -23,6 +22,7 @@ from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
 from bnuq.sampling.plain_loop import Evaluation
+from bnuq.shapes import Float64
 from experiments.layers import StochasticScale, kl, project
 from experiments.layers.learned import positive
 from experiments.learned import networks

@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.optim.adam import adam
+
+from bnuq.shapes import Float, Int64
 
 Kind = Literal["batchnorm", "dropout"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64, Shaped
 
 from bnuq.catalogue import texts
 from bnuq.estimates import Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.metrics import nadeau_bengio, t_test
 from bnuq.records.summary import json_number
+from bnuq.shapes import Float64, Shaped
 from bnuq.store import codec
 from experiments.summary import summary_of
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from bnuq import metrics
 from bnuq.errors import BnuqError
 from bnuq.progress import Advance
+from bnuq.shapes import Bool, Float, Float64, Int64
 from experiments.uci.networks import (
     Architecture,
     Kind,

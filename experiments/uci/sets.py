@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
 
 from bnuq.data.known import data_roots, known_set, places
 from bnuq.data.readers.tables import read_csv
 from bnuq.errors import DataError
 from bnuq.files.content import exists
+from bnuq.shapes import Float, Float64, Int64
 
 TEST_SHARE = 0.2
 FEWEST_ROWS = 60  # below it, a fold of a split has not enough rows for a mini-batch of 32

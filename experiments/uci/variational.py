@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from bnuq.errors import BnuqError
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
+from bnuq.shapes import Float64, Int64
 from experiments.layers import MeanFieldLinear, MNFLinear, kl
 from experiments.uci.networks import LEARNING_RATE, seed_number
 from experiments.uci.protocol import Learned, Protocol

@@ -42,11 +42,11 @@ def check(
     In the place of a baseline, a `history` of results on the same points, oldest first: `current` is compared with the
     mean of them, and the line through all of them is tested for a decline, together with the rest.
 
-    An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
-    % level for all gated estimates together (one-sided, by swaps or Student's t with Satterthwaite's degrees of freedom,
-    adjusted by Holm's method). Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an
-    estimate that only the baseline has, unless `settings` allow it by name), where a change above its tolerance has no
-    error, where nothing was compared, and where `settings` ask for a power that a comparison does not have.
+    An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at
+    the 5 % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method).
+    Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only
+    the baseline has, unless `settings` allow it by name), where a change above its tolerance has no error, where
+    nothing was compared, and where `settings` ask for a power that a comparison does not have.
 
     Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
     """

@@ -53,8 +53,7 @@ def check(
     mean of them, and the line through all of them is tested for a decline, together with the rest.
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
-    % level for all gated estimates together (one-sided, Student's t with Satterthwaite's degrees of freedom, adjusted
-    by Holm's method; classes and groups have a level of their own). Gated is what `settings` name, else what the
+    % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method; classes and groups have a level of their own). Gated is what `settings` name, else what the
     baseline was decided by, see `gated`.
 
     Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only the

@@ -196,4 +196,4 @@ def _of_parts(others: Mapping[str, np.ndarray], name: str, own: np.ndarray | Non
         return None
     parts = {(other, "part"): part for other, part in others.items()} | {(name, "part"): own}
     influences = {**others, name: own - np.mean(own)}
-    return Source(parts, lambda rows: sum(part.mean(1) for part in rows.values()), lambda: influences)
+    return Source(parts, lambda rows: np.sum([part.mean(1) for part in rows.values()], axis=0), lambda: influences)

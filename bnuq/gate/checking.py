@@ -19,6 +19,7 @@ from bnuq.gate.comparing import (
     measured,
     promises_lost_of_parts,
     ranked,
+    shares_of,
     sight_of,
 )
 from bnuq.gate.compatibility import check_comparable, similar_addresses
@@ -53,8 +54,9 @@ def check(
     mean of them, and the line through all of them is tested for a decline, together with the rest.
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
-    % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method; classes and groups have a level of their own). Gated is what `settings` name, else what the
-    baseline was decided by, see `gated`.
+    % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method with shares
+    of the level; classes and groups have a level of their own). Gated is what `settings` name, else what the baseline
+    was decided by, see `gated`.
 
     Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only the
     baseline has, unless `settings` allow it by name), where a change above its tolerance has no error, where nothing
@@ -118,12 +120,12 @@ def check(
 def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) -> None:
     """Raise ResultError, naming estimates, where a worsening of its tolerance would not be significant with this
     probability."""
-    blind = []
+    blind, shares = [], shares_of(rows)
     for row in rows:
         comparison = row.comparison
         if comparison.outcome == "not gated":
             continue
-        limit, sight = comparison.tolerance, sight_of(row, verdict.families[comparison.family])
+        limit, sight = comparison.tolerance, sight_of(row, shares[row.family])
         assert limit is not None
         visible = math.inf if sight is None else sight.distinguishable(power)
         if visible > limit:

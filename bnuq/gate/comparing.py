@@ -29,6 +29,7 @@ from bnuq.records.operating_points import rates
 from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together
+_FIRST = 8.0  # times the share of the level that other estimates have
 _THOUSAND = 1000.0
 
 
@@ -44,6 +45,16 @@ class Measured:
     step: float
     sizes: Mapping[str, int]
     swaps: Swaps | None
+    first: bool  # one of those by which a baseline decides first
+
+    @property
+    def family(self) -> str:
+        return self.comparison.family
+
+    @property
+    def weight(self) -> float:
+        """Its share of the level, relative to those of the others of its family."""
+        return _FIRST if self.first else 1.0
 
 
 @frozen
@@ -88,7 +99,8 @@ def measured(
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             swapped = None if comparison.outcome == "not gated" else swaps(row, errors.points, errors.pairing.points)
-            yield Measured(comparison, df, deviation, step, sizes, swapped)
+            first = _is_first(address, row["metric"], settings, decided_by)
+            yield Measured(comparison, df, deviation, step, sizes, swapped, first)
 
 
 def at_thresholds(
@@ -115,7 +127,11 @@ def at_thresholds(
         evaluated, swapped = current.sets[rate.set], None
         if count == 1 and rate.set in errors.pairing.points and evaluated.group is None:
             swapped = swaps_of_mean(sides[0].contributions - sides[1].contributions)
-        yield Measured(comparison, df, 0.0, 0.0, {rate.set: evaluated.n}, swapped)
+        yield Measured(comparison, df, 0.0, 0.0, {rate.set: evaluated.n}, swapped, first=False)
+
+
+def _is_first(address: str, metric: str, settings: GateSettings, decided_by: Collection[str]) -> bool:
+    return "gate-first" in metric_of(metric).shown and address in decided_by and not settings.names_estimates
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:
@@ -225,11 +241,13 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
             "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
-    families = np.array([row.comparison.family for row in gated])
+    families, weights = (np.array([getattr(row, name) for row in gated]) for name in ("family", "weight"))
     holm_worse, holm_better = np.ones(len(gated)), np.ones(len(gated))
     for family in set(families):
         own = families == family
-        holm_worse[own], holm_better[own] = metrics.holm(worse[own]), metrics.holm(better[own])
+        holm_worse[own] = metrics.holm(worse[own], weights[own])
+        holm_better[own] = metrics.holm(better[own], weights[own])
+    shares = shares_of(rows)
     adjusted = zip(worse, holm_worse, holm_better, strict=True)
     for row in rows:
         comparison = row.comparison
@@ -238,7 +256,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
             continue
         p, holm, gain = next(adjusted)
         outcome = _outcome(comparison, holm, gain)
-        sight, limit = sight_of(row, int(np.sum(families == comparison.family))), comparison.tolerance
+        sight, limit = sight_of(row, shares[comparison.family]), comparison.tolerance
         assert limit is not None
         decisive = None
         if sight is not None and outcome == "inconclusive":
@@ -253,8 +271,17 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
         )
 
 
-def sight_of(row: Measured, gated: int) -> Sight | None:
-    """What the comparison can see, tested together with so many; None where its error is not known."""
+def shares_of(rows: Iterable[Measured]) -> Mapping[str, float]:
+    """By family, the sum of the weights of what is gated."""
+    shares: dict[str, float] = {}
+    for row in rows:
+        if row.comparison.outcome != "not gated":
+            shares[row.family] = shares.get(row.family, 0.0) + row.weight
+    return shares
+
+
+def sight_of(row: Measured, shares: float) -> Sight | None:
+    """What the comparison can see by its share of the level, of so many; None where its error is not known."""
     comparison = row.comparison
     if comparison.se is None or not math.isfinite(comparison.degradation):
         return None
@@ -264,7 +291,7 @@ def sight_of(row: Measured, gated: int) -> Sight | None:
         se_points=comparison.se_points,
         se_draws=math.sqrt(max(0.0, comparison.se**2 - comparison.se_points**2)),
         df=row.df,
-        level=LEVEL / gated / (2 if comparison.direction == "none" else 1),
+        level=LEVEL * row.weight / shares / (2 if comparison.direction == "none" else 1),
         deviation=row.deviation,
         step=row.step,
         change=abs(comparison.change),

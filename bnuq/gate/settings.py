@@ -173,10 +173,14 @@ class GateSettings:
             whole = f"{address.partition(f'.{part}.')[0]}.{metric}"
             by_name = {"directed": directed, "decided_by": decided_by}
             return metric == "accuracy" and family in self.estimates and self._is_gated(whole, metric, **by_name)
-        patterns = [pattern for pattern in self.estimates if pattern not in FAMILIES]
-        if not patterns:
+        if not self.names_estimates:
             return address in decided_by
-        return any(_is_meant(pattern, address, metric, directed=directed) for pattern in patterns)
+        return any(_is_meant(pattern, address, metric, directed=directed) for pattern in self.estimates)
+
+    @property
+    def names_estimates(self) -> bool:
+        """Whether estimates are named in the place of those that the baseline decided by."""
+        return not {*self.estimates} <= {*FAMILIES}
 
     def allows(self, what: str, name: str | None = None) -> bool:
         """Whether `what` may differ: everywhere, or for `name`, an address or a set."""

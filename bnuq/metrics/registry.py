@@ -147,7 +147,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "share of points whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
         tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "gate"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "gate", "gate-first"}),
     ),
     Estimand(
         "label_auroc", "AUROC of the labels, several per point: mean over labels", "label AUROC", "fraction", "higher",
@@ -164,13 +164,13 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "mean_iou", "Mean intersection over union, of the classes that occur", "mean IoU", "fraction", "higher",
         "Everingham et al. 2015; of all pixels together", tolerance="0.005", **_OVERLAP,
-        tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline", "gate"}),
+        tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline", "gate", "gate-first"}),
     ),
     Estimand(
         "rmse", "Root mean square error", "RMSE", "target unit", "lower",
         "√(Σ‖y − f̄‖²/n), as Teye et al. 2018 (their code)", tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
         tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"headline", "sensitivity", "convergence", "curve", "gate"}),
+        shown=frozenset({"headline", "sensitivity", "convergence", "curve", "gate", "gate-first"}),
         formula=Formula(
             frozenset({"squared_error"}),
             lambda p: np.sqrt(np.mean(p["squared_error"], axis=1)),
@@ -188,7 +188,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
         tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
         by_label=True, by_part=True,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate", "gate-first"}),
     ),
     Estimand(
         "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
@@ -196,7 +196,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="the predictive distribution of {who} is further from the targets of {where}",
         better="the predictive distribution of {who} is closer to the targets of {where}",
         tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate", "gate-first"}),
     ),
     Estimand(
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",

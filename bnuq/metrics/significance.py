@@ -204,14 +204,17 @@ def nadeau_bengio(values: Float[Array, "run"], split: Shaped[Array, "run"], *, t
     return _tested(means, factor=1 / means.size + test_share) if means.size else None
 
 
-def holm(p: Float[Array, "test"]) -> Float[np.ndarray, "test"]:
-    """The p-values adjusted for multiple tests, in [0, 1]; none for none.
+def holm(p: Float[Array, "test"], weights: Float[Array, "test"] | None = None) -> Float[np.ndarray, "test"]:
+    """The p-values adjusted for multiple tests, in [0, 1]; none for none. The tests have shares of the level in
+    proportion to their `weights`, all above 0, which a rejected test leaves to the others; the same by default.
 
-    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure.
+    Source: Holm 1979, A Simple Sequentially Rejective Multiple Test Procedure, also for the weights.
     """
     values = as_float64(p)
-    order = np.argsort(values, kind="stable")
-    steps = np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1))
+    shares = np.ones(len(values)) if weights is None else as_float64(weights)
+    order = np.argsort(values / shares, kind="stable")
+    left = np.cumsum(shares[order][::-1])[::-1]
+    steps = np.maximum.accumulate(values[order] * left / shares[order])
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(steps, 1.0)
     return adjusted

@@ -42,7 +42,7 @@ def verdict(random: np.random.Generator, n: int, accuracies: tuple[float, float]
         right = (own[0] < NormalDist().inv_cdf(min(accuracy, 1 - 1e-12))) * 1.0
         confidence, away = 0.28 + 0.71 / (1 + np.exp([own[0] + own[1] - 2, own[2]]))
         sides.append(model(right, np.full(n, 0.9) if sure else confidence, away, f"{len(sides)}.h5"))
-    return check(*sides, GateSettings.of(tolerances=["*=0"]))
+    return check(sides[0], sides[1], GateSettings.of(tolerances=["*=0"]))
 
 
 @pytest.mark.parametrize(

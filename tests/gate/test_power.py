@@ -14,7 +14,7 @@ from findings_of import values_of, warned
 from bnuq.errors import RequestError, ResultError
 from bnuq.gate import EstimateComparison, GateSettings
 from bnuq.gate.power import Sight
-from bnuq.metrics import exact_interval, student_quantile
+from bnuq.metrics import exact_interval, holm, student_quantile
 from bnuq.records.evaluation import Result
 
 POINTS, SAMPLES = 200, 16
@@ -119,3 +119,14 @@ def test_what_is_no_power_and_no_choice_is_refused(section: dict[str, object]) -
 
     with pytest.raises(RequestError, match="expected"):
         bnuq.check("now.h5", "base.h5", **section)
+
+
+def test_a_share_of_the_level_is_left_to_the_others_once_it_is_spent() -> None:
+    """Weighted Holm is the closed test whose intersections split the level by the weights of their hypotheses."""
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        p, weights = random.uniform(0, 0.2, 4), random.choice([1.0, 8.0], 4)
+        subsets = [[k for k in range(4) if code >> k & 1] for code in range(1, 16)]
+        joint = {tuple(each): min(p[k] * weights[each].sum() / weights[k] for k in each) for each in subsets}
+        closed = [max(value for each, value in joint.items() if number in each) for number in range(4)]
+        np.testing.assert_allclose(holm(p, weights), np.minimum(closed, 1), rtol=1e-12)

@@ -23,7 +23,7 @@ from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.shapes import Float64
-from experiments.layers import StochasticScale, kl, project
+from experiments.layers import StochasticScale, kl, project, scales
 from experiments.layers.learned import positive
 from experiments.learned import networks
 
@@ -96,7 +96,7 @@ class Job:
         facts = {
             "trainer": _TRAINER,
             "torch": torch.__version__,
-            "code": [sha256_of_file(Path(str(module.__file__))) for module in (networks, experiments.layers.scales)],
+            "code": [sha256_of_file(Path(str(module.__file__))) for module in (networks, scales)],
             **{key: getattr(self, key) for key in ("of", "name", "function", "epochs", "samples", "seed", "sha256")},
             "options": list(map(list, self.options)),
         }

@@ -269,7 +269,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
         for case in ElementTree.parse(repository / "bnuq.xml").iter("testcase")
         if case.find("failure") is not None
     }
-    assert {("bnuq.mcbn.sets.test", "pll"), ("bnuq.mcbn.sets.test", "accuracy >= 0.85")} <= failed
+    assert {("bnuq.deterministic.sets.test", "pll"), ("bnuq.mcbn.sets.test", "accuracy >= 0.85")} <= failed
     assert all((repository / name).is_file() for name in gitlab().uploaded)
 
 

@@ -44,6 +44,23 @@ INPUTS: Catalogue = {
         "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
         "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
+    "correctness-differs": Entry(
+        "{method}: the column that says whether predictions are right differs from the labels in {count} of {points} "
+        "points.",
+        "It is not used: the labels are. Is one of the two of another version?",
+    ),
+    "labels-are-predictions": Entry(
+        "{method}: all {points} labels are the classes of the largest values.", "Are they the predictions themselves?"
+    ),
+    "logits-sum-to-one": Entry(
+        "{file}: the logits of a point are from 0 to 1 and sum to 1, as probabilities do.",
+        "If they are: --outputs probabilities.",
+    ),
+    "class-without-probability": Entry("{file}: the probability of {names:joined} is 0 in all points"),
+    "ids-repeat": Entry(
+        "{file}: one {column} stands in up to {most} rows, which count as independent points.",
+        "If they are not: --groups {column}. If they are of several models, give each a file of its own.",
+    ),
     "probabilities-rounded": Entry(
         lambda file, scale, off: (
             f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "

@@ -29,6 +29,7 @@ _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as
 LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
+_FEW = 10  # points, all of which may have the same class by chance
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
@@ -39,8 +40,8 @@ class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
     `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them, `roles`
-    the columns of the file by what they are, `hard` the hard predictions beside them, as texts, or, if that `is_right`,
-    whether they are right, as `right` says in numbers. Probabilities sum to `scale` to within its
+    the columns of the file by what they are, `hard` the hard predictions beside them and `correct` whether they are
+    right, as texts, and `right` that in numbers where it is scored. Probabilities sum to `scale` to within its
     `tolerance`-fold, and were seen to be `off` by as much."""
 
     columns: Columns
@@ -57,7 +58,7 @@ class GivenSet:
     scale: float = 1.0
     tolerance: float = TOLERANCE
     off: float = 0.0
-    is_right: bool = False
+    correct: NDArray[Any] | None = None
     right: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -78,10 +79,8 @@ class GivenSet:
         sigma = None if self.sigma is None else self.sigma[:, rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
         group = None if self.group is None else self.group[rows]
-        hard, right = (None if of is None else of[rows] for of in (self.hard, self.right))
-        return replace(
-            self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, hard=hard, right=right
-        )
+        beside = {name: of[rows] for name in ("hard", "correct", "right") if (of := getattr(self, name)) is not None}
+        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, **beside)
 
     def without_columns(self) -> GivenSet:
         """These predictions without what else their file holds."""
@@ -110,6 +109,12 @@ class GivenSet:
             return 0
         of_labels = self.values[:, np.arange(len(self)), labels]
         return int((of_labels <= 0).all(0).sum())
+
+    @property
+    def sums_to_one(self) -> bool:
+        """Whether most rows could be probabilities."""
+        values = _some(self.values)
+        return bool((values >= 0).all()) and bool(np.median(abs(values.sum(-1) - 1)) <= TOLERANCE)
 
     def blocks(self, task: Task) -> Iterator[Float[np.ndarray, "sample chunk output"]]:
         """Outputs of a network with this task, block by block in float64; DataError for numbers that are none."""
@@ -201,6 +206,7 @@ def given_set(
 ) -> GivenSet:
     """The predictions of one set; DataError if there are none, or several, or a column that has no role. Numbers that
     no name tells are of the kind of those that they are `like`."""
+    named.matching(columns, [name for name, _ in named.assignments(columns, section)])
     roles = named.roles_of(columns, section, label)
     asked = [name for name in roles if roles[name] == "predictions"]
     if asked:
@@ -211,17 +217,20 @@ def given_set(
         given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
-    if rest and not asked:
+    if rest and not section.columns:
         raise named.without_role(columns, rest)
+    could_be = ("predictions",) if section.columns else ("spread",)
+    spread = [name for name, role in roles.items() if named.role_by_name(name) == "spread" and role in could_be]
+    if spread and given.kind == "means":
+        either = f"--columns sigma={spread[0]} says that it is the standard deviation, --columns variance={spread[0]}"
+        raise named.without_role(columns, spread, f"{either} the variance; write σ in place of its logarithm.\n")
     if given.kind == "confidences":
-        [of] = names[1:] or [None]
-        if of is not None:
-            is_right = roles[of] == "correct"
-            given = replace(given, hard=texts_of(columns[of]), is_right=is_right)
-            roles, names = roles | {of: "correct" if is_right else "hard"}, names[:1]
-    hard = [name for name, role in roles.items() if role == "hard" and name not in names and columns[name].ndim == 1]
-    if len(hard) == 1 and not task.is_regression and given.hard is None:
-        given = replace(given, hard=texts_of(columns[hard[0]]))
+        roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
+        names = names[:1]
+    for role in () if task.is_regression else ("hard", "correct"):
+        found = [of for of in roles if roles[of] == role and of not in names and columns[of].ndim == 1]
+        if len(found) == 1:
+            given = replace(given, **{role: texts_of(columns[found[0]])})
     return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
 
 
@@ -261,7 +270,7 @@ def _of_classes(
     if not sources and task.classifies_points:
         sources = _unnamed(columns, free, classes)
     if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
-        values = np.stack([1 - (confidence := _numbers(columns, pair[0])), confidence], axis=-1)[None]
+        values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
     if not sources:
         sources += [([name], None, ()) for name, role in roles.items() if role == "score"]
@@ -275,7 +284,14 @@ def _of_classes(
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
     kind = section.outputs or kind or (None if like is None else like.kind)
-    return _of_array(columns, names, task, points, kind, of), names
+    given = _of_array(columns, names, task, points, kind, of)
+    is_named = like is not None or section.outputs is not None or of or columns[names[0]].shape[1:] not in ((), (1,))
+    if given.kind == "probabilities" and not is_named and len(given) >= _FEW and given.values[..., 1].min() >= 0.5:
+        raise DataError(
+            f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
+            f"of the predicted class: --columns confidence={names[0] or 'NAME'}, beside a column of the predictions."
+        )
+    return given, names
 
 
 def _pair(
@@ -294,10 +310,12 @@ def _pair(
         return [name, *of["correct"]] if of["correct"] else None
     if len(hard or own) != 1:
         if of["confidence"] or (label in columns.values and not named.is_numeric(columns[label])):
+            file, free = columns.source, next((each for each in columns.values if each not in roles), None)
+            where = "FILE:COLUMN" if free is None else f"{file}:{free}"
             raise DataError(
-                f"{columns.source}: {name!r} is the probability of a class that no column names. If {label!r} is the "
-                "prediction, as of a pipeline of Hugging Face, name the true labels: --labels FILE:COLUMN; else call "
-                "the columns of the classes by these, such as prob_cat."
+                f"{file}: {name!r} is the probability of a class that no column names. If {label!r} is the prediction, "
+                f"as of a pipeline of Hugging Face, name the true labels: --labels {where}; "
+                "else call the columns of the classes by these, such as prob_cat."
             )
         return None
     if of["score"] and hard and _is_of_class_1(columns, name, hard[0], classes):
@@ -315,7 +333,7 @@ def _by_role(columns: Columns, roles: Mapping[str, str]) -> dict[str, list[str]]
 def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
     """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
     DataError where it is neither."""
-    texts, values = texts_of(columns[hard]), _numbers(columns, name)
+    texts, values = texts_of(columns[hard]), numbers_of(columns, name)
     found = sorted({*texts.tolist()} | classes)
     if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
         return True
@@ -394,11 +412,12 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
         return _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'"), of_levels
     if of_levels:
         levels = named.levels_of(of_levels, columns)
-        values = np.stack([_numbers(columns, name) for name in levels], axis=-1)[None]
+        values = np.stack([numbers_of(columns, name) for name in levels], axis=-1)[None]
         found = f"quantiles {listed([*levels])}"
+        found += f", whose mean the RMSE and MAE are of, and not {listed(middle)}" if middle else ""
         return _of_quantiles(columns, values, np.array([*levels.values()]), found), [*levels]
     if spread and middle:
-        values, deviations = (_as_samples(_numbers(columns, name)) for name in (*middle, *spread))
+        values, deviations = (_as_samples(numbers_of(columns, name)) for name in (*middle, *spread))
         if values.shape != deviations.shape or len(values) > 1:
             raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
         if "variance" in by_role:
@@ -434,7 +453,7 @@ def _of_array(
 ) -> GivenSet:
     """Several columns, or the one array of that name."""
     if len(names) > 1:
-        name, values = f"{names[0]} … {names[-1]}", np.stack([_numbers(columns, each) for each in names], axis=-1)
+        name, values = f"{names[0]} … {names[-1]}", np.stack([numbers_of(columns, each) for each in names], axis=-1)
     else:
         name, values = names[0], columns[names[0]]
     found = f"{name!r}" if name else "its array"
@@ -468,7 +487,7 @@ def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
     return values[None, :, None] if values.ndim == 1 else values[None] if values.ndim == 2 else values
 
 
-def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     """A column; DataError for texts, with the first that is no number."""
     values = columns[name]
     if values.dtype.kind in "fiu":
@@ -512,7 +531,7 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
     raise DataError(
         f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
         "clearly logits. Say what they are: --outputs logits, --outputs probabilities (or log_probabilities); "
-        "probabilities of several labels: --task multilabel."
+        "probabilities of several labels: --task multilabel; predictions of numbers: --task regression."
     )
 
 

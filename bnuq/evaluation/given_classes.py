@@ -3,6 +3,7 @@ files have for the classes."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,8 @@ from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 
 _CERTAIN = 3.0  # standard errors by which another order of the classes has to be right more often
-_SHOWN = 5  # classes in a message
+_ASSIGNED = 50  # classes, of which all orders are tried
+_SHOWN = 20  # classes in a message
 
 
 @frozen
@@ -143,15 +145,36 @@ def order_findings(points: Points, given: GivenSet) -> Iterator[Finding]:
     if not isinstance(labels, np.ndarray) or labels.ndim > 1:
         return
     top, in_order = given.values[0].argmax(-1), np.arange(count)
-    right = top == labels
     as_numbers = sorted(in_order, key=lambda k: float(names[k])) if all(map(_is_whole, names)) else in_order
-    for order in (in_order[::-1], np.array(sorted(in_order, key=lambda k: names[k])), np.array(as_numbers)):
-        other = order[top] == labels
-        if int(other.sum()) - int(right.sum()) > _CERTAIN * np.sqrt(np.count_nonzero(other != right)):
-            shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
-            share, better = float(right.mean()), float(other.mean())
-            yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=share, better=better)
-            return
+    orders = (in_order[::-1], np.array(sorted(in_order, key=lambda k: names[k])), np.array(as_numbers))
+    if (found := _better(top, labels, count, orders)) is not None:
+        order, right, better = found
+        shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
+        yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=right, better=better)
+
+
+def _better(
+    top: NDArray[Any], labels: NDArray[Any], count: int, orders: Sequence[NDArray[Any]]
+) -> tuple[NDArray[Any], float, float] | None:
+    """The class of each column in the first of these orders, or else in the best one of all, that makes clearly more of
+    the largest columns (`top`) the labels; and the shares that are right now and then."""
+    right, tried = top == labels, [(order, _CERTAIN) for order in orders]
+    if count <= _ASSIGNED:
+        from scipy.optimize import linear_sum_assignment  # late: for unnamed columns alone
+
+        table = np.zeros((count, count))
+        np.add.at(table, (top, labels), 1)
+        chance = np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1))  # the best of K! orders
+        tried.append((linear_sum_assignment(table, maximize=True)[1], chance))
+    for order, errors in tried:
+        if is_clearly_more(other := order[top] == labels, right, errors):
+            return order, float(right.mean()), float(other.mean())
+    return None
+
+
+def is_clearly_more(other: NDArray[np.bool_], right: NDArray[np.bool_], errors: float = _CERTAIN) -> bool:
+    """Whether more of the same points are right, by so many standard errors."""
+    return int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right))
 
 
 def _is_whole(name: str) -> bool:
@@ -160,22 +183,21 @@ def _is_whole(name: str) -> bool:
 
 def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tuple[Finding, ...]:
     """Where the labels are `values` that are numbers, and the columns have names: a note on the order that is taken,
-    which is that of the columns. DataError where the sorted order of the names is another one and makes clearly more
+    which is that of the columns. DataError where another one, such as the sorted order of the names, makes clearly more
     predictions right."""
     names, labels = list(points.classes or ()), points.targets
     by_name = not _Named(given, tuple(names)).has_words or all(name.lstrip("-").isdigit() for name in names)
     if by_name or values.dtype.kind not in "fiub" or values.ndim > 1 or not isinstance(labels, np.ndarray):
         return ()
-    in_sorted_order = np.array(sorted(range(len(names)), key=names.__getitem__))
-    top = given.values[0].argmax(-1)
-    in_order, in_sorted = top == labels, top == in_sorted_order[labels]
-    better = int(in_sorted.sum()) - int(in_order.sum())
-    if better > _CERTAIN * np.sqrt(np.count_nonzero(in_sorted != in_order)):
-        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, sorted(names))]
+    in_sorted_order = np.argsort(np.array(sorted(range(len(names)), key=names.__getitem__)))
+    if (found := _better(given.values[0].argmax(-1), labels, len(names), [in_sorted_order])) is not None:
+        order, right, better = found
+        others = [names[k] for k in np.argsort(order)]
+        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
         raise DataError(
-            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) "
-            f"{in_order.mean():.1%} of the predictions are right; in the sorted order of the names ({shown[1]}) "
-            f"{in_sorted.mean():.1%} are. Say which class each number is: --classes {','.join(sorted(names))}, or "
+            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {right:.1%} of the "
+            f"predictions are right; in {'the sorted' if others == sorted(names) else 'another'} order of the names "
+            f"({shown[1]}) {better:.1%} are. Say which class each number is: --classes {','.join(others)}, or "
             f"--classes {','.join(names)}."
         )
     return (note("labels-numbered", names=names),)

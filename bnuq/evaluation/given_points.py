@@ -19,17 +19,19 @@ from bnuq.data.common_layout import group_codes
 from bnuq.data.readers.columns import Columns, read_columns, texts_of
 from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.given import GivenSet
-from bnuq.evaluation.roles import class_columns, is_numeric, matching, roles_of
+from bnuq.evaluation.given import GivenSet, numbers_of
+from bnuq.evaluation.given_classes import is_clearly_more
+from bnuq.evaluation.roles import INDEX, asked_ids, class_columns, is_numeric, matching, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, joined, note, warning
 from bnuq.frozen import frozen
 from bnuq.shapes import Int64
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
+_FEW = 20  # points, all of which may be right
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -108,11 +110,19 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     """The column with a name of labels; None without one, DataError for several."""
-    names = [name for name, role in roles_of(columns, section).items() if role == "labels"]
+    roles = roles_of(columns, section)
+    names, free = (
+        [name for name in roles if roles[name] == "labels"],
+        [name for name in columns.values if name not in roles],
+    )
+    classes = {name for family in class_columns(columns, free).values() for name in family.values()} | {*free}
+    texts = [name for name in free if names and columns[name].ndim == 1 and not is_numeric(columns[name])]
+    names += [name for name in texts if {*columns[name].tolist()} <= classes]
     if len(names) > 1:
+        options = " or ".join(f"--labels {columns.source}:{name}" for name in names[::-1])
         raise DataError(
-            f"{columns.source}: {listed(names)} all have names of labels; expected one. Name it: --labels "
-            f"{columns.source}:{names[0]}; or leave others out: --ignore {','.join(names[1:])}."
+            f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
+            f"it: {options}."
         )
     return names[0] if names else None
 
@@ -121,12 +131,12 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     of_names = columns.values.get("classes")
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
     values = columns[name]
-    if (
-        values.ndim == 1
-        and not is_numeric(values)
-        and all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values)
-    ):
-        values = values.astype(np.int64)  # numbers as texts
+    values = values[:, 0] if values.shape[1:] == (1,) else values
+    if values.ndim == 1 and not is_numeric(values):
+        if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
+            values = values.astype(np.int64)  # numbers as texts
+        elif all(re.fullmatch(r"-?\d+(,\d+)?", text) for text in values) and any("," in text for text in values):
+            numbers_of(columns, name)  # an error, which says that these are decimal commas
     found, ids, group = f"{name!r}" if name else "its array", _ids(columns, section, name), _groups(columns, section)
     return Truth(columns.source, values, found, ids, group, names, columns, name)
 
@@ -138,15 +148,25 @@ def _groups(columns: Columns, section: ScoreSection) -> NDArray[Any] | None:
 
 
 def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> NDArray[Any] | None:
-    """The first ids of this file, as texts: not the index that pandas writes."""
-    names = _id_names(columns, section, label)
-    return columns.texts(names[0]) if names and not is_index(names[0], 0) else None
+    """The ids of this file, as texts: those of --ids together; the first, but for the index that pandas writes; or
+    keys, such as a series and a time, that differ together."""
+    roles = roles_of(columns, section, label)
+    names = asked_ids(columns, section) or [name for name in _id_names(roles) if not is_index(name, 0)][:1]
+    if names:
+        return columns.texts(*names)
+    keys = [name for name, role in roles.items() if role == "key" and columns[name].ndim == 1]
+    texts = columns.texts(*keys) if keys else None
+    return texts if texts is not None and len({*texts.tolist()}) == len(texts) else None
 
 
-def _id_names(columns: Columns, section: ScoreSection, label: str | None = None) -> list[str]:
+def _id_names(roles: Mapping[str, str]) -> list[str]:
     """The columns of ids, an index last."""
-    names = [name for name, role in roles_of(columns, section, label).items() if role == "ids"]
-    return sorted(names, key=lambda name: is_index(name, 0))
+    return sorted((name for name in roles if roles[name] == "ids"), key=_is_of_rows)
+
+
+def _is_of_rows(name: str) -> bool:
+    """Whether a column is called like the index of a DataFrame, which may only number the rows of a file."""
+    return is_index(name, 0) or name.strip().lower() in ("index", "idx", "level_0")
 
 
 def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
@@ -176,7 +196,8 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     be probabilities."""
     of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
     of_classes |= class_columns(first, [name for name in first.values if name not in roles]).keys()
-    hard = [name for name in roles if roles[name] == "hard" and first[name].ndim == 1 and is_numeric(first[name])]
+    hard = [name for name in roles if roles[name] == "hard" and is_numeric(first[name])]
+    hard = [of for of in hard if first[of].ndim == 1 or (first[of].shape[1:] == (1,) and np.ptp(first[of]) > 1)]
     if of_classes or not any(np.any(first[name] % 1) for name in hard):
         return False
     if np.isin(targets, (0, 1)).all():
@@ -195,10 +216,16 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     pair = None if of_one_file else _pairing(columns, truth, given, section)
     findings: tuple[Finding, ...] = ()
     if pair is not None and truth.columns is not None:
-        rows = _rows_by_id(columns.texts(pair[0]), truth.columns.texts(pair[1]), source, truth.source)
+        ids, wanted = columns.texts(*pair[0]), truth.columns.texts(*pair[1])
+        rows = _rows_by_id(ids, wanted, source, truth.source)
         is_moved = bool((rows != np.arange(len(rows))).any())
-        findings = (note("paired-by-ids", column=pair[0] or "its index", files=[source, truth.source], moved=is_moved),)
-        given = given.taken(rows)
+        by = joined([name or INDEX for name in pair[0]])
+        if is_moved and section.ids is None and _is_of_rows(pair[0][0]):
+            _check_index(by, ids, wanted, source, truth.source)
+        findings = (note("paired-by-ids", column=by, files=[source, truth.source], moved=is_moved),)
+        others = {role: [name for name in names if name not in pair[0]] for role, names in given.roles.items()}
+        roles = {role: names for role, names in others.items() if names} | {"ids": [*others.get("ids", ()), *pair[0]]}
+        given = replace(given.taken(rows), roles=roles)
     elif len(given) != len(truth.values):
         raise DataError(
             f"{source}: holds predictions of {len(given)} points ({given.found}), and {truth.source} "
@@ -208,19 +235,27 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")
     elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
         findings = (note("ids-in-one-file", file=Path(truth.source if truth.ids is not None else source).name),)
-    own = _label_of(columns, section)
-    if own in given.roles.get("hard predictions", ()):
-        own = None
-    if own is not None and source != truth.source and pair is None and len(columns[own]) == len(truth.values):
+    if truth.group is None and given.group is None and (truth.ids is None or _most(truth.ids) > 1):
+        for name, role in roles_of(columns, section).items():
+            if role in ("key", "ids") and role_by_name(name) == "ids" and (most := _most(columns.texts(name))) > 1:
+                findings = (*findings, warning("ids-repeat", column=name, file=Path(source).name, most=most))
+    for own in () if of_one_file or pair is not None else given.roles.get("labels", ()):
+        if len(columns[own]) != len(truth.values):
+            continue
         comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
         differing = texts_of(columns[own]) != texts_of(truth.values) if comparable else np.zeros(1, bool)
         if differing.any():
             row = int(np.flatnonzero(differing)[0])
             raise DataError(
                 f"{source}: row {row} (counted from 0) has the label {columns[own][row]}, and {truth.source} "
-                f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN)."
+                f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN). No label? --ignore {own}."
             )
     return given, findings
+
+
+def _most(ids: NDArray[Any]) -> int:
+    """How often the commonest of them occurs."""
+    return max(Counter(ids.tolist()).values(), default=0)
 
 
 def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
@@ -230,7 +265,8 @@ def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]
     texts = [text.strip().lower() for text in texts_of(values).tolist()]
     if unknown := [text for text in texts if text not in words]:
         raise DataError(
-            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right: 0, 1."
+            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right, 0 or 1. Is it "
+            f"something else? --ignore {name}."
         )
     return np.array([words[text] for text in texts])
 
@@ -241,10 +277,18 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     source, hard = given.columns.source, given.hard
     if given.kind != "confidences":
         return given
-    if hard is None:
+    if hard is None and given.correct is None:
         raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
-    right = _is_right(hard, source, "correct") if given.is_right else (hard == texts_of(truth.values)) * 1
-    if right.all() and _label_of(given.columns, ScoreSection()) in given.roles.get("hard predictions", ()):
+    if hard is None or truth.is_right:
+        return replace(given, right=_is_right(given.correct, source, *given.roles["correctness"]))
+    right = (hard == (texts := texts_of(truth.values))) * 1
+    if (words := {*hard.tolist()}).isdisjoint(labels := {*texts.tolist()}):
+        raise DataError(
+            f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "
+            f"{listed(sorted(labels)[:5])}: they have no word in common. Write the same words in both."
+        )
+    is_label = any(role_by_name(name) == "labels" for name in given.roles.get("hard predictions", ()))
+    if right.all() and is_label and source != truth.source:
         raise DataError(
             f"{source}: its labels are those of {truth.source} throughout. If they are the predictions, call them "
             "prediction; if not, the file does not say of what its scores are."
@@ -252,11 +296,25 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     return replace(given, right=right)
 
 
-def compared(given: GivenSet, classes: Sequence[str], method: str) -> Iterator[Finding]:
-    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not."""
+def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
+    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not,
+    and where a column of correctness says something else than the labels, or these are the predictions throughout.
+    DataError where all labels are one too high."""
+    labels, right, count = points.targets, given.right, given.values.shape[2]
+    if right is None and labels is not None and labels.ndim == 1:
+        top = given.values.mean(0).argmax(-1)
+        right = top == labels
+        if right.all() and len(right) >= _FEW:
+            yield warning("labels-are-predictions", method=method, points=len(right))
+        if labels.min() == 1 and is_clearly_more(top == labels - 1, right):
+            raise DataError(f"{points.reference}: no label is 0, and most are one above the prediction. Subtract 1.")
+    if right is not None and given.correct is not None:
+        said = _is_right(given.correct, given.columns.source, *given.roles["correctness"])
+        if differing := int((said != right).sum()):
+            yield warning("correctness-differs", method=method, points=len(right), count=differing)
     if given.hard is None or given.right is not None or given.is_of_samples:
         return
-    names = [str(name) for name in classes] or [*map(str, range(given.values.shape[2]))]
+    names = [str(name) for name in points.classes or range(count)]
     numbers = {name: number for number, name in enumerate(names)}
     hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
     if (unknown := np.flatnonzero(hard < 0)).size:
@@ -271,24 +329,54 @@ def compared(given: GivenSet, classes: Sequence[str], method: str) -> Iterator[F
         yield note("hard-predictions-agree", method=method, points=len(hard))
 
 
-def _pairing(columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[str, str] | None:
-    """The columns that pair the rows of two files: ids; else one of both files that has the same values, all of them
-    different. None without any."""
+def _pairing(
+    columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection
+) -> tuple[list[str], list[str]] | None:
+    """The columns that pair the rows of two files: those of --ids; an id; columns of both files that have the same
+    values, and keys, which differ together; an index. None without any; DataError where rows in one order have the
+    same values in another."""
     assert truth.columns is not None
-    ours, theirs = _id_names(columns, section), _id_names(truth.columns, section, truth.name)
+    if section.ids is not None:
+        asked = asked_ids(columns, section), asked_ids(truth.columns, section)
+        return asked if len(asked[0]) == len(asked[1]) > 0 else None
+    roles, others = roles_of(columns, section), roles_of(truth.columns, section, truth.name)
+    ours, theirs = _id_names(roles), _id_names(others)
     lower = {name.strip().lower(): name for name in theirs}
-    pairs = [(name, lower[name.strip().lower()]) for name in ours if name.strip().lower() in lower]
-    if not pairs and ours and theirs and not is_index(ours[0], 0) and not is_index(theirs[0], 0):
-        pairs = [(ours[0], theirs[0])]
-    if pairs:
+    pairs = [([name], [lower[name.strip().lower()]]) for name in ours if name.strip().lower() in lower]
+    if not pairs and ours and theirs and not _is_of_rows(ours[0]) and not _is_of_rows(theirs[0]):
+        pairs = [([ours[0]], [theirs[0]])]
+    if pairs and not _is_of_rows(pairs[0][0][0]):
         return pairs[0]
-    ignored, used = matching(columns, section.ignore, needed=False), given.roles.get("predictions", ())
-    for name in columns.values:
-        if name in truth.columns.values and name not in (*ignored, *used, truth.name, _label_of(columns, section)):
-            both = [of.texts(name).tolist() for of in (columns, truth.columns) if of[name].ndim == 1]
-            if len(both) == 2 and len({*both[0]}) == len(both[0]) == len(both[1]) and {*both[0]} == {*both[1]}:
-                return name, name
-    return None
+    used = (*matching(columns, section.ignore, needed=False), *given.roles.get("predictions", ()), truth.name)
+    used = (*used, *given.roles.get("labels", ()), *(name for name in ours if _is_of_rows(name)))
+    both = {
+        name: (columns.texts(name), truth.columns.texts(name))
+        for name in columns.values
+        if name in truth.columns.values and name not in used and columns[name].shape == truth.columns[name].shape
+    }
+    alike = {name: of for name, of in both.items() if columns[name].ndim == 1 and Counter(of[0]) == Counter(of[1])}
+    keys = [name for name in both if roles.get(name) == others.get(name) == "key"]
+    for names in filter(None, ([*alike], keys, *([name] for name in alike))):
+        if all(len({*of.texts(*names).tolist()}) == len(given) for of in (columns, truth.columns)):
+            return names, names
+    if moved := [name for name, of in alike.items() if (of[0] != of[1]).any()]:
+        raise DataError(
+            f"{columns.source}: {listed(moved)} and {truth.source} have the same values in another order, in which the "
+            f"rows are not paired. Name the columns that tell rows apart together: --ids {','.join(moved)},NAME; or "
+            f"leave these out, and rows are paired by position: --ignore {','.join(moved)}."
+        )
+    return next(iter(pairs), None)
+
+
+def _check_index(name: str, ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str) -> None:
+    """DataError where an index pairs rows in another order than theirs, and numbers the rows of one file."""
+    numbers = [*map(str, range(len(ids)))]
+    for file, other, of in ((source, labels, ids), (labels, source, wanted)):
+        if of.tolist() == numbers:
+            raise DataError(
+                f"{file}: its {name} numbers its rows, and that of {other} is in another order. Is it the same index? "
+                f"--ids '{name}' pairs rows by it; --ignore '{name}' pairs them by position."
+            )
 
 
 def _rows_by_id(
@@ -391,7 +479,7 @@ def _numbered(
     if unknown := [text for text in present.tolist() if text not in number_of]:
         raise DataError(
             f"{truth.source}: {truth.found} holds {unknown[0]!r}, which is no class of the predictions "
-            f"({', '.join(names[:20])})."
+            f"({', '.join(names[:20])}). Does it call one of these so? --classes NAME,NAME, in that order."
         )
     return np.array([number_of[text] for text in present.tolist()])[numbers], names
 
@@ -470,4 +558,9 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
+        if given.kind == "logits" and given.sums_to_one:
+            yield warning("logits-sum-to-one", file=file)
+        empty = np.flatnonzero(~given.values.any((0, 1))).tolist() if given.kind == "probabilities" else []
+        if empty:
+            yield note("class-without-probability", file=file, names=[[*given.classes, *empty][k] for k in empty])
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

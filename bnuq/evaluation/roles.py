@@ -15,6 +15,7 @@ from bnuq.data.readers.columns import Columns
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 
+INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
 NAMES: dict[Role, tuple[str, ...]] = {  # in any case; "." at the beginning and "-" or " " for "_" are the same
     "labels": (
@@ -22,6 +23,7 @@ NAMES: dict[Role, tuple[str, ...]] = {  # in any case; "." at the beginning and 
         *("ground_truth", "actual", "actuals", "actual_label", "observed", "obs", "outcome", "label_ids", "references"),
     ),
     "ids": ("id", "ids", "uid", "uuid", "guid", "key", "index", "idx", "filename", "file", "path", "image", "doc_id"),
+    "key": ("unique_id", "item_id", "ds", "date", "time", "timestamp", "cutoff"),
     "groups": (GROUP, "groups"),
     "hard": (
         *("prediction", "predictions", "pred", "preds", "predict", "predicted", "y_pred", "ypred", "y_hat", "forecast"),
@@ -43,28 +45,18 @@ NAMES: dict[Role, tuple[str, ...]] = {  # in any case; "." at the beginning and 
     "mean": ("mean", "mu", "loc", "yhat", "y_mean", "pred_mean", "mean_prediction"),
     "sigma": ("sigma", "std", "sd", "stddev", "scale", "y_std", "pred_std"),
     "variance": ("variance", "var", "y_var", "pred_var"),
+    "spread": (  # of what, only an option can say
+        *("uncertainty", "unc", "se", "sem", "std_err", "stderr", "std_error", "standard_error", "log_var", "logvar"),
+        *("log_variance", "log_std", "log_sigma"),
+    ),
     "quantile": ("quantiles", "levels"),
     "array": ("samples", "outputs", "output", "scores", "arr_0", "test", ""),
     "classes": ("classes",),
     "ignored": (
-        *(
-            "fold",
-            "split",
-            "weight",
-            "weights",
-            "sample_weight",
-            "loss",
-            "seed",
-            "epoch",
-            "batch",
-            "date",
-            "ds",
-            "time",
-        ),
-        *("timestamp", "cutoff", "text", "sentence", "prompt", "name", "url", "source", "comment", "comments", "note"),
+        *("fold", "split", "weight", "weights", "sample_weight", "loss", "seed", "epoch", "batch", "prediction_time"),
+        *("text", "sentence", "prompt", "name", "url", "source", "comment", "comments", "note"),
         *("notes", "x", "inputs", "images", "features", "doc", "resps", "arguments", "acc_norm", "entropy", "metrics"),
-        *("exact_match", "filter", "doc_hash", "prompt_hash", "target_hash", "ood_score", "uncertainty", "unique_id"),
-        *("prediction_time", "item_id"),
+        *("exact_match", "filter", "doc_hash", "prompt_hash", "target_hash", "ood_score"),
     ),
 }
 _ROLES: dict[str, Role] = {name: role for role, names in NAMES.items() for name in names}
@@ -80,6 +72,7 @@ _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[_ .\-](.+)|[ _]?[(\[](.+)[)\]]|(\d+
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
+_OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
 IN_WORDS = {
     "labels": "labels",
     "ids": "ids",
@@ -101,31 +94,59 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
     """The columns of these names or patterns (class_*); DataError where one that is `needed` is not there."""
     names: list[str] = []
     for pattern in patterns:
-        found = (
-            [pattern] if pattern in columns.values else [name for name in columns.values if fnmatchcase(name, pattern)]
-        )
+        if pattern in ("", INDEX):
+            found = [name for at, name in enumerate(columns.values) if is_index(name, at)]
+        else:
+            alike = (name for name in columns.values if fnmatchcase(name, pattern))
+            found = [pattern] if pattern in columns.values else [*alike]
         if needed and not found:
             columns[pattern]
         names += found
     return [*dict.fromkeys(names)]
 
 
+def assignments(columns: Columns, section: ScoreSection) -> list[tuple[str, Role]]:
+    """The names or patterns in --columns with their roles: of ROLE=COLUMN that of the name ROLE, else predictions."""
+    found = []
+    for pattern in section.columns:
+        name, _, column = pattern.partition("=")
+        role = role_by_name(name) if column and pattern not in columns.values else None
+        found.append((column, role) if role else (pattern, "predictions"))
+    return found
+
+
+def asked_ids(columns: Columns, section: ScoreSection) -> list[str]:
+    """The columns of this file that --ids names: one, or several with commas, which tell rows apart together."""
+    asked = section.ids or ""
+    names = [asked] if asked in columns.values else asked.split(",")
+    return matching(columns, names, needed=False) if section.ids is not None else []
+
+
 def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) -> dict[str, Role]:
     """The role of each column that has one by an option or by the table of names; `label` is that of the labels."""
     asked: dict[str, Role] = dict.fromkeys(matching(columns, section.ignore, needed=False), "ignored")
-    asked |= dict.fromkeys(matching(columns, section.columns), "predictions")
+    for name, role in assignments(columns, section):
+        asked |= dict.fromkeys(matching(columns, [name], needed=False), role)
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
-    single = [("ids", section.ids), ("groups", section.groups), ("labels", label)]
-    asked |= {name: role for role, name in single if name in columns.values}
+    single = {"ids": section.ids, "groups": section.groups, "labels": label}
+    asked |= dict.fromkeys(asked_ids(columns, section), "ids")
+    asked |= {name: role for role, name in single.items() if name in columns.values}
     roles = {name: asked.get(name) or _by_name(columns, name, at) for at, name in enumerate(columns.values)}
-    alone = {role: name for role, name in single if name is not None}  # and no other column
+    lower, held = {name.lower() for name in roles}, {*roles.values()}
     for name, role in roles.items():
-        is_other = role in alone and name != alone[role]
-        if is_other or (role == "ids" and name != section.ids and _repeats(columns, name)):
+        if name in asked:
+            continue
+        if _OPPOSITES.get(name.lower()) in lower:
+            roles[name] = None
+        elif role == "labels" and label is not None and "hard" not in held and {"score", "confidence"} & held:
+            roles[name] = "hard"  # as of a pipeline of Hugging Face
+        elif role is not None and single.get(role) is not None:  # which another column has, and no other
             roles[name] = "ignored"
+        elif role == "ids" and _repeats(columns, name):
+            roles[name] = "key"
     quantiles = _levels([name for name, role in roles.items() if role is None], columns)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
-    roles |= {name: "ignored" for name in stems if roles.get(name, "") is None}  # the point forecast
+    roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
 
 

@@ -78,7 +78,7 @@ def method_name(text: str) -> tuple[str, str]:
     a result cannot have."""
     name, equals, file = text.partition("=")
     if not equals or exists(Path(expanded(text))):
-        name, file = Path(text).stem, text
+        name, file = Path(text.removesuffix(".gz")).stem, text
     if "file" not in method_named(name).differs_by:
         raise RequestError(
             f"{text}: the method would be called {name}, which is a method of bnuq itself. Give it another name: "
@@ -223,7 +223,7 @@ def _compared(
         yield from shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
     for method, of_file in given.items():
         if task.classifies_points:
-            yield from compared(of_file["test"], points["test"].classes or (), method)
+            yield from compared(of_file["test"], points["test"], method)
 
 
 def _on_classes(points: Points, labels: Truth, given: GivenSet, *, is_named: bool, is_known: bool) -> Iterator[Finding]:

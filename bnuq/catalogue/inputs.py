@@ -44,22 +44,12 @@ INPUTS: Catalogue = {
         "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
         "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
-    "correctness-differs": Entry(
-        "{method}: the column that says whether predictions are right differs from the labels in {count} of {points} "
-        "points.",
-        "It is not used: the labels are. Is one of the two of another version?",
-    ),
-    "labels-are-predictions": Entry(
-        "{method}: all {points} labels are the classes of the largest values.", "Are they the predictions themselves?"
-    ),
-    "logits-sum-to-one": Entry(
-        "{file}: the logits of a point are from 0 to 1 and sum to 1, as probabilities do.",
-        "If they are: --outputs probabilities.",
-    ),
-    "class-without-probability": Entry("{file}: the probability of {names:joined} is 0 in all points"),
+    "correctness-differs": Entry("{method}: in {count} of {points} points correctness contradicts the labels."),
+    "labels-are-predictions": Entry("{method}: all {points} labels are the predictions.", "Are they labels?"),
+    "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),
+    "class-without-probability": Entry("{file}: the probability of class {name} is 0 in all points"),
     "ids-repeat": Entry(
-        "{file}: one {column} stands in up to {most} rows, which count as independent points.",
-        "If they are not: --groups {column}. If they are of several models, give each a file of its own.",
+        "{file}: {column} repeats.", "Rows of one: --groups {column}. Of several models: give each a file of its own."
     ),
     "probabilities-rounded": Entry(
         lambda file, scale, off: (

@@ -103,19 +103,6 @@ class GivenSet:
             scores[own_score(name)] = values.astype(np.float64)
         return replace(self, scores=scores)
 
-    def impossible(self, labels: NDArray[np.int64]) -> int:
-        """The points whose class has a probability of 0."""
-        if self.kind != "probabilities":
-            return 0
-        of_labels = self.values[:, np.arange(len(self)), labels]
-        return int((of_labels <= 0).all(0).sum())
-
-    @property
-    def sums_to_one(self) -> bool:
-        """Whether most rows could be probabilities."""
-        values = _some(self.values)
-        return bool((values >= 0).all()) and bool(np.median(abs(values.sum(-1) - 1)) <= TOLERANCE)
-
     def blocks(self, task: Task) -> Iterator[Float[np.ndarray, "sample chunk output"]]:
         """Outputs of a network with this task, block by block in float64; DataError for numbers that are none."""
         step = max(1, _BLOCK // (self.samples * self.values.shape[2]))
@@ -206,7 +193,7 @@ def given_set(
 ) -> GivenSet:
     """The predictions of one set; DataError if there are none, or several, or a column that has no role. Numbers that
     no name tells are of the kind of those that they are `like`."""
-    named.matching(columns, [name for name, _ in named.assignments(columns, section)])
+    named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
     roles = named.roles_of(columns, section, label)
     asked = [name for name in roles if roles[name] == "predictions"]
     if asked:
@@ -219,16 +206,11 @@ def given_set(
     rest = [name for name in columns.values if name not in used]
     if rest and not section.columns:
         raise named.without_role(columns, rest)
-    could_be = ("predictions",) if section.columns else ("spread",)
-    spread = [name for name, role in roles.items() if named.role_by_name(name) == "spread" and role in could_be]
-    if spread and given.kind == "means":
-        either = f"--columns sigma={spread[0]} says that it is the standard deviation, --columns variance={spread[0]}"
-        raise named.without_role(columns, spread, f"{either} the variance; write σ in place of its logarithm.\n")
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
     for role in () if task.is_regression else ("hard", "correct"):
-        found = [of for of in roles if roles[of] == role and of not in names and columns[of].ndim == 1]
+        found = [of for of in named.flat(columns, roles, role) if of not in names]
         if len(found) == 1:
             given = replace(given, **{role: texts_of(columns[found[0]])})
     return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
@@ -299,35 +281,27 @@ def _pair(
 ) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
-    of = _by_role(columns, roles)
-    confidence, hard = of["confidence"] or of["score"], of["hard"]
-    if len(confidence) != 1:
+    of_roles = (named.flat(columns, roles, role) for role in ("confidence", "score", "hard", "correct", "labels"))
+    confidence, score, hard, correct, labels = of_roles
+    if len(either := confidence or score) != 1:
         return None
-    name, own = confidence[0], [each for each in of["labels"] if each != label]
-    if like is not None and like.kind == "confidences" and not (hard or of["correct"]):
+    name, top = either[0], hard or [each for each in labels if each != label]
+    if like is not None and like.kind == "confidences" and not (hard or correct):
         return [name]
-    if not classes or (of["correct"] and not hard and of["confidence"]):
-        return [name, *of["correct"]] if of["correct"] else None
-    if len(hard or own) != 1:
-        if of["confidence"] or (label in columns.values and not named.is_numeric(columns[label])):
-            file, free = columns.source, next((each for each in columns.values if each not in roles), None)
-            where = "FILE:COLUMN" if free is None else f"{file}:{free}"
+    if not classes or (correct and not hard and confidence):
+        return [name, *correct] if correct else None
+    if len(top) != 1:
+        if confidence or (label in columns.values and not named.is_numeric(columns[label])):
+            file, free = columns.source, [each for each in columns.values if each not in roles]
             raise DataError(
                 f"{file}: {name!r} is the probability of a class that no column names. If {label!r} is the prediction, "
-                f"as of a pipeline of Hugging Face, name the true labels: --labels {where}; "
-                "else call the columns of the classes by these, such as prob_cat."
+                f"as of a pipeline of Hugging Face, name the true labels: --labels {file}:{[*free, 'COLUMN'][0]}; else "
+                "call the columns of the classes by these, such as prob_cat."
             )
         return None
-    if of["score"] and hard and _is_of_class_1(columns, name, hard[0], classes):
+    if score and hard and _is_of_class_1(columns, name, hard[0], classes):
         return None
-    return [name, (hard or own)[0]]
-
-
-def _by_role(columns: Columns, roles: Mapping[str, str]) -> dict[str, list[str]]:
-    return {
-        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
-        for role in ("confidence", "score", "hard", "correct", "labels")
-    }
+    return [name, top[0]]
 
 
 def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
@@ -408,14 +382,11 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
         sets = listed([*of_levels, *middle, *spread])
         raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
-    if {*of_levels} == {"quantiles", "levels"}:
-        return _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'"), of_levels
+    if middle and (unknown := by_role.get("spread")) and not (of_levels or spread):
+        either = f"--columns sigma={unknown[0]} says that it is the standard deviation, --columns variance={unknown[0]}"
+        raise named.without_role(columns, unknown, f"{either} the variance; write σ in place of its logarithm.\n")
     if of_levels:
-        levels = named.levels_of(of_levels, columns)
-        values = np.stack([numbers_of(columns, name) for name in levels], axis=-1)[None]
-        found = f"quantiles {listed([*levels])}"
-        found += f", whose mean the RMSE and MAE are of, and not {listed(middle)}" if middle else ""
-        return _of_quantiles(columns, values, np.array([*levels.values()]), found), [*levels]
+        return _of_quantiles(columns, of_levels, middle)
     if spread and middle:
         values, deviations = (_as_samples(numbers_of(columns, name)) for name in (*middle, *spread))
         if values.shape != deviations.shape or len(values) > 1:
@@ -433,14 +404,21 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution")
 
 
-def _of_quantiles(columns: Columns, values: NDArray[Any], levels: NDArray[Any], found: str) -> GivenSet:
+def _of_quantiles(columns: Columns, names: Sequence[str], beside: Sequence[str]) -> tuple[GivenSet, Sequence[str]]:
+    if {*names} == {"quantiles", "levels"}:
+        values, levels, found = columns["quantiles"][None], columns["levels"], "'quantiles'"
+    else:
+        by_name = named.levels_of(names, columns)
+        names, levels, found = [*by_name], np.array([*by_name.values()]), f"quantiles {listed([*by_name])}"
+        values = np.stack([numbers_of(columns, name) for name in names], axis=-1)[None]
+    found += f", whose mean the RMSE and MAE are of, and not {listed(beside)}" if beside else ""
     rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=0) > 0).all())
     if not rises or not len(levels) or levels[-1] >= 1 or values.shape[2:] != levels.shape or values.ndim != 3:
         raise DataError(
             f"{columns.source}: {found} has shape {values.shape[1:]}, with the levels "
             f"{listed([*map(str, levels.ravel())])}; expected (n, L), and L levels that rise from 0 to 1, inside."
         )
-    return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64))
+    return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64)), names
 
 
 def _of_array(

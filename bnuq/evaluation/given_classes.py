@@ -136,68 +136,44 @@ def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
     )
 
 
-def order_findings(points: Points, given: GivenSet) -> Iterator[Finding]:
-    """Of columns without names, a note on the classes that they are taken for; a warning where these make far fewer
-    predictions right than the reversed order does, or that of the numbers as texts."""
+def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, named: bool) -> Iterator[Finding]:
+    """A note on the classes that columns without names are taken for, or that labels are whose `values` are numbers
+    where columns are `named`. Where another order makes clearly more predictions right (reversed, sorted, or the best
+    of all orders of few classes), a warning without names, and DataError with them."""
     labels, count = points.targets, given.values.shape[2]
-    names = list(points.classes or map(str, range(count)))
-    yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
-    if not isinstance(labels, np.ndarray) or labels.ndim > 1:
+    if not isinstance(labels, np.ndarray) or labels.ndim > 1 or given.kind == "confidences":
         return
-    top, in_order = given.values[0].argmax(-1), np.arange(count)
-    as_numbers = sorted(in_order, key=lambda k: float(names[k])) if all(map(_is_whole, names)) else in_order
-    orders = (in_order[::-1], np.array(sorted(in_order, key=lambda k: names[k])), np.array(as_numbers))
-    if (found := _better(top, labels, count, orders)) is not None:
-        order, right, better = found
-        shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
-        yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=right, better=better)
-
-
-def _better(
-    top: NDArray[Any], labels: NDArray[Any], count: int, orders: Sequence[NDArray[Any]]
-) -> tuple[NDArray[Any], float, float] | None:
-    """The class of each column in the first of these orders, or else in the best one of all, that makes clearly more of
-    the largest columns (`top`) the labels; and the shares that are right now and then."""
-    right, tried = top == labels, [(order, _CERTAIN) for order in orders]
+    names = [str(name) for name in points.classes or range(count)]
+    are_numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
+    if named and (are_numbers or values.dtype.kind not in "fiub" or not _Named(given, tuple(names)).has_words):
+        return
+    if named:
+        yield note("labels-numbered", names=names)
+    else:
+        yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    in_order, top = np.arange(count), given.values[0].argmax(-1)
+    by_text = np.array(sorted(in_order, key=lambda k: names[k]))
+    by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
+    tried = [(order, _CERTAIN) for order in (in_order[::-1], by_text, np.argsort(by_text), by_number)]
     if count <= _ASSIGNED:
-        from scipy.optimize import linear_sum_assignment  # late: for unnamed columns alone
+        from scipy.optimize import linear_sum_assignment  # late: for few requests
 
         table = np.zeros((count, count))
         np.add.at(table, (top, labels), 1)
-        chance = np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1))  # the best of K! orders
+        chance = np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1))  # of the best of K! orders
         tried.append((linear_sum_assignment(table, maximize=True)[1], chance))
+    right = top == labels
     for order, errors in tried:
-        if is_clearly_more(other := order[top] == labels, right, errors):
-            return order, float(right.mean()), float(other.mean())
-    return None
-
-
-def is_clearly_more(other: NDArray[np.bool_], right: NDArray[np.bool_], errors: float = _CERTAIN) -> bool:
-    """Whether more of the same points are right, by so many standard errors."""
-    return int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right))
-
-
-def _is_whole(name: str) -> bool:
-    return re.fullmatch(r"-?\d+", name) is not None
-
-
-def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tuple[Finding, ...]:
-    """Where the labels are `values` that are numbers, and the columns have names: a note on the order that is taken,
-    which is that of the columns. DataError where another one, such as the sorted order of the names, makes clearly more
-    predictions right."""
-    names, labels = list(points.classes or ()), points.targets
-    by_name = not _Named(given, tuple(names)).has_words or all(name.lstrip("-").isdigit() for name in names)
-    if by_name or values.dtype.kind not in "fiub" or values.ndim > 1 or not isinstance(labels, np.ndarray):
-        return ()
-    in_sorted_order = np.argsort(np.array(sorted(range(len(names)), key=names.__getitem__)))
-    if (found := _better(given.values[0].argmax(-1), labels, len(names), [in_sorted_order])) is not None:
-        order, right, better = found
-        others = [names[k] for k in np.argsort(order)]
-        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
-        raise DataError(
-            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {right:.1%} of the "
-            f"predictions are right; in {'the sorted' if others == sorted(names) else 'another'} order of the names "
-            f"({shown[1]}) {better:.1%} are. Say which class each number is: --classes {','.join(others)}, or "
-            f"--classes {','.join(names)}."
-        )
-    return (note("labels-numbered", names=names),)
+        other = order[top] == labels
+        if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
+            share, better, others = float(right.mean()), float(other.mean()), [names[k] for k in np.argsort(order)]
+            if named:
+                shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
+                raise DataError(
+                    f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} "
+                    f"of the predictions are right; in another one ({shown[1]}) {better:.1%} are. Say which class each "
+                    f"number is: --classes {','.join(others)}, or --classes {','.join(names)}."
+                )
+            found = [names[k] for k in order[:_SHOWN]]
+            yield warning("classes-in-another-order", names=names[:_SHOWN], order=found, right=share, better=better)
+            return

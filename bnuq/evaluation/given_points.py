@@ -19,9 +19,8 @@ from bnuq.data.common_layout import group_codes
 from bnuq.data.readers.columns import Columns, read_columns, texts_of
 from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.given import GivenSet, numbers_of
-from bnuq.evaluation.given_classes import is_clearly_more
-from bnuq.evaluation.roles import INDEX, asked_ids, class_columns, is_numeric, matching, role_by_name, roles_of
+from bnuq.evaluation.given import GivenSet, numbers_of, wrong_values
+from bnuq.evaluation.roles import INDEX, class_columns, flat, is_numeric, matching, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, joined, note, warning
@@ -31,7 +30,7 @@ from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
-_FEW = 20  # points, all of which may be right
+_FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -111,10 +110,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     """The column with a name of labels; None without one, DataError for several."""
     roles = roles_of(columns, section)
-    names, free = (
-        [name for name in roles if roles[name] == "labels"],
-        [name for name in columns.values if name not in roles],
-    )
+    names, free = [of for of in roles if roles[of] == "labels"], [of for of in columns.values if of not in roles]
     classes = {name for family in class_columns(columns, free).values() for name in family.values()} | {*free}
     texts = [name for name in free if names and columns[name].ndim == 1 and not is_numeric(columns[name])]
     names += [name for name in texts if {*columns[name].tolist()} <= classes]
@@ -148,15 +144,18 @@ def _groups(columns: Columns, section: ScoreSection) -> NDArray[Any] | None:
 
 
 def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> NDArray[Any] | None:
-    """The ids of this file, as texts: those of --ids together; the first, but for the index that pandas writes; or
-    keys, such as a series and a time, that differ together."""
+    """The ids of this file, as texts: those of --ids; the first that is no index; or keys that differ together."""
     roles = roles_of(columns, section, label)
-    names = asked_ids(columns, section) or [name for name in _id_names(roles) if not is_index(name, 0)][:1]
-    if names:
-        return columns.texts(*names)
-    keys = [name for name, role in roles.items() if role == "key" and columns[name].ndim == 1]
-    texts = columns.texts(*keys) if keys else None
-    return texts if texts is not None and len({*texts.tolist()}) == len(texts) else None
+    ids, keys = _id_names(roles), flat(columns, roles, "key")
+    if section.ids is None:
+        ids = [name for name in ids if not is_index(name, 0)][:1] or (keys if keys and _differ(columns, keys) else [])
+    return columns.texts(*ids) if ids else None
+
+
+def _differ(columns: Columns, names: Sequence[str]) -> bool:
+    """Whether these columns tell all rows apart together."""
+    texts = columns.texts(*names)
+    return len({*texts.tolist()}) == len(texts)
 
 
 def _id_names(roles: Mapping[str, str]) -> list[str]:
@@ -166,7 +165,7 @@ def _id_names(roles: Mapping[str, str]) -> list[str]:
 
 def _is_of_rows(name: str) -> bool:
     """Whether a column is called like the index of a DataFrame, which may only number the rows of a file."""
-    return is_index(name, 0) or name.strip().lower() in ("index", "idx", "level_0")
+    return is_index(name, 0) or name.strip().lower() == "index"
 
 
 def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
@@ -213,19 +212,19 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     are of other points."""
     columns, source = given.columns, given.columns.source
     of_one_file = truth.columns is None or source == truth.source
-    pair = None if of_one_file else _pairing(columns, truth, given, section)
-    findings: tuple[Finding, ...] = ()
+    pair = None if of_one_file else _pairing(given, truth, section)
+    findings = list[Finding]()
     if pair is not None and truth.columns is not None:
-        ids, wanted = columns.texts(*pair[0]), truth.columns.texts(*pair[1])
-        rows = _rows_by_id(ids, wanted, source, truth.source)
-        is_moved = bool((rows != np.arange(len(rows))).any())
-        by = joined([name or INDEX for name in pair[0]])
-        if is_moved and section.ids is None and _is_of_rows(pair[0][0]):
-            _check_index(by, ids, wanted, source, truth.source)
-        findings = (note("paired-by-ids", column=by, files=[source, truth.source], moved=is_moved),)
-        others = {role: [name for name in names if name not in pair[0]] for role, names in given.roles.items()}
-        roles = {role: names for role, names in others.items() if names} | {"ids": [*others.get("ids", ()), *pair[0]]}
-        given = replace(given.taken(rows), roles=roles)
+        ours, theirs = pair
+        rows = _rows_by_id(columns.texts(*ours), truth.columns.texts(*theirs), source, truth.source)
+        is_moved, by = bool((rows != np.arange(len(rows))).any()), joined([name or INDEX for name in ours])
+        if is_moved and section.ids is None and _is_of_rows(ours[0]):
+            raise DataError(
+                f"{source}: its {by} is in another order than that of {truth.source}, and may only number the rows of "
+                f"one file. --ids '{by}' pairs rows by it; --ignore '{by}' pairs them by position."
+            )
+        findings.append(note("paired-by-ids", column=by, files=[source, truth.source], moved=is_moved))
+        given = given.taken(rows)
     elif len(given) != len(truth.values):
         raise DataError(
             f"{source}: holds predictions of {len(given)} points ({given.found}), and {truth.source} "
@@ -234,34 +233,31 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     elif section.ids is not None and source != truth.source:
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")
     elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
-        findings = (note("ids-in-one-file", file=Path(truth.source if truth.ids is not None else source).name),)
-    if truth.group is None and given.group is None and (truth.ids is None or _most(truth.ids) > 1):
-        for name, role in roles_of(columns, section).items():
-            if role in ("key", "ids") and role_by_name(name) == "ids" and (most := _most(columns.texts(name))) > 1:
-                findings = (*findings, warning("ids-repeat", column=name, file=Path(source).name, most=most))
-    for own in () if of_one_file or pair is not None else given.roles.get("labels", ()):
-        if len(columns[own]) != len(truth.values):
-            continue
-        comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
-        differing = texts_of(columns[own]) != texts_of(truth.values) if comparable else np.zeros(1, bool)
-        if differing.any():
-            row = int(np.flatnonzero(differing)[0])
-            raise DataError(
-                f"{source}: row {row} (counted from 0) has the label {columns[own][row]}, and {truth.source} "
-                f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN). No label? --ignore {own}."
-            )
-    return given, findings
+        file = Path(truth.source if truth.ids is not None else source).name
+        findings.append(note("ids-in-one-file", file=file))
+    if pair is None and source != truth.source:
+        _check_labels(given, truth)
+    return given, tuple(findings)
 
 
-def _most(ids: NDArray[Any]) -> int:
-    """How often the commonest of them occurs."""
-    return max(Counter(ids.tolist()).values(), default=0)
+def _check_labels(given: GivenSet, truth: Truth) -> None:
+    """DataError where labels beside the predictions are not those of the other file, row by row."""
+    for own in given.roles.get("labels", ()):
+        values = given.columns[own]
+        if values.shape == truth.values.shape == (len(given),):  # and none of them one-hot rows
+            differing = np.flatnonzero(texts_of(values) != texts_of(truth.values))
+            for row in differing[:1]:
+                raise DataError(
+                    f"{given.columns.source}: row {row} (counted from 0) has the label {values[row]}, and "
+                    f"{truth.source} {truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If "
+                    f"{own!r} is no label: --ignore {own}."
+                )
 
 
 def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
     """1 for a prediction that is right, 0 for one that is wrong; DataError for what says neither."""
-    words = {"1": 1, "true": 1, "yes": 1, "right": 1, "correct": 1}
-    words |= {"0": 0, "false": 0, "no": 0, "wrong": 0, "incorrect": 0}
+    words = dict.fromkeys(("1", "true", "yes", "right", "correct"), 1)
+    words |= dict.fromkeys(("0", "false", "no", "wrong", "incorrect"), 0)
     texts = [text.strip().lower() for text in texts_of(values).tolist()]
     if unknown := [text for text in texts if text not in words]:
         raise DataError(
@@ -297,16 +293,15 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
 
 
 def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
-    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not,
-    and where a column of correctness says something else than the labels, or these are the predictions throughout.
-    DataError where all labels are one too high."""
+    """What hard predictions, correctness and labels say of each other: a note where hard predictions are the largest
+    probabilities, else warnings; DataError for labels that are one too high."""
     labels, right, count = points.targets, given.right, given.values.shape[2]
     if right is None and labels is not None and labels.ndim == 1:
         top = given.values.mean(0).argmax(-1)
         right = top == labels
         if right.all() and len(right) >= _FEW:
             yield warning("labels-are-predictions", method=method, points=len(right))
-        if labels.min() == 1 and is_clearly_more(top == labels - 1, right):
+        if labels.min() == 1 and (top == labels - 1).sum() > max(_FEW, 2 * right.sum()):
             raise DataError(f"{points.reference}: no label is 0, and most are one above the prediction. Subtract 1.")
     if right is not None and given.correct is not None:
         said = _is_right(given.correct, given.columns.source, *given.roles["correctness"])
@@ -329,54 +324,42 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
         yield note("hard-predictions-agree", method=method, points=len(hard))
 
 
-def _pairing(
-    columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection
-) -> tuple[list[str], list[str]] | None:
-    """The columns that pair the rows of two files: those of --ids; an id; columns of both files that have the same
-    values, and keys, which differ together; an index. None without any; DataError where rows in one order have the
-    same values in another."""
+def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequence[str], Sequence[str]] | None:
+    """The columns that pair the rows of two files: those of --ids; an id; shared keys; an index. None without any."""
     assert truth.columns is not None
-    if section.ids is not None:
-        asked = asked_ids(columns, section), asked_ids(truth.columns, section)
-        return asked if len(asked[0]) == len(asked[1]) > 0 else None
-    roles, others = roles_of(columns, section), roles_of(truth.columns, section, truth.name)
-    ours, theirs = _id_names(roles), _id_names(others)
+    columns = given.columns
+    roles = roles_of(columns, section)
+    ours, theirs = _id_names(roles), _id_names(roles_of(truth.columns, section, truth.name))
     lower = {name.strip().lower(): name for name in theirs}
-    pairs = [([name], [lower[name.strip().lower()]]) for name in ours if name.strip().lower() in lower]
+    pairs = [(name, lower[key]) for name in ours if (key := name.strip().lower()) in lower]
+    if section.ids is not None:
+        return tuple(zip(*pairs, strict=True)) if len(pairs) == len(ours) == len(theirs) > 0 else None
     if not pairs and ours and theirs and not _is_of_rows(ours[0]) and not _is_of_rows(theirs[0]):
-        pairs = [([ours[0]], [theirs[0]])]
-    if pairs and not _is_of_rows(pairs[0][0][0]):
-        return pairs[0]
-    used = (*matching(columns, section.ignore, needed=False), *given.roles.get("predictions", ()), truth.name)
-    used = (*used, *given.roles.get("labels", ()), *(name for name in ours if _is_of_rows(name)))
-    both = {
-        name: (columns.texts(name), truth.columns.texts(name))
-        for name in columns.values
-        if name in truth.columns.values and name not in used and columns[name].shape == truth.columns[name].shape
-    }
-    alike = {name: of for name, of in both.items() if columns[name].ndim == 1 and Counter(of[0]) == Counter(of[1])}
-    keys = [name for name in both if roles.get(name) == others.get(name) == "key"]
-    for names in filter(None, ([*alike], keys, *([name] for name in alike))):
-        if all(len({*of.texts(*names).tolist()}) == len(given) for of in (columns, truth.columns)):
-            return names, names
-    if moved := [name for name, of in alike.items() if (of[0] != of[1]).any()]:
+        pairs = [(ours[0], theirs[0])]
+    if pairs and not _is_of_rows(pairs[0][0]):
+        return pairs[0][:1], pairs[0][1:]
+    used = {*matching(columns, section.ignore, needed=False), truth.name, *filter(_is_of_rows, ours)}
+    used |= {*given.roles.get("predictions", ()), *given.roles.get("labels", ())}
+    if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
+        return names, names
+    return (pairs[0][:1], pairs[0][1:]) if pairs else None
+
+
+def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys: set[str]) -> list[str]:
+    """The columns that have the same values in both files, or else keys of both, which differ together."""
+    shared = [name for name in columns.values if name in others.values and name not in used]
+    both = {name: (columns.texts(name), others.texts(name)) for name in shared if columns[name].ndim == 1}
+    alike = [name for name, of in both.items() if of[1].ndim == 1 and Counter(of[0]) == Counter(of[1])]
+    for names in (alike, [name for name in both if name in keys]):
+        if names and _differ(columns, names) and _differ(others, names):
+            return names
+    if moved := [name for name in alike if (both[name][0] != both[name][1]).any()]:
         raise DataError(
-            f"{columns.source}: {listed(moved)} and {truth.source} have the same values in another order, in which the "
-            f"rows are not paired. Name the columns that tell rows apart together: --ids {','.join(moved)},NAME; or "
-            f"leave these out, and rows are paired by position: --ignore {','.join(moved)}."
+            f"{columns.source} and {others.source} have the same values of {listed(moved)} in another order. Name the "
+            "columns that tell rows apart together: --ids NAME,NAME; or leave these out, and rows are paired by "
+            f"position: --ignore {','.join(moved)}."
         )
-    return next(iter(pairs), None)
-
-
-def _check_index(name: str, ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str) -> None:
-    """DataError where an index pairs rows in another order than theirs, and numbers the rows of one file."""
-    numbers = [*map(str, range(len(ids)))]
-    for file, other, of in ((source, labels, ids), (labels, source, wanted)):
-        if of.tolist() == numbers:
-            raise DataError(
-                f"{file}: its {name} numbers its rows, and that of {other} is in another order. Is it the same index? "
-                f"--ids '{name}' pairs rows by it; --ignore '{name}' pairs them by position."
-            )
+    return []
 
 
 def _rows_by_id(
@@ -558,9 +541,13 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
-        if given.kind == "logits" and given.sums_to_one:
+        if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
             yield warning("logits-sum-to-one", file=file)
         empty = np.flatnonzero(~given.values.any((0, 1))).tolist() if given.kind == "probabilities" else []
-        if empty:
-            yield note("class-without-probability", file=file, names=[[*given.classes, *empty][k] for k in empty])
+        for k in empty:
+            yield note("class-without-probability", file=file, name=given.classes[k] if given.classes else k)
+    repeats = truth.group is None and (truth.ids is None or len({*truth.ids.tolist()}) < len(truth.ids))
+    for column in (*sets["test"].roles.get("ids", ()), *sets["test"].roles.get("keys", ())) if repeats else ():
+        if role_by_name(column) == "ids" and not _differ(sets["test"].columns, [column]):
+            yield warning("ids-repeat", column=column, file=Path(sets["test"].columns.source).name)
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

@@ -75,8 +75,8 @@ def _limits(name: str, method: MethodResult) -> Iterator[str]:
 
 def _intervals(result: Result) -> Iterator[Part]:
     curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
-    reached = max((curve["level"].max() for curve in curves.values()), default=0.0) + 1e-9  # that of quantiles may end
-    levels = [level for level in _LEVELS if level <= reached]
+    reached = [curve["level"].max() + 1e-9 for curve in curves.values()]  # that of quantiles may end
+    levels = [level for level in _LEVELS if level <= max(reached, default=0)]
     rows = tuple(
         (name, tuple(Cell(number(float(np.interp(level, curve["level"], curve["coverage"])))) for level in levels))
         for name, curve in curves.items()

@@ -39,10 +39,9 @@ _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
-    `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them, `roles`
-    the columns of the file by what they are, `hard` the hard predictions beside them and `correct` whether they are
-    right, as texts, and `right` that in numbers where it is scored. Probabilities sum to `scale` to within its
-    `tolerance`-fold, and were seen to be `off` by as much."""
+    `scores` are OOD scores in columns of their own, `group` the groups of the points, `roles` the columns of the file
+    by what they are, `hard` the hard predictions and `correct` whether they are right, as texts, and `right` that in
+    numbers where it is scored. Probabilities sum to `scale` to within its `tolerance`-fold, and were `off` by it."""
 
     columns: Columns
     values: NDArray[Any]
@@ -156,9 +155,10 @@ def wrong_values(
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
             total = (values if kind == "probabilities" else np.exp(values)).sum(-1)
-        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}"))
+        cure = "divide each row by its sum" if kind == "probabilities" else "--outputs logits does that"
+        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}: {cure}"))
     if kind == "quantiles":
-        checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level"))
+        checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level: sort each row"))
     for wrong, expected in checks:
         if wrong.any():
             sample, row, *output = np.argwhere(wrong)[0].tolist()
@@ -209,11 +209,12 @@ def given_set(
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
+    beside = dict[str, Any]()
     for role in () if task.is_regression else ("hard", "correct"):
-        found = [of for of in named.flat(columns, roles, role) if of not in names]
-        if len(found) == 1:
-            given = replace(given, **{role: texts_of(columns[found[0]])})
-    return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
+        if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
+            beside[role] = texts_of(columns[found[0]])
+    in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
+    return replace(given, roles=in_words, **beside)
 
 
 def _as_asked(
@@ -254,8 +255,7 @@ def _of_classes(
     if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
         values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
-    if not sources:
-        sources += [([name], None, ()) for name, role in roles.items() if role == "score"]
+    sources = sources or [([name], None, ()) for name, role in roles.items() if role == "score"]
     if len(sources) > 1:
         sets = "; ".join(listed(names) for names, _, _ in sources)
         raise DataError(

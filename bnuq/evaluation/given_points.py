@@ -215,10 +215,9 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     pair = None if of_one_file else _pairing(given, truth, section)
     findings = list[Finding]()
     if pair is not None and truth.columns is not None:
-        ours, theirs = pair
-        rows = _rows_by_id(columns.texts(*ours), truth.columns.texts(*theirs), source, truth.source)
-        is_moved, by = bool((rows != np.arange(len(rows))).any()), joined([name or INDEX for name in ours])
-        if is_moved and section.ids is None and _is_of_rows(ours[0]):
+        rows = _rows_by_id(columns.texts(*pair[0]), truth.columns.texts(*pair[1]), source, truth.source)
+        is_moved, by = bool((rows != np.arange(len(rows))).any()), joined([name or INDEX for name in pair[0]])
+        if is_moved and section.ids is None and _is_of_rows(pair[0][0]):
             raise DataError(
                 f"{source}: its {by} is in another order than that of {truth.source}, and may only number the rows of "
                 f"one file. --ids '{by}' pairs rows by it; --ignore '{by}' pairs them by position."
@@ -273,10 +272,10 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     source, hard = given.columns.source, given.hard
     if given.kind != "confidences":
         return given
-    if hard is None and given.correct is None:
-        raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
-    if hard is None or truth.is_right:
+    if given.correct is not None and (hard is None or truth.is_right):
         return replace(given, right=_is_right(given.correct, source, *given.roles["correctness"]))
+    if hard is None:
+        raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
     right = (hard == (texts := texts_of(truth.values))) * 1
     if (words := {*hard.tolist()}).isdisjoint(labels := {*texts.tolist()}):
         raise DataError(
@@ -309,12 +308,11 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
             yield warning("correctness-differs", method=method, points=len(right), count=differing)
     if given.hard is None or given.right is not None or given.is_of_samples:
         return
-    names = [str(name) for name in points.classes or range(count)]
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {str(name): number for number, name in enumerate(points.classes or range(count))}
     hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
     if (unknown := np.flatnonzero(hard < 0)).size:
         word = str(given.hard[unknown[0]])[:50]
-        yield warning("hard-predictions-unknown", method=method, word=word, classes=names[:20])
+        yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
         return
     values = given.values[0]
     count = int((np.take_along_axis(values, hard[:, None], axis=1)[:, 0] < values.max(-1)).sum())
@@ -333,7 +331,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
     lower = {name.strip().lower(): name for name in theirs}
     pairs = [(name, lower[key]) for name in ours if (key := name.strip().lower()) in lower]
     if section.ids is not None:
-        return tuple(zip(*pairs, strict=True)) if len(pairs) == len(ours) == len(theirs) > 0 else None
+        return (ours, [*dict(pairs).values()]) if len(pairs) == len(ours) == len(theirs) > 0 else None
     if not pairs and ours and theirs and not _is_of_rows(ours[0]) and not _is_of_rows(theirs[0]):
         pairs = [(ours[0], theirs[0])]
     if pairs and not _is_of_rows(pairs[0][0]):

@@ -51,9 +51,8 @@ NAMES: dict[Role, tuple[str, ...]] = {
 NAMES |= {"labels": (*TARGETS, *NAMES["labels"]), "groups": (GROUP, *NAMES["groups"]), "array": ("", *NAMES["array"])}
 _ROLES: dict[str, Role] = {name: role for role, names in NAMES.items() for name in names}
 _ID = re.compile(r"(.*[_ .\-])?(id|ids|uid|uuid)|.*[a-z](Id|ID|UID)|.*_(ID|Id|UID)|ID|Id")
-_OF_CLASSES = "y_pred pred prediction class score scores prediction_score raw_score confidence output log_probability"
-# Of columns of one class each, such as prob_cat or p0, or as an ending: cat_prob.
-PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *_OF_CLASSES.split())
+_OTHERS = "y_pred pred prediction class score scores prediction_score raw_score confidence output log_probability"
+PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *_OTHERS.split())  # p0; cat_prob
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[_ .\-](.+)|[ _]?[(\[](.+)[)\]]|(\d+))", re.IGNORECASE)
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)

@@ -205,7 +205,7 @@ def _compared(
     """What test and validation points share, and how hard predictions agree with the others."""
     sets = next(iter(given.values()))
     if VALIDATION in points:
-        both = [sets["test"], sets[VALIDATION]]
+        both = sets["test"], sets[VALIDATION]
         yield from matching.shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
     for method, of_file in given.items():
         if task.classifies_points:

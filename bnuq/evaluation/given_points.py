@@ -154,8 +154,7 @@ def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> N
 
 def _differ(columns: Columns, names: Sequence[str]) -> bool:
     """Whether these columns tell all rows apart together."""
-    texts = columns.texts(*names)
-    return len({*texts.tolist()}) == len(texts)
+    return len({*(texts := columns.texts(*names)).tolist()}) == len(texts)
 
 
 def _id_names(roles: Mapping[str, str]) -> list[str]:
@@ -372,9 +371,9 @@ def _rows_by_id(
             )
     both = (source, labels, ids, wanted), (labels, source, wanted, ids)
     for name, other, there, needed in both if all_of_them else both[:1]:
-        if (missing := np.setdiff1d(needed, there)).size:
+        if missing := {*needed.tolist()} - {*there.tolist()}:
             raise DataError(
-                f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])[:50]!r}; expected "
+                f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
                 "the same ids in both. Rows are paired by position where ids are left out: --ignore COLUMN."
             )
     order = np.argsort(ids, kind="stable")
@@ -513,7 +512,7 @@ def grouped(
     ids = _ids(predictions[0].columns, section) if truth.ids is None else truth.ids
     if elsewhere is not None and elsewhere.ids is not None and ids is not None:
         there, wanted = elsewhere.ids, ids
-        if is_test or np.isin(wanted, there).all():
+        if is_test or {*wanted.tolist()} <= {*there.tolist()}:
             group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, all_of_them=False)]
     elif elsewhere is not None and is_test:
         group = elsewhere.values
@@ -544,8 +543,9 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         empty = np.flatnonzero(~given.values.any((0, 1))).tolist() if given.kind == "probabilities" else []
         for k in empty:
             yield note("class-without-probability", file=file, name=given.classes[k] if given.classes else k)
-    repeats = truth.group is None and (truth.ids is None or len({*truth.ids.tolist()}) < len(truth.ids))
-    for column in (*sets["test"].roles.get("ids", ()), *sets["test"].roles.get("keys", ())) if repeats else ():
-        if role_by_name(column) == "ids" and not _differ(sets["test"].columns, [column]):
-            yield warning("ids-repeat", column=column, file=Path(sets["test"].columns.source).name)
+    test, is_known = sets["test"], truth.ids is not None and len({*truth.ids.tolist()}) == len(truth.ids)
+    if truth.group is None and test.group is None and not is_known:
+        for column in (*test.roles.get("ids", ()), *test.roles.get("keys", ())):
+            if role_by_name(column) == "ids" and not _differ(test.columns, [column]):
+                yield warning("ids-repeat", column=column, file=Path(test.columns.source).name)
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

@@ -73,9 +73,9 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
     """The columns of these names or patterns (class_*); DataError where one that is `needed` is not there."""
     names: list[str] = []
     for pattern in patterns:
-        index = [name for at, name in enumerate(columns.values) if pattern == INDEX and is_index(name, at)]
-        alike = (name for name in columns.values if fnmatchcase(name, pattern))
-        found = [pattern] if pattern in columns.values else index or [*alike]
+        rows = pattern == INDEX
+        alike = (of for at, of in enumerate(columns.values) if fnmatchcase(of, pattern) or (rows and is_index(of, at)))
+        found = [pattern] if pattern in columns.values else [*alike]
         if needed and not found:
             columns[pattern]
         names += found

@@ -159,21 +159,24 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
         from scipy.optimize import linear_sum_assignment  # late: for few requests
 
         table = np.zeros((count, count))
-        np.add.at(table, (top, labels), 1)
-        chance = np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1))  # of the best of K! orders
-        tried.append((linear_sum_assignment(table, maximize=True)[1], chance))
-    right = top == labels
+        np.add.at(table, (top, labels), 1)  # the best of K! orders is better by chance
+        tried.append(
+            (linear_sum_assignment(table, maximize=True)[1], np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1)))
+        )
+    right, best, share = top == labels, None, float((top == labels).mean())
     for order, errors in tried:
         other = order[top] == labels
         if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
-            share, better, others = float(right.mean()), float(other.mean()), [names[k] for k in np.argsort(order)]
-            if named:
-                shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
-                raise DataError(
-                    f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} "
-                    f"of the predictions are right; in another one ({shown[1]}) {better:.1%} are. Say which class each "
-                    f"number is: --classes {','.join(others)}, or --classes {','.join(names)}."
-                )
-            found = [names[k] for k in order[:_SHOWN]]
-            yield warning("classes-in-another-order", names=names[:_SHOWN], order=found, right=share, better=better)
-            return
+            right, best = other, order
+    if best is not None and not named:
+        found = [names[k] for k in best[:_SHOWN]]
+        better = float(right.mean())
+        yield warning("classes-in-another-order", names=names[:_SHOWN], order=found, right=share, better=better)
+    elif best is not None:
+        others = [names[k] for k in np.argsort(best)]
+        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
+        raise DataError(
+            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} of the "
+            f"predictions are right; in another one ({shown[1]}) {right.mean():.1%} are. Say which class each number "
+            f"is: --classes {','.join(others)}, or --classes {','.join(names)}."
+        )

@@ -313,8 +313,7 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
         word = str(given.hard[unknown[0]])[:50]
         yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
         return
-    values = given.values[0]
-    count = int((np.take_along_axis(values, hard[:, None], axis=1)[:, 0] < values.max(-1)).sum())
+    count = int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum())
     if count:
         yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
     else:

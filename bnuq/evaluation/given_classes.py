@@ -160,9 +160,7 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
 
         table = np.zeros((count, count))
         np.add.at(table, (top, labels), 1)  # the best of K! orders is better by chance
-        tried.append(
-            (linear_sum_assignment(table, maximize=True)[1], np.sqrt(_CERTAIN**2 + 2 * math.lgamma(count + 1)))
-        )
+        tried += [(linear_sum_assignment(table, maximize=True)[1], (_CERTAIN**2 + 2 * math.lgamma(count + 1)) ** 0.5)]
     right, best, share = top == labels, None, float((top == labels).mean())
     for order, errors in tried:
         other = order[top] == labels

@@ -112,8 +112,8 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     roles = roles_of(columns, section)
     names, free = [of for of in roles if roles[of] == "labels"], [of for of in columns.values if of not in roles]
     classes = {name for family in class_columns(columns, free).values() for name in family.values()} | {*free}
-    texts = [name for name in free if names and columns[name].ndim == 1 and not is_numeric(columns[name])]
-    names += [name for name in texts if {*columns[name].tolist()} <= classes]
+    free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
+    names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
         options = " or ".join(f"--labels {columns.source}:{name}" for name in names[::-1])
         raise DataError(

@@ -173,6 +173,7 @@ def test_the_coverage_of_intervals_beyond_the_quantiles_is_unknown() -> None:
     scored = bnuq.score({"model": {"quantiles": q, "levels": levels}}, y)
     assert "coverage95" not in scored.summary()["methods"]["model"]["sets"]["test"]
     assert scored.record.methods["model"].calibration["level"].max() == pytest.approx(0.8)
+    assert "of 80 %" in scored.text(full=True) and "of 95 %" not in scored.text(full=True)
     assert "twice their mean pinball loss" in " ".join(scored.text(full=True).split())
 
 

@@ -47,7 +47,7 @@ INPUTS: Catalogue = {
     "correctness-differs": Entry("{method}: in {count} of {points} points correctness contradicts the labels."),
     "labels-are-predictions": Entry("{method}: all {points} labels are the predictions.", "Are they labels?"),
     "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),
-    "class-without-probability": Entry("{file}: the probability of class {name} is 0 in all points"),
+    "class-without-probability": Entry("{file}: no point has a probability of class {classes:joined} (counted from 0)"),
     "ids-repeat": Entry(
         "{file}: {column} repeats.", "Rows of one: --groups {column}. Of several models: give each a file of its own."
     ),

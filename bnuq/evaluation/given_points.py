@@ -539,9 +539,9 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
             yield warning("logits-sum-to-one", file=file)
-        empty = np.flatnonzero(~given.values.any((0, 1))).tolist() if given.kind == "probabilities" else []
-        for k in empty:
-            yield note("class-without-probability", file=file, name=given.classes[k] if given.classes else k)
+        empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
+        if empty:
+            yield note("class-without-probability", file=file, classes=empty)
     test, is_known = sets["test"], truth.ids is not None and len({*truth.ids.tolist()}) == len(truth.ids)
     if truth.group is None and test.group is None and not is_known:
         for column in (*test.roles.get("ids", ()), *test.roles.get("keys", ())):

@@ -33,7 +33,7 @@ def _no_validation(task: str, tau: bool, reason: str) -> str:
 def _tau_cross_fitted(of: str, tau: Sequence[float], points: int, given: bool) -> str:
     sds = " and ".join(f"{value**-0.5:.4g}" if value > 0 else "inf" for value in tau)
     what = "the constant σ is" if given else "τ and the constant σ are"
-    noise = "" if given else f" (τ stands for noise of sd {sds})"
+    noise = "" if given else f" (τ stands for noise of sd {sds}, which all intervals have; --tau for a known one)"
     return f"{of}: without validation points, {what} cross-fitted on halves of the {points:,} test points{noise}"
 
 

@@ -44,6 +44,13 @@ INPUTS: Catalogue = {
         "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
         "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
+    "correctness-differs": Entry("{method}: in {count} of {points} points correctness contradicts the labels."),
+    "labels-are-predictions": Entry("{method}: all {points} labels are the predictions.", "Are they labels?"),
+    "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),
+    "class-without-probability": Entry("{file}: no point has a probability of class {classes:joined} (counted from 0)"),
+    "ids-repeat": Entry(
+        "{file}: {column} repeats.", "Rows of one: --groups {column}. Of several models: give each a file of its own."
+    ),
     "probabilities-rounded": Entry(
         lambda file, scale, off: (
             f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "

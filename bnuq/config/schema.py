@@ -638,7 +638,7 @@ class ScoreSection(Section, frozen=True):
     ids: Annotated[
         str | None,
         setting(
-            "Column of ids, by which predictions and labels are matched.",
+            "Column of ids, or several with commas, by which predictions and labels are matched.",
             metavar="COLUMN",
             shown="id, where there is one",
         ),
@@ -646,7 +646,7 @@ class ScoreSection(Section, frozen=True):
     columns: Annotated[
         tuple[str, ...],
         setting(
-            "Columns, or the array, of the predictions, or a pattern such as 'prob_*'.",
+            "Columns, or the array, of the predictions, or a pattern such as 'prob_*'; or a role, as sigma=NAME.",
             metavar="NAME",
             commas=True,
             shown="by their names, as noted",

@@ -29,6 +29,7 @@ _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as
 LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
+_FEW = 10  # points, all of which may have the same class by chance
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
@@ -38,10 +39,9 @@ _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log
 class GivenSet:
     """The predictions of one set, (T, n, K); of a Gaussian beside its means the `sigma`, of quantiles (1, n, L) the
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
-    `scores` are OOD scores in columns of their own, `group` the groups of the points that stand beside them, `roles`
-    the columns of the file by what they are, `hard` the hard predictions beside them, as texts, or, if that `is_right`,
-    whether they are right, as `right` says in numbers. Probabilities sum to `scale` to within its
-    `tolerance`-fold, and were seen to be `off` by as much."""
+    `scores` are OOD scores in columns of their own, `group` the groups of the points, `roles` the columns of the file
+    by what they are, `hard` the hard predictions and `correct` whether they are right, as texts, and `right` that in
+    numbers where it is scored. Probabilities sum to `scale` to within its `tolerance`-fold, and were `off` by it."""
 
     columns: Columns
     values: NDArray[Any]
@@ -57,7 +57,7 @@ class GivenSet:
     scale: float = 1.0
     tolerance: float = TOLERANCE
     off: float = 0.0
-    is_right: bool = False
+    correct: NDArray[Any] | None = None
     right: NDArray[Any] | None = None
 
     def __len__(self) -> int:
@@ -78,10 +78,8 @@ class GivenSet:
         sigma = None if self.sigma is None else self.sigma[:, rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
         group = None if self.group is None else self.group[rows]
-        hard, right = (None if of is None else of[rows] for of in (self.hard, self.right))
-        return replace(
-            self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, hard=hard, right=right
-        )
+        beside = {name: of[rows] for name in ("hard", "correct", "right") if (of := getattr(self, name)) is not None}
+        return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, **beside)
 
     def without_columns(self) -> GivenSet:
         """These predictions without what else their file holds."""
@@ -103,13 +101,6 @@ class GivenSet:
                 raise DataError(f"{self.columns.source}: {name!r} has no finite number in row {row} (counted from 0).")
             scores[own_score(name)] = values.astype(np.float64)
         return replace(self, scores=scores)
-
-    def impossible(self, labels: NDArray[np.int64]) -> int:
-        """The points whose class has a probability of 0."""
-        if self.kind != "probabilities":
-            return 0
-        of_labels = self.values[:, np.arange(len(self)), labels]
-        return int((of_labels <= 0).all(0).sum())
 
     def blocks(self, task: Task) -> Iterator[Float[np.ndarray, "sample chunk output"]]:
         """Outputs of a network with this task, block by block in float64; DataError for numbers that are none."""
@@ -164,9 +155,10 @@ def wrong_values(
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
             total = (values if kind == "probabilities" else np.exp(values)).sum(-1)
-        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}"))
+        cure = "divide each row by its sum" if kind == "probabilities" else "--outputs logits does that"
+        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}: {cure}"))
     if kind == "quantiles":
-        checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level"))
+        checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level: sort each row"))
     for wrong, expected in checks:
         if wrong.any():
             sample, row, *output = np.argwhere(wrong)[0].tolist()
@@ -201,6 +193,7 @@ def given_set(
 ) -> GivenSet:
     """The predictions of one set; DataError if there are none, or several, or a column that has no role. Numbers that
     no name tells are of the kind of those that they are `like`."""
+    named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
     roles = named.roles_of(columns, section, label)
     asked = [name for name in roles if roles[name] == "predictions"]
     if asked:
@@ -211,18 +204,17 @@ def given_set(
         given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
-    if rest and not asked:
+    if rest and not section.columns:
         raise named.without_role(columns, rest)
     if given.kind == "confidences":
-        [of] = names[1:] or [None]
-        if of is not None:
-            is_right = roles[of] == "correct"
-            given = replace(given, hard=texts_of(columns[of]), is_right=is_right)
-            roles, names = roles | {of: "correct" if is_right else "hard"}, names[:1]
-    hard = [name for name, role in roles.items() if role == "hard" and name not in names and columns[name].ndim == 1]
-    if len(hard) == 1 and not task.is_regression and given.hard is None:
-        given = replace(given, hard=texts_of(columns[hard[0]]))
-    return replace(given, roles=named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names))
+        roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
+        names = names[:1]
+    beside = dict[str, Any]()
+    for role in () if task.is_regression else ("hard", "correct"):
+        if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
+            beside[role] = texts_of(columns[found[0]])
+    in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
+    return replace(given, roles=in_words, **beside)
 
 
 def _as_asked(
@@ -261,10 +253,9 @@ def _of_classes(
     if not sources and task.classifies_points:
         sources = _unnamed(columns, free, classes)
     if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
-        values = np.stack([1 - (confidence := _numbers(columns, pair[0])), confidence], axis=-1)[None]
+        values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
-    if not sources:
-        sources += [([name], None, ()) for name, role in roles.items() if role == "score"]
+    sources = sources or [([name], None, ()) for name, role in roles.items() if role == "score"]
     if len(sources) > 1:
         sets = "; ".join(listed(names) for names, _, _ in sources)
         raise DataError(
@@ -275,7 +266,14 @@ def _of_classes(
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
     kind = section.outputs or kind or (None if like is None else like.kind)
-    return _of_array(columns, names, task, points, kind, of), names
+    given = _of_array(columns, names, task, points, kind, of)
+    is_named = like is not None or section.outputs is not None or of or columns[names[0]].shape[1:] not in ((), (1,))
+    if given.kind == "probabilities" and not is_named and len(given) >= _FEW and given.values[..., 1].min() >= 0.5:
+        raise DataError(
+            f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
+            f"of the predicted class: --columns confidence={names[0] or 'NAME'}, beside a column of the predictions."
+        )
+    return given, names
 
 
 def _pair(
@@ -283,39 +281,33 @@ def _pair(
 ) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
-    of = _by_role(columns, roles)
-    confidence, hard = of["confidence"] or of["score"], of["hard"]
-    if len(confidence) != 1:
+    of_roles = (named.flat(columns, roles, role) for role in ("confidence", "score", "hard", "correct", "labels"))
+    confidence, score, hard, correct, labels = of_roles
+    if len(either := confidence or score) != 1:
         return None
-    name, own = confidence[0], [each for each in of["labels"] if each != label]
-    if like is not None and like.kind == "confidences" and not (hard or of["correct"]):
+    name, top = either[0], hard or [each for each in labels if each != label]
+    if like is not None and like.kind == "confidences" and not (hard or correct):
         return [name]
-    if not classes or (of["correct"] and not hard and of["confidence"]):
-        return [name, *of["correct"]] if of["correct"] else None
-    if len(hard or own) != 1:
-        if of["confidence"] or (label in columns.values and not named.is_numeric(columns[label])):
+    if not classes or (correct and not hard and confidence):
+        return [name, *correct] if correct else None
+    if len(top) != 1:
+        if confidence or (label in columns.values and not named.is_numeric(columns[label])):
+            file, free = columns.source, [each for each in columns.values if each not in roles]
             raise DataError(
-                f"{columns.source}: {name!r} is the probability of a class that no column names. If {label!r} is the "
-                "prediction, as of a pipeline of Hugging Face, name the true labels: --labels FILE:COLUMN; else call "
-                "the columns of the classes by these, such as prob_cat."
+                f"{file}: {name!r} is the probability of a class that no column names. If {label!r} is the prediction, "
+                f"as of a pipeline of Hugging Face, name the true labels: --labels {file}:{[*free, 'COLUMN'][0]}; else "
+                "call the columns of the classes by these, such as prob_cat."
             )
         return None
-    if of["score"] and hard and _is_of_class_1(columns, name, hard[0], classes):
+    if score and hard and _is_of_class_1(columns, name, hard[0], classes):
         return None
-    return [name, (hard or own)[0]]
-
-
-def _by_role(columns: Columns, roles: Mapping[str, str]) -> dict[str, list[str]]:
-    return {
-        role: [name for name, each in roles.items() if each == role and columns[name].ndim == 1]
-        for role in ("confidence", "score", "hard", "correct", "labels")
-    }
+    return [name, top[0]]
 
 
 def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
     """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
     DataError where it is neither."""
-    texts, values = texts_of(columns[hard]), _numbers(columns, name)
+    texts, values = texts_of(columns[hard]), numbers_of(columns, name)
     found = sorted({*texts.tolist()} | classes)
     if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
         return True
@@ -390,15 +382,13 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
         sets = listed([*of_levels, *middle, *spread])
         raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
-    if {*of_levels} == {"quantiles", "levels"}:
-        return _of_quantiles(columns, columns["quantiles"][None], columns["levels"], "'quantiles'"), of_levels
+    if middle and (unknown := by_role.get("spread")) and not (of_levels or spread):
+        either = f"--columns sigma={unknown[0]} says that it is the standard deviation, --columns variance={unknown[0]}"
+        raise named.without_role(columns, unknown, f"{either} the variance; write σ in place of its logarithm.\n")
     if of_levels:
-        levels = named.levels_of(of_levels, columns)
-        values = np.stack([_numbers(columns, name) for name in levels], axis=-1)[None]
-        found = f"quantiles {listed([*levels])}"
-        return _of_quantiles(columns, values, np.array([*levels.values()]), found), [*levels]
+        return _of_quantiles(columns, of_levels, middle)
     if spread and middle:
-        values, deviations = (_as_samples(_numbers(columns, name)) for name in (*middle, *spread))
+        values, deviations = (_as_samples(numbers_of(columns, name)) for name in (*middle, *spread))
         if values.shape != deviations.shape or len(values) > 1:
             raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
         if "variance" in by_role:
@@ -414,14 +404,21 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution")
 
 
-def _of_quantiles(columns: Columns, values: NDArray[Any], levels: NDArray[Any], found: str) -> GivenSet:
+def _of_quantiles(columns: Columns, names: Sequence[str], beside: Sequence[str]) -> tuple[GivenSet, Sequence[str]]:
+    if {*names} == {"quantiles", "levels"}:
+        values, levels, found = columns["quantiles"][None], columns["levels"], "'quantiles'"
+    else:
+        by_name = named.levels_of(names, columns)
+        names, levels, found = [*by_name], np.array([*by_name.values()]), f"quantiles {listed([*by_name])}"
+        values = np.stack([numbers_of(columns, name) for name in names], axis=-1)[None]
+    found += f", whose mean the RMSE and MAE are of, and not {listed(beside)}" if beside else ""
     rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=0) > 0).all())
     if not rises or not len(levels) or levels[-1] >= 1 or values.shape[2:] != levels.shape or values.ndim != 3:
         raise DataError(
             f"{columns.source}: {found} has shape {values.shape[1:]}, with the levels "
             f"{listed([*map(str, levels.ravel())])}; expected (n, L), and L levels that rise from 0 to 1, inside."
         )
-    return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64))
+    return GivenSet(columns, values, "quantiles", found, levels=levels.astype(np.float64)), names
 
 
 def _of_array(
@@ -434,7 +431,7 @@ def _of_array(
 ) -> GivenSet:
     """Several columns, or the one array of that name."""
     if len(names) > 1:
-        name, values = f"{names[0]} … {names[-1]}", np.stack([_numbers(columns, each) for each in names], axis=-1)
+        name, values = f"{names[0]} … {names[-1]}", np.stack([numbers_of(columns, each) for each in names], axis=-1)
     else:
         name, values = names[0], columns[names[0]]
     found = f"{name!r}" if name else "its array"
@@ -468,7 +465,7 @@ def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
     return values[None, :, None] if values.ndim == 1 else values[None] if values.ndim == 2 else values
 
 
-def _numbers(columns: Columns, name: str) -> NDArray[Any]:
+def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     """A column; DataError for texts, with the first that is no number."""
     values = columns[name]
     if values.dtype.kind in "fiu":
@@ -512,7 +509,7 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
     raise DataError(
         f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
         "clearly logits. Say what they are: --outputs logits, --outputs probabilities (or log_probabilities); "
-        "probabilities of several labels: --task multilabel."
+        "probabilities of several labels: --task multilabel; predictions of numbers: --task regression."
     )
 
 

@@ -3,6 +3,7 @@ files have for the classes."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,8 @@ from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 
 _CERTAIN = 3.0  # standard errors by which another order of the classes has to be right more often
-_SHOWN = 5  # classes in a message
+_ASSIGNED = 50  # classes, of which all orders are tried
+_SHOWN = 20  # classes in a message
 
 
 @frozen
@@ -134,48 +136,45 @@ def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
     )
 
 
-def order_findings(points: Points, given: GivenSet) -> Iterator[Finding]:
-    """Of columns without names, a note on the classes that they are taken for; a warning where these make far fewer
-    predictions right than the reversed order does, or that of the numbers as texts."""
+def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, named: bool) -> Iterator[Finding]:
+    """A note on the classes that columns without names are taken for, or that labels are whose `values` are numbers
+    where columns are `named`. Where another order makes clearly more predictions right (reversed, sorted, or the best
+    of all orders of few classes), a warning without names, and DataError with them."""
     labels, count = points.targets, given.values.shape[2]
-    names = list(points.classes or map(str, range(count)))
-    yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
-    if not isinstance(labels, np.ndarray) or labels.ndim > 1:
+    if not isinstance(labels, np.ndarray) or labels.ndim > 1 or given.kind == "confidences":
         return
-    top, in_order = given.values[0].argmax(-1), np.arange(count)
-    right = top == labels
-    as_numbers = sorted(in_order, key=lambda k: float(names[k])) if all(map(_is_whole, names)) else in_order
-    for order in (in_order[::-1], np.array(sorted(in_order, key=lambda k: names[k])), np.array(as_numbers)):
+    names = [str(name) for name in points.classes or range(count)]
+    are_numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
+    if named and (are_numbers or values.dtype.kind not in "fiub" or not _Named(given, tuple(names)).has_words):
+        return
+    if named:
+        yield note("labels-numbered", names=names)
+    else:
+        yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    in_order, top = np.arange(count), given.values[0].argmax(-1)
+    by_text = np.array(sorted(in_order, key=lambda k: names[k]))
+    by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
+    tried = [(order, _CERTAIN) for order in (in_order[::-1], by_text, np.argsort(by_text), by_number)]
+    if count <= _ASSIGNED:
+        from scipy.optimize import linear_sum_assignment  # late: for few requests
+
+        table = np.zeros((count, count))
+        np.add.at(table, (top, labels), 1)  # the best of K! orders is better by chance
+        tried += [(linear_sum_assignment(table, maximize=True)[1], (_CERTAIN**2 + 2 * math.lgamma(count + 1)) ** 0.5)]
+    right, best, share = top == labels, None, float((top == labels).mean())
+    for order, errors in tried:
         other = order[top] == labels
-        if int(other.sum()) - int(right.sum()) > _CERTAIN * np.sqrt(np.count_nonzero(other != right)):
-            shown = [names[:_SHOWN], [names[k] for k in order[:_SHOWN]]]
-            share, better = float(right.mean()), float(other.mean())
-            yield warning("classes-in-another-order", names=shown[0], order=shown[1], right=share, better=better)
-            return
-
-
-def _is_whole(name: str) -> bool:
-    return re.fullmatch(r"-?\d+", name) is not None
-
-
-def check_numbers(points: Points, values: NDArray[Any], given: GivenSet) -> tuple[Finding, ...]:
-    """Where the labels are `values` that are numbers, and the columns have names: a note on the order that is taken,
-    which is that of the columns. DataError where the sorted order of the names is another one and makes clearly more
-    predictions right."""
-    names, labels = list(points.classes or ()), points.targets
-    by_name = not _Named(given, tuple(names)).has_words or all(name.lstrip("-").isdigit() for name in names)
-    if by_name or values.dtype.kind not in "fiub" or values.ndim > 1 or not isinstance(labels, np.ndarray):
-        return ()
-    in_sorted_order = np.array(sorted(range(len(names)), key=names.__getitem__))
-    top = given.values[0].argmax(-1)
-    in_order, in_sorted = top == labels, top == in_sorted_order[labels]
-    better = int(in_sorted.sum()) - int(in_order.sum())
-    if better > _CERTAIN * np.sqrt(np.count_nonzero(in_sorted != in_order)):
-        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, sorted(names))]
+        if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
+            right, best = other, order
+    if best is not None and not named:
+        found = [names[k] for k in best[:_SHOWN]]
+        better = float(right.mean())
+        yield warning("classes-in-another-order", names=names[:_SHOWN], order=found, right=share, better=better)
+    elif best is not None:
+        others = [names[k] for k in np.argsort(best)]
+        shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
         raise DataError(
-            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) "
-            f"{in_order.mean():.1%} of the predictions are right; in the sorted order of the names ({shown[1]}) "
-            f"{in_sorted.mean():.1%} are. Say which class each number is: --classes {','.join(sorted(names))}, or "
-            f"--classes {','.join(names)}."
+            f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} of the "
+            f"predictions are right; in another one ({shown[1]}) {right.mean():.1%} are. Say which class each number "
+            f"is: --classes {','.join(others)}, or --classes {','.join(names)}."
         )
-    return (note("labels-numbered", names=names),)

@@ -19,17 +19,18 @@ from bnuq.data.common_layout import group_codes
 from bnuq.data.readers.columns import Columns, read_columns, texts_of
 from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
-from bnuq.evaluation.given import GivenSet
-from bnuq.evaluation.roles import class_columns, is_numeric, matching, roles_of
+from bnuq.evaluation.given import GivenSet, numbers_of, wrong_values
+from bnuq.evaluation.roles import INDEX, class_columns, flat, is_numeric, matching, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, joined, note, warning
 from bnuq.frozen import frozen
 from bnuq.shapes import Int64
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
+_FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -108,11 +109,16 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     """The column with a name of labels; None without one, DataError for several."""
-    names = [name for name, role in roles_of(columns, section).items() if role == "labels"]
+    roles = roles_of(columns, section)
+    names, free = [of for of in roles if roles[of] == "labels"], [of for of in columns.values if of not in roles]
+    classes = {name for family in class_columns(columns, free).values() for name in family.values()} | {*free}
+    free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
+    names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
+        options = " or ".join(f"--labels {columns.source}:{name}" for name in names[::-1])
         raise DataError(
-            f"{columns.source}: {listed(names)} all have names of labels; expected one. Name it: --labels "
-            f"{columns.source}:{names[0]}; or leave others out: --ignore {','.join(names[1:])}."
+            f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
+            f"it: {options}."
         )
     return names[0] if names else None
 
@@ -121,12 +127,12 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     of_names = columns.values.get("classes")
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
     values = columns[name]
-    if (
-        values.ndim == 1
-        and not is_numeric(values)
-        and all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values)
-    ):
-        values = values.astype(np.int64)  # numbers as texts
+    values = values[:, 0] if values.shape[1:] == (1,) else values
+    if values.ndim == 1 and not is_numeric(values):
+        if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
+            values = values.astype(np.int64)  # numbers as texts
+        elif all(re.fullmatch(r"-?\d+(,\d+)?", text) for text in values) and any("," in text for text in values):
+            numbers_of(columns, name)  # an error, which says that these are decimal commas
     found, ids, group = f"{name!r}" if name else "its array", _ids(columns, section, name), _groups(columns, section)
     return Truth(columns.source, values, found, ids, group, names, columns, name)
 
@@ -138,15 +144,27 @@ def _groups(columns: Columns, section: ScoreSection) -> NDArray[Any] | None:
 
 
 def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> NDArray[Any] | None:
-    """The first ids of this file, as texts: not the index that pandas writes."""
-    names = _id_names(columns, section, label)
-    return columns.texts(names[0]) if names and not is_index(names[0], 0) else None
+    """The ids of this file, as texts: those of --ids; the first that is no index; or keys that differ together."""
+    roles = roles_of(columns, section, label)
+    ids, keys = _id_names(roles), flat(columns, roles, "key")
+    if section.ids is None:
+        ids = [name for name in ids if not is_index(name, 0)][:1] or (keys if keys and _differ(columns, keys) else [])
+    return columns.texts(*ids) if ids else None
 
 
-def _id_names(columns: Columns, section: ScoreSection, label: str | None = None) -> list[str]:
+def _differ(columns: Columns, names: Sequence[str]) -> bool:
+    """Whether these columns tell all rows apart together."""
+    return len({*(texts := columns.texts(*names)).tolist()}) == len(texts)
+
+
+def _id_names(roles: Mapping[str, str]) -> list[str]:
     """The columns of ids, an index last."""
-    names = [name for name, role in roles_of(columns, section, label).items() if role == "ids"]
-    return sorted(names, key=lambda name: is_index(name, 0))
+    return sorted((name for name in roles if roles[name] == "ids"), key=_is_of_rows)
+
+
+def _is_of_rows(name: str) -> bool:
+    """Whether a column is called like the index of a DataFrame, which may only number the rows of a file."""
+    return is_index(name, 0) or name.strip().lower() == "index"
 
 
 def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
@@ -176,7 +194,8 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     be probabilities."""
     of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
     of_classes |= class_columns(first, [name for name in first.values if name not in roles]).keys()
-    hard = [name for name in roles if roles[name] == "hard" and first[name].ndim == 1 and is_numeric(first[name])]
+    hard = [name for name in roles if roles[name] == "hard" and is_numeric(first[name])]
+    hard = [of for of in hard if first[of].ndim == 1 or (first[of].shape[1:] == (1,) and np.ptp(first[of]) > 1)]
     if of_classes or not any(np.any(first[name] % 1) for name in hard):
         return False
     if np.isin(targets, (0, 1)).all():
@@ -192,12 +211,17 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     are of other points."""
     columns, source = given.columns, given.columns.source
     of_one_file = truth.columns is None or source == truth.source
-    pair = None if of_one_file else _pairing(columns, truth, given, section)
-    findings: tuple[Finding, ...] = ()
+    pair = None if of_one_file else _pairing(given, truth, section)
+    findings = list[Finding]()
     if pair is not None and truth.columns is not None:
-        rows = _rows_by_id(columns.texts(pair[0]), truth.columns.texts(pair[1]), source, truth.source)
-        is_moved = bool((rows != np.arange(len(rows))).any())
-        findings = (note("paired-by-ids", column=pair[0] or "its index", files=[source, truth.source], moved=is_moved),)
+        rows = _rows_by_id(columns.texts(*pair[0]), truth.columns.texts(*pair[1]), source, truth.source)
+        is_moved, by = bool((rows != np.arange(len(rows))).any()), joined([name or INDEX for name in pair[0]])
+        if is_moved and section.ids is None and _is_of_rows(pair[0][0]):
+            raise DataError(
+                f"{source}: its {by} is in another order than that of {truth.source}, and may only number the rows of "
+                f"one file. --ids '{by}' pairs rows by it; --ignore '{by}' pairs them by position."
+            )
+        findings.append(note("paired-by-ids", column=by, files=[source, truth.source], moved=is_moved))
         given = given.taken(rows)
     elif len(given) != len(truth.values):
         raise DataError(
@@ -207,30 +231,36 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     elif section.ids is not None and source != truth.source:
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")
     elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
-        findings = (note("ids-in-one-file", file=Path(truth.source if truth.ids is not None else source).name),)
-    own = _label_of(columns, section)
-    if own in given.roles.get("hard predictions", ()):
-        own = None
-    if own is not None and source != truth.source and pair is None and len(columns[own]) == len(truth.values):
-        comparable = truth.values.ndim == 1 == columns[own].ndim  # and none of them one-hot rows
-        differing = texts_of(columns[own]) != texts_of(truth.values) if comparable else np.zeros(1, bool)
-        if differing.any():
-            row = int(np.flatnonzero(differing)[0])
-            raise DataError(
-                f"{source}: row {row} (counted from 0) has the label {columns[own][row]}, and {truth.source} "
-                f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN)."
-            )
-    return given, findings
+        file = Path(truth.source if truth.ids is not None else source).name
+        findings.append(note("ids-in-one-file", file=file))
+    if pair is None and source != truth.source:
+        _check_labels(given, truth)
+    return given, tuple(findings)
+
+
+def _check_labels(given: GivenSet, truth: Truth) -> None:
+    """DataError where labels beside the predictions are not those of the other file, row by row."""
+    for own in given.roles.get("labels", ()):
+        values = given.columns[own]
+        if values.shape == truth.values.shape == (len(given),):  # and none of them one-hot rows
+            differing = np.flatnonzero(texts_of(values) != texts_of(truth.values))
+            for row in differing[:1]:
+                raise DataError(
+                    f"{given.columns.source}: row {row} (counted from 0) has the label {values[row]}, and "
+                    f"{truth.source} {truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If "
+                    f"{own!r} is no label: --ignore {own}."
+                )
 
 
 def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
     """1 for a prediction that is right, 0 for one that is wrong; DataError for what says neither."""
-    words = {"1": 1, "true": 1, "yes": 1, "right": 1, "correct": 1}
-    words |= {"0": 0, "false": 0, "no": 0, "wrong": 0, "incorrect": 0}
+    words = dict.fromkeys(("1", "true", "yes", "right", "correct"), 1)
+    words |= dict.fromkeys(("0", "false", "no", "wrong", "incorrect"), 0)
     texts = [text.strip().lower() for text in texts_of(values).tolist()]
     if unknown := [text for text in texts if text not in words]:
         raise DataError(
-            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right: 0, 1."
+            f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right, 0 or 1. Is it "
+            f"something else? --ignore {name}."
         )
     return np.array([words[text] for text in texts])
 
@@ -241,10 +271,18 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     source, hard = given.columns.source, given.hard
     if given.kind != "confidences":
         return given
+    if given.correct is not None and (hard is None or truth.is_right):
+        return replace(given, right=_is_right(given.correct, source, *given.roles["correctness"]))
     if hard is None:
         raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
-    right = _is_right(hard, source, "correct") if given.is_right else (hard == texts_of(truth.values)) * 1
-    if right.all() and _label_of(given.columns, ScoreSection()) in given.roles.get("hard predictions", ()):
+    right = (hard == (texts := texts_of(truth.values))) * 1
+    if (words := {*hard.tolist()}).isdisjoint(labels := {*texts.tolist()}):
+        raise DataError(
+            f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "
+            f"{listed(sorted(labels)[:5])}: they have no word in common. Write the same words in both."
+        )
+    is_label = any(role_by_name(name) == "labels" for name in given.roles.get("hard predictions", ()))
+    if right.all() and is_label and source != truth.source:
         raise DataError(
             f"{source}: its labels are those of {truth.source} throughout. If they are the predictions, call them "
             "prediction; if not, the file does not say of what its scores are."
@@ -252,43 +290,72 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     return replace(given, right=right)
 
 
-def compared(given: GivenSet, classes: Sequence[str], method: str) -> Iterator[Finding]:
-    """Whether the hard predictions beside the probabilities are their largest: a note; a warning where some are not."""
+def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
+    """What hard predictions, correctness and labels say of each other: a note where hard predictions are the largest
+    probabilities, else warnings; DataError for labels that are one too high."""
+    labels, right, count = points.targets, given.right, given.values.shape[2]
+    if right is None and labels is not None and labels.ndim == 1:
+        top = given.values.mean(0).argmax(-1)
+        right = top == labels
+        if right.all() and len(right) >= _FEW:
+            yield warning("labels-are-predictions", method=method, points=len(right))
+        if labels.min() == 1 and (top == labels - 1).sum() > max(_FEW, 2 * right.sum()):
+            raise DataError(f"{points.reference}: no label is 0, and most are one above the prediction. Subtract 1.")
+    if right is not None and given.correct is not None:
+        said = _is_right(given.correct, given.columns.source, *given.roles["correctness"])
+        if differing := int((said != right).sum()):
+            yield warning("correctness-differs", method=method, points=len(right), count=differing)
     if given.hard is None or given.right is not None or given.is_of_samples:
         return
-    names = [str(name) for name in classes] or [*map(str, range(given.values.shape[2]))]
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = {str(name): number for number, name in enumerate(points.classes or range(count))}
     hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
     if (unknown := np.flatnonzero(hard < 0)).size:
         word = str(given.hard[unknown[0]])[:50]
-        yield warning("hard-predictions-unknown", method=method, word=word, classes=names[:20])
+        yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
         return
-    values = given.values[0]
-    count = int((np.take_along_axis(values, hard[:, None], axis=1)[:, 0] < values.max(-1)).sum())
+    count = int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum())
     if count:
         yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
     else:
         yield note("hard-predictions-agree", method=method, points=len(hard))
 
 
-def _pairing(columns: Columns, truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[str, str] | None:
-    """The columns that pair the rows of two files: ids; else one of both files that has the same values, all of them
-    different. None without any."""
+def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequence[str], Sequence[str]] | None:
+    """The columns that pair the rows of two files: those of --ids; an id; shared keys; an index. None without any."""
     assert truth.columns is not None
-    ours, theirs = _id_names(columns, section), _id_names(truth.columns, section, truth.name)
+    columns = given.columns
+    roles = roles_of(columns, section)
+    ours, theirs = _id_names(roles), _id_names(roles_of(truth.columns, section, truth.name))
     lower = {name.strip().lower(): name for name in theirs}
-    pairs = [(name, lower[name.strip().lower()]) for name in ours if name.strip().lower() in lower]
-    if not pairs and ours and theirs and not is_index(ours[0], 0) and not is_index(theirs[0], 0):
+    pairs = [(name, lower[key]) for name in ours if (key := name.strip().lower()) in lower]
+    if section.ids is not None:
+        return (ours, [*dict(pairs).values()]) if len(pairs) == len(ours) == len(theirs) > 0 else None
+    if not pairs and ours and theirs and not _is_of_rows(ours[0]) and not _is_of_rows(theirs[0]):
         pairs = [(ours[0], theirs[0])]
-    if pairs:
-        return pairs[0]
-    ignored, used = matching(columns, section.ignore, needed=False), given.roles.get("predictions", ())
-    for name in columns.values:
-        if name in truth.columns.values and name not in (*ignored, *used, truth.name, _label_of(columns, section)):
-            both = [of.texts(name).tolist() for of in (columns, truth.columns) if of[name].ndim == 1]
-            if len(both) == 2 and len({*both[0]}) == len(both[0]) == len(both[1]) and {*both[0]} == {*both[1]}:
-                return name, name
-    return None
+    if pairs and not _is_of_rows(pairs[0][0]):
+        return pairs[0][:1], pairs[0][1:]
+    used = {*matching(columns, section.ignore, needed=False), truth.name, *filter(_is_of_rows, ours)}
+    used |= {*given.roles.get("predictions", ()), *given.roles.get("labels", ())}
+    if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
+        return names, names
+    return (pairs[0][:1], pairs[0][1:]) if pairs else None
+
+
+def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys: set[str]) -> list[str]:
+    """The columns that have the same values in both files, or else keys of both, which differ together."""
+    shared = [name for name in columns.values if name in others.values and name not in used]
+    both = {name: (columns.texts(name), others.texts(name)) for name in shared if columns[name].ndim == 1}
+    alike = [name for name, of in both.items() if of[1].ndim == 1 and Counter(of[0]) == Counter(of[1])]
+    for names in (alike, [name for name in both if name in keys]):
+        if names and _differ(columns, names) and _differ(others, names):
+            return names
+    if moved := [name for name in alike if (both[name][0] != both[name][1]).any()]:
+        raise DataError(
+            f"{columns.source} and {others.source} have the same values of {listed(moved)} in another order. Name the "
+            "columns that tell rows apart together: --ids NAME,NAME; or leave these out, and rows are paired by "
+            f"position: --ignore {','.join(moved)}."
+        )
+    return []
 
 
 def _rows_by_id(
@@ -303,9 +370,9 @@ def _rows_by_id(
             )
     both = (source, labels, ids, wanted), (labels, source, wanted, ids)
     for name, other, there, needed in both if all_of_them else both[:1]:
-        if (missing := np.setdiff1d(needed, there)).size:
+        if missing := {*needed.tolist()} - {*there.tolist()}:
             raise DataError(
-                f"{name}: {len(missing)} of the ids of {other} are not there, first {str(missing[0])[:50]!r}; expected "
+                f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
                 "the same ids in both. Rows are paired by position where ids are left out: --ignore COLUMN."
             )
     order = np.argsort(ids, kind="stable")
@@ -391,7 +458,7 @@ def _numbered(
     if unknown := [text for text in present.tolist() if text not in number_of]:
         raise DataError(
             f"{truth.source}: {truth.found} holds {unknown[0]!r}, which is no class of the predictions "
-            f"({', '.join(names[:20])})."
+            f"({', '.join(names[:20])}). Does it call one of these so? --classes NAME,NAME, in that order."
         )
     return np.array([number_of[text] for text in present.tolist()])[numbers], names
 
@@ -444,7 +511,7 @@ def grouped(
     ids = _ids(predictions[0].columns, section) if truth.ids is None else truth.ids
     if elsewhere is not None and elsewhere.ids is not None and ids is not None:
         there, wanted = elsewhere.ids, ids
-        if is_test or np.isin(wanted, there).all():
+        if is_test or {*wanted.tolist()} <= {*there.tolist()}:
             group = elsewhere.values[_rows_by_id(there, wanted, elsewhere.source, truth.source, all_of_them=False)]
     elif elsewhere is not None and is_test:
         group = elsewhere.values
@@ -470,4 +537,14 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
+        if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
+            yield warning("logits-sum-to-one", file=file)
+        empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
+        if empty:
+            yield note("class-without-probability", file=file, classes=empty)
+    test, is_known = sets["test"], truth.ids is not None and len({*truth.ids.tolist()}) == len(truth.ids)
+    if truth.group is None and test.group is None and not is_known:
+        for column in (*test.roles.get("ids", ()), *test.roles.get("keys", ())):
+            if role_by_name(column) == "ids" and not _differ(test.columns, [column]):
+                yield warning("ids-repeat", column=column, file=Path(test.columns.source).name)
     yield note("labels-found", file=Path(truth.source).name, found=truth.found)

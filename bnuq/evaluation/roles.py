@@ -15,80 +15,52 @@ from bnuq.data.readers.columns import Columns
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 
+INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
-NAMES: dict[Role, tuple[str, ...]] = {  # in any case; "." at the beginning and "-" or " " for "_" are the same
-    "labels": (
-        *(*TARGETS, "truth", "true", "y_true", "ytrue", "true_label", "label_true", "true_class", "gold", "gold_label"),
-        *("ground_truth", "actual", "actuals", "actual_label", "observed", "obs", "outcome", "label_ids", "references"),
-    ),
-    "ids": ("id", "ids", "uid", "uuid", "guid", "key", "index", "idx", "filename", "file", "path", "image", "doc_id"),
-    "groups": (GROUP, "groups"),
-    "hard": (
-        *("prediction", "predictions", "pred", "preds", "predict", "predicted", "y_pred", "ypred", "y_hat", "forecast"),
-        *("pred_label", "predicted_label", "prediction_label", "label_pred", "pred_class", "predicted_class"),
-        "class_pred",
-    ),
-    "correct": ("correct", "is_correct", "correctness", "right", "is_right", "hit", "acc"),
-    "confidence": (
-        *("confidence", "conf", "prediction_score", "max_prob", "max_probability", "top_prob", "prediction_confidence"),
-        *("pred_confidence", "msp"),
-    ),
-    "score": ("score",),
-    "positive": (
-        *("probability", "probabilities", "prob", "probs", "proba", "p", "y_prob", "y_proba", "y_score", "pred_proba"),
-        *("pred_prob", "y_pred_proba", "y_pred_prob", "predict_proba", "predicted_probability", "softmax", "sigmoid"),
-    ),
-    "logits": ("logits", "logit", "filtered_resps"),
-    "log_probabilities": ("log_probabilities", "log_probs", "logprobs", "log_prob", "logprob"),
-    "mean": ("mean", "mu", "loc", "yhat", "y_mean", "pred_mean", "mean_prediction"),
-    "sigma": ("sigma", "std", "sd", "stddev", "scale", "y_std", "pred_std"),
-    "variance": ("variance", "var", "y_var", "pred_var"),
-    "quantile": ("quantiles", "levels"),
-    "array": ("samples", "outputs", "output", "scores", "arr_0", "test", ""),
-    "classes": ("classes",),
-    "ignored": (
-        *(
-            "fold",
-            "split",
-            "weight",
-            "weights",
-            "sample_weight",
-            "loss",
-            "seed",
-            "epoch",
-            "batch",
-            "date",
-            "ds",
-            "time",
-        ),
-        *("timestamp", "cutoff", "text", "sentence", "prompt", "name", "url", "source", "comment", "comments", "note"),
-        *("notes", "x", "inputs", "images", "features", "doc", "resps", "arguments", "acc_norm", "entropy", "metrics"),
-        *("exact_match", "filter", "doc_hash", "prompt_hash", "target_hash", "ood_score", "uncertainty", "unique_id"),
-        *("prediction_time", "item_id"),
-    ),
+_TABLE = """\
+labels: truth true y_true ytrue true_label label_true true_class gold gold_label ground_truth actual actuals
+    actual_label observed obs outcome label_ids references
+ids: id ids uid uuid guid key index idx filename file path image doc_id
+key: unique_id item_id ds date time timestamp cutoff
+groups: groups
+hard: prediction predictions pred preds predict predicted y_pred ypred y_hat forecast pred_label predicted_label
+    prediction_label label_pred pred_class predicted_class class_pred
+correct: correct is_correct correctness right is_right hit acc
+confidence: confidence conf prediction_score max_prob max_probability top_prob prediction_confidence pred_confidence
+    msp
+score: score
+positive: probability probabilities prob probs proba p y_prob y_proba y_score pred_proba pred_prob y_pred_proba
+    y_pred_prob predict_proba predicted_probability softmax sigmoid
+logits: logits logit filtered_resps
+log_probabilities: log_probabilities log_probs logprobs log_prob logprob
+mean: mean mu loc yhat y_mean pred_mean mean_prediction
+sigma: sigma std sd stddev scale y_std pred_std
+variance: variance var y_var pred_var
+spread: uncertainty unc se sem std_err stderr std_error standard_error log_var logvar log_variance log_std log_sigma
+quantile: quantiles levels
+array: samples outputs output scores arr_0 test
+classes: classes
+ignored: fold split weight weights sample_weight loss seed epoch batch prediction_time text sentence prompt name url
+    source comment comments note notes x inputs images features doc resps arguments acc_norm entropy metrics
+    exact_match filter doc_hash prompt_hash target_hash ood_score
+"""  # in any case; "." at the beginning and "-" or " " for "_" are the same
+NAMES: dict[Role, tuple[str, ...]] = {
+    role: tuple(names.split())
+    for role, _, names in (row.partition(":") for row in re.split(r"\n(?! )", _TABLE.strip()))
 }
+NAMES |= {"labels": (*TARGETS, *NAMES["labels"]), "groups": (GROUP, *NAMES["groups"]), "array": ("", *NAMES["array"])}
 _ROLES: dict[str, Role] = {name: role for role, names in NAMES.items() for name in names}
 _ID = re.compile(r"(.*[_ .\-])?(id|ids|uid|uuid)|.*[a-z](Id|ID|UID)|.*_(ID|Id|UID)|ID|Id")
-PREFIXES = (  # of columns of one class each, such as prob_cat or p0, or as an ending: cat_prob
-    *("prob", "probs", "proba", "probability", "probabilities", "p", "softmax", "y_prob", "y_proba", "pred_proba"),
-    *("predict_proba", "y_pred_proba", "y_score", "y_pred", "pred", "prediction", "class", "score", "scores"),
-    *("prediction_score", "raw_score", "confidence", "output", "logit", "logits", "log_prob", "log_probs"),
-    *("log_probability", "log_probabilities", "logprob", "logprobs"),
-)
+_OTHERS = "y_pred pred prediction class score scores prediction_score raw_score confidence output log_probability"
+PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *_OTHERS.split())  # p0; cat_prob
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[_ .\-](.+)|[ _]?[(\[](.+)[)\]]|(\d+))", re.IGNORECASE)
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
-IN_WORDS = {
-    "labels": "labels",
-    "ids": "ids",
-    "groups": "groups",
-    "hard": "hard predictions",
-    "correct": "correctness",
-    "own score": "scores",
-    "ignored": "ignored",
-}
+_OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
+_IN_WORDS = {role: role for role in ("labels", "ids", "groups")}  # others are ignored
+_IN_WORDS |= {"key": "keys", "hard": "hard predictions", "correct": "correctness", "own score": "scores"}
 
 
 def role_by_name(name: str) -> Role | None:
@@ -101,9 +73,9 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
     """The columns of these names or patterns (class_*); DataError where one that is `needed` is not there."""
     names: list[str] = []
     for pattern in patterns:
-        found = (
-            [pattern] if pattern in columns.values else [name for name in columns.values if fnmatchcase(name, pattern)]
-        )
+        rows = pattern == INDEX
+        alike = (of for at, of in enumerate(columns.values) if fnmatchcase(of, pattern) or (rows and is_index(of, at)))
+        found = [pattern] if pattern in columns.values else [*alike]
         if needed and not found:
             columns[pattern]
         names += found
@@ -112,25 +84,37 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
 
 def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) -> dict[str, Role]:
     """The role of each column that has one by an option or by the table of names; `label` is that of the labels."""
-    asked: dict[str, Role] = dict.fromkeys(matching(columns, section.ignore, needed=False), "ignored")
-    asked |= dict.fromkeys(matching(columns, section.columns), "predictions")
-    asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
-    single = [("ids", section.ids), ("groups", section.groups), ("labels", label)]
-    asked |= {name: role for role, name in single if name in columns.values}
+    single = {"ids": section.ids, "groups": section.groups, "labels": label}
+    asked = _asked(columns, section) | {name: role for role, name in single.items() if name in columns.values}
     roles = {name: asked.get(name) or _by_name(columns, name, at) for at, name in enumerate(columns.values)}
-    alone = {role: name for role, name in single if name is not None}  # and no other column
+    held = {*roles.values()}
     for name, role in roles.items():
-        is_other = role in alone and name != alone[role]
-        if is_other or (role == "ids" and name != section.ids and _repeats(columns, name)):
-            roles[name] = "ignored"
+        if name not in asked and role is not None and single.get(role) is not None:  # which another column has
+            is_hard = role == "labels" and "hard" not in held and {"score", "confidence"} & held
+            roles[name] = "hard" if is_hard else "ignored"  # as of a pipeline of Hugging Face
     quantiles = _levels([name for name, role in roles.items() if role is None], columns)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
-    roles |= {name: "ignored" for name in stems if roles.get(name, "") is None}  # the point forecast
+    roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
 
 
+def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
+    """What options say of one column or of several."""
+    asked: dict[str, Role] = dict.fromkeys(matching(columns, section.ignore, needed=False), "ignored")
+    for pattern in section.columns:  # or ROLE=COLUMN
+        name, _, column = pattern.partition("=")
+        role = role_by_name(name) if column and pattern not in columns.values else None
+        asked |= dict.fromkeys(matching(columns, [column if role else pattern], needed=False), role or "predictions")
+    asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
+    return asked | dict.fromkeys(matching(columns, filter(None, (section.ids or "").split(",")), needed=False), "ids")
+
+
 def _by_name(columns: Columns, name: str, at: int) -> Role | None:
-    return "ids" if _is_index(columns, name, at) else role_by_name(name)
+    """The role by the table; none of what is named like one of two classes, a key of ids that repeat."""
+    if (other := _OPPOSITES.get(name.lower())) is not None and columns.named([other]) is not None:
+        return None
+    role = "ids" if _is_index(columns, name, at) else role_by_name(name)
+    return "key" if role == "ids" and _repeats(columns, name) else role
 
 
 def _is_index(columns: Columns, name: str, at: int) -> bool:
@@ -231,6 +215,11 @@ def numbered(columns: Columns, names: Sequence[str]) -> list[list[str]]:
     return [*families.values()]
 
 
+def flat(columns: Columns, roles: Mapping[str, Role], role: Role) -> list[str]:
+    """The columns of this role that hold one value for each point."""
+    return [name for name in roles if roles[name] == role and columns[name].ndim == 1]
+
+
 def is_numeric(values: NDArray[Any]) -> bool:
     return values.dtype.kind in "fiub"
 
@@ -281,5 +270,5 @@ def in_words(roles: Mapping[str, Role], predictions: Sequence[str]) -> dict[str,
     found: dict[str, list[str]] = {"predictions": [*predictions]} if predictions else {}
     for name, role in roles.items():
         if name not in predictions:
-            found.setdefault(IN_WORDS.get(role, "ignored"), []).append(name)
+            found.setdefault(_IN_WORDS.get(role, "ignored"), []).append(name)
     return found

@@ -75,13 +75,15 @@ def _limits(name: str, method: MethodResult) -> Iterator[str]:
 
 def _intervals(result: Result) -> Iterator[Part]:
     curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
+    reached = [curve["level"].max() + 1e-9 for curve in curves.values()]  # that of quantiles may end
+    levels = [level for level in _LEVELS if level <= max(reached, default=0)]
     rows = tuple(
-        (name, tuple(Cell(number(float(np.interp(level, curve["level"], curve["coverage"])))) for level in _LEVELS))
+        (name, tuple(Cell(number(float(np.interp(level, curve["level"], curve["coverage"])))) for level in levels))
         for name, curve in curves.items()
     )
-    if rows:
+    if levels:
         yield Heading("Share of targets inside the central intervals")
-        yield Table(tuple(f"of {100 * level:.0f} %" for level in _LEVELS), rows)
+        yield Table(tuple(f"of {100 * level:.0f} %" for level in levels), rows)
 
 
 def errors_by_sigma(result: Result) -> Iterator[Part]:

@@ -208,7 +208,8 @@ def _impossible(loaded: Loaded) -> Iterator[Finding]:
     labels = loaded.points["test"].targets
     if loaded.task.classifies_points and isinstance(labels, np.ndarray):
         for name, sets in loaded.given.items():
-            if count := sets["test"].impossible(labels):
+            of_labels = sets["test"].values[:, np.arange(len(labels)), labels]
+            if sets["test"].kind == "probabilities" and (count := int((of_labels <= 0).all(0).sum())):
                 yield warning("probabilities-of-zero", method=name, points=len(labels), count=count, least=LEAST_LOG)
 
 

@@ -16,25 +16,10 @@ from bnuq.config import CertificateSection, SamplingSection, ScoreSection, Scori
 from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
 from bnuq.errors import DataError, RequestError
+from bnuq.evaluation import given_points as matching
 from bnuq.evaluation.given import GivenSet, given_set, given_sets
-from bnuq.evaluation.given_classes import check_numbers, in_one_order, order_findings
-from bnuq.evaluation.given_points import (
-    Source,
-    Truth,
-    columns_at,
-    compared,
-    grouped,
-    groups_file,
-    judged,
-    labelled_points,
-    matched,
-    read_notes,
-    shared_findings,
-    task_of,
-    truth_of,
-    unlabelled_points,
-    with_groups,
-)
+from bnuq.evaluation.given_classes import in_one_order, order_findings
+from bnuq.evaluation.given_points import Source, Truth, columns_at
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
@@ -78,7 +63,7 @@ def method_name(text: str) -> tuple[str, str]:
     a result cannot have."""
     name, equals, file = text.partition("=")
     if not equals or exists(Path(expanded(text))):
-        name, file = Path(text).stem, text
+        name, file = Path(text.removesuffix(".gz")).stem, text
     if "file" not in method_named(name).differs_by:
         raise RequestError(
             f"{text}: the method would be called {name}, which is a method of bnuq itself. Give it another name: "
@@ -142,40 +127,39 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     section, findings = request.section, list[Finding]()
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
     first = next(iter(files.values()))
-    if (other_groups := groups_file(section, first)) is not None:
+    if (other_groups := matching.groups_file(section, first)) is not None:
         column = str(section.groups).rpartition(":")[2]  # of other sets, what stands beside their predictions
         section = msgspec.structs.replace(section, groups=None, ignore=(*section.ignore, column))
-    truth = truth_of(request.labels, first, section)
-    task = task_of(truth, first, section)
+    truth = matching.truth_of(request.labels, first, section)
+    task = matching.task_of(truth, first, section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
         sets = given_sets(columns, section, task, len(truth.values), truth.of_classes, truth.label_in(columns))
         _add_others(sets, request, section, (number, len(files)), task, truth)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
-        given[name]["test"], found = matched(given[name]["test"], truth, section)
-        findings += [*found, *read_notes(given[name], truth)] if number == 0 else found
+        given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
+        findings += [*found, *matching.read_notes(given[name], truth)] if number == 0 else found
     _check_alike(given, files)
     given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
     sets = next(iter(given.values()))
     outputs, findings = sets["test"].values.shape[2], [*findings, *found]
     truths, points = {"test": truth}, dict[str, Points]()
     if VALIDATION in sets:
-        truths[VALIDATION] = truth_of(None, sets[VALIDATION].columns, section)
+        truths[VALIDATION] = matching.truth_of(None, sets[VALIDATION].columns, section)
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
-        labels = grouped(labels, of_set, other_groups, section, is_test=name == "test")
+        labels = matching.grouped(labels, of_set, other_groups, section, is_test=name == "test")
         for of_file in given.values():
-            of_file[name] = judged(of_file[name], labels)
+            of_file[name] = matching.judged(of_file[name], labels)
         if sets[name].kind == "confidences":
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
-        points[name] = labelled_points(labels, sets[name], task, name=name, classes=classes)
-        if task.classifies_points and sets[name].kind != "confidences":
-            is_known = bool(section.classes or truth.classes)
-            findings += _on_classes(points[name], labels, sets[name], is_named=bool(classes), is_known=is_known)
+        points[name] = matching.labelled_points(labels, sets[name], task, name=name, classes=classes)
+        if not (section.classes or truth.classes):
+            findings += order_findings(points[name], labels.values, sets[name], named=bool(classes))
         classes = points["test"].classes or ()
     findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:
-        points[set_name(name, reference=name, reserved=True)] = unlabelled_points(sets[name], name, section)
+        points[set_name(name, reference=name, reserved=True)] = matching.unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
         _hold_out(points, given, section.held_out, request.sampling.seed)
     for of_file in given.values():
@@ -197,7 +181,9 @@ def _add_others(
     """Adds the OOD and validation sets of file number … of so many to its test set."""
     number, count = of
     sets.pop(VALIDATION, None)  # whose labels the file cannot hold
-    sets["test"] = with_groups(sets["test"], section)  # of a file of several sets, groups are those of the test set
+    sets["test"] = matching.with_groups(
+        sets["test"], section
+    )  # of a file of several sets, groups are those of the test set
     for ood, sources in request.ood.items():
         if len(sources) != count:
             raise RequestError(
@@ -205,7 +191,7 @@ def _add_others(
                 f"{count}; expected one for each, in their order. Another set has another name."
             )
         other = given_set(columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"])
-        sets[ood] = with_groups(other, section)
+        sets[ood] = matching.with_groups(other, section)
     if request.validation and len(request.validation) != count:
         raise RequestError(f"--validation names {len(request.validation)} files; expected {count}, one for each.")
     if request.validation:
@@ -219,19 +205,11 @@ def _compared(
     """What test and validation points share, and how hard predictions agree with the others."""
     sets = next(iter(given.values()))
     if VALIDATION in points:
-        both = [sets["test"], sets[VALIDATION]]
-        yield from shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
+        both = sets["test"], sets[VALIDATION]
+        yield from matching.shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
     for method, of_file in given.items():
         if task.classifies_points:
-            yield from compared(of_file["test"], points["test"].classes or (), method)
-
-
-def _on_classes(points: Points, labels: Truth, given: GivenSet, *, is_named: bool, is_known: bool) -> Iterator[Finding]:
-    """What is to be said of the order of the classes, which columns may name, and a request knows."""
-    if not is_named and points.name == "test":
-        yield from order_findings(points, given)
-    if not is_known:
-        yield from check_numbers(points, labels.values, given)
+            yield from matching.compared(of_file["test"], points["test"], method)
 
 
 def _in_one_order(

@@ -173,6 +173,7 @@ def test_the_coverage_of_intervals_beyond_the_quantiles_is_unknown() -> None:
     scored = bnuq.score({"model": {"quantiles": q, "levels": levels}}, y)
     assert "coverage95" not in scored.summary()["methods"]["model"]["sets"]["test"]
     assert scored.record.methods["model"].calibration["level"].max() == pytest.approx(0.8)
+    assert "of 80 %" in scored.text(full=True) and "of 95 %" not in scored.text(full=True)
     assert "twice their mean pinball loss" in " ".join(scored.text(full=True).split())
 
 
@@ -588,11 +589,68 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
             {"label": LABELS, "probs_0": P[:, 0], "probs_1": 1 - P[:, 0], "logit_0": P[:, 0], "logit_1": P[:, 0]},
             "several",
         ),
+        ({"label": LABELS % 2, "probability": 0.5 + P[:, 0] / 2}, "--columns confidence=probability"),
+        ({"y": LABELS, "mean": P[:, 0], "unc": P[:, 1]}, "--columns sigma=unc"),
+        ({"y": P[:, 0], "species": np.array(["a", "b"])[LABELS % 2], "p_a": P[:, 0], "p_b": P[:, 1]}, ":species or"),
+        ({"label": LABELS + 1} | {f"p{k}": np.eye(5)[LABELS][:, k] for k in range(5)}, "Subtract 1"),
+        ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal point"),
+        ({"label": ["no"] * N, "pred": ["LABEL_0"] * N, "confidence": P[:, 0]}, "no word in common"),
     ],
 )
 def test_what_cannot_be_known_is_asked(columns: dict[str, np.ndarray], text: str, tmp_path: Path) -> None:
     pd.DataFrame(columns).to_csv(tmp_path / "p.csv", index=False)
     assert text in refusal(tmp_path / "p.csv")
+
+
+@pytest.mark.parametrize(
+    ("columns", "code"),
+    [
+        ({"label": P.argmax(1), "p": P}, "labels-are-predictions"),
+        ({"label": LABELS, "p": P, "correct": P.argmax(1) != LABELS}, "correctness-differs"),
+        ({"label": LABELS, "pred": LABELS, "conf": P[:, 0], "correct": LABELS == 0}, "correctness-differs"),
+        ({"label": LABELS, "logits": P}, "logits-sum-to-one"),
+        ({"label": LABELS, "p": P, "sample_id": np.arange(N) // 2}, "ids-repeat"),
+        ({"label": LABELS, "p": np.c_[P, 0 * LABELS]}, "class-without-probability"),
+        ({"label": LABELS, "p": P[:, [2, 0, 3, 1]]}, "classes-in-another-order"),
+    ],
+)
+def test_what_looks_wrong_is_said(columns: dict[str, np.ndarray], code: str) -> None:
+    assert code in [finding.code for finding in bnuq.score(columns, calibrate="off").findings]
+
+
+def test_rows_are_paired_by_keys_together_and_by_an_index_where_that_is_asked(tmp_path: Path) -> None:
+    files, keys = (tmp_path / "p.csv", tmp_path / "l.csv"), {"unique_id": np.arange(N) % 4, "ds": np.arange(N) // 4}
+    p = pd.DataFrame(P, columns=[f"p{k}" for k in range(K)])
+    for name, other, options in (("unique_id", "ds", {}), ("site", "day", {"ids": "site,day"})):
+        both = pd.DataFrame({name: keys["unique_id"], other: keys["ds"]})
+        both.join(p).to_csv(files[0], index=False)
+        both.assign(label=LABELS).iloc[ORDER].to_csv(files[1], index=False)
+        found = bnuq.score(*files, calibrate="off", **options)
+        assert same(found, bnuq.score(P, LABELS, calibrate="off"), tolerance=1e-9)
+        assert found.points().name[0] == ", ".join(map(str, both.iloc[ORDER[0]]))
+        assert ("no role" if options else "another order") in refusal(*files, ignore=(other,))
+    for name in ("", "index"):
+        p.to_csv(files[0], index_label=name)
+        pd.DataFrame({"label": LABELS}, index=ORDER).to_csv(files[1], index_label=name)
+        assert f"--ignore '{name or '(index)'}'" in refusal(*files)
+        assert same(bnuq.score(*files, ignore=(name or "(index)",)), bnuq.score(P, LABELS), tolerance=1e-9)
+        asked = bnuq.score(*files, ids=name or "(index)", columns=("p?",))
+        assert same(asked, bnuq.score(P[ORDER], LABELS), tolerance=1e-9)
+
+
+def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
+    y, p = LABELS % 2, P[:, :2] / P[:, :2].sum(1, keepdims=True)
+    expected, words = bnuq.score(p, y, calibrate="off"), np.array(["no", "yes"])
+    assert same(bnuq.score({"predictions": p[:, 1:], "labels": y[:, None]}, calibrate="off"), expected)
+    pd.DataFrame(p, columns=["False", "True"]).assign(label=y > 0, **{"": ""}).to_csv(tmp_path / "p.csv", index=False)
+    assert same(bnuq.score(tmp_path / "p.csv", calibrate="off"), expected)
+    top = {"label": words[p.argmax(1)], "score": p.max(1), "truth": words[y]}
+    pd.DataFrame(top).to_json(tmp_path / "p.jsonl", orient="records", lines=True)
+    assert f"--labels {tmp_path / 'p.jsonl'}:truth" in refusal(tmp_path / "p.jsonl")
+    assert (
+        bnuq.score(tmp_path / "p.jsonl", f"{tmp_path / 'p.jsonl'}:truth").model["files"]["p"]["outputs"]
+        == "confidences"
+    )
 
 
 def test_confidences_are_scored_by_whether_predictions_are_right() -> None:

@@ -56,8 +56,11 @@ class Columns:
             raise DataError(f"{self.source}: has no array or column {name!r}; it has {listed(list(self.values))}.")
         return self.values[name]
 
-    def texts(self, name: str) -> NDArray[Any]:
-        """A column as texts: as it is written, but for the fraction .0 where all have it."""
+    def texts(self, name: str, *others: str) -> NDArray[Any]:
+        """A column as texts: as it is written, but for the fraction .0 where all have it. Several are joined."""
+        if others:
+            rows = zip(*(self.texts(each).tolist() for each in (name, *others)), strict=True)
+            return np.array([", ".join(row) for row in rows], dtype=object)
         values = self[name]
         if values.dtype.kind in "fiu" and self.exact is not None:
             values = self.exact(name)
@@ -104,12 +107,14 @@ def read_columns(path: Path) -> Columns:
         return Columns(f"{path}", _of_archive(path))
     if kind == "parquet":
         return _of_parquet(path)
+    if kind == "gzip":
+        raise DataError(f"{path}: is compressed. Unpack it: gunzip {path.name}.")
     if kind != "text":
         with path.open("rb") as file:
-            in_utf_16 = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+            head = file.read(4096)
         raise DataError(
-            f"{path}: is a text in UTF-16. Save it as UTF-8."
-            if in_utf_16
+            f"{path}: is a text, and not in UTF-8. Save it as UTF-8: iconv -f LATIN1 (or UTF-16) -t UTF-8 FILE."
+            if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" not in head
             else f"{path}: is not a file of predictions or labels; expected .npz, .npy, CSV, parquet or JSON."
         )
     with readable(path, "a text"), path.open(encoding="utf-8-sig") as file:
@@ -163,7 +168,9 @@ def _of_table(path: Path) -> Columns:
     if max(map(line.count, ",;\t")) >= _MOST_NAMES:
         raise DataError(f"{path}: its first line has more than {_MOST_NAMES:,} columns. Write them as .npy or .npz.")
     with delimited(path, is_header=_are_names) as table:
-        names, named = table.names, table.named
+        names, named = [*table.names], table.named
+    while len(names) > 1 and not names[-1]:  # of separators at the ends of lines
+        names.pop()
     if len({*names}) < len(names):
         [(twice, _)] = Counter(names).most_common(1)
         raise DataError(f"{path}: two columns have one name, {twice!r}; expected all to differ.")
@@ -173,6 +180,8 @@ def _of_table(path: Path) -> Columns:
             rows, number = table.rows(), int(named)
             while block := list(itertools.islice(rows, max(1, _CELLS // len(names)))):
                 for row in block:
+                    while len(row) > len(names) and not row[-1]:
+                        row.pop()
                     if len(row) != len(names):
                         raise DataError(
                             f"{path}: row {number} has {len(row)} cells, and the first {len(names)}; expected as many "

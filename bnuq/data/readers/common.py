@@ -164,6 +164,8 @@ def readable(path: Path, kind: str) -> Iterator[None]:
         yield
     except BnuqError:
         raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not a text in UTF-8 ({error.reason}). Save it as UTF-8.") from error
     except MemoryError as error:
         raise DataError(f"{path}: there is not enough memory to read it. Use a part of it.") from error
     except Exception as error:

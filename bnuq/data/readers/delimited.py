@@ -73,9 +73,8 @@ class Delimited:
         options: dict[str, Any] = {"comments": None, "quotechar": '"', "encoding": None, "ndmin": 2}
         try:
             table = np.loadtxt(self.lines, delimiter=self.separator or ",", converters=converting, **options)
-        except UnicodeDecodeError as error:
-            reason = f"is not a text in UTF-8 ({error.reason}). Save the table as UTF-8."
-            raise DataError(f"{self.path}: {reason}") from error
+        except UnicodeDecodeError:
+            raise
         except ValueError as error:
             raise self._no_number(str(error)) from error
         if table.shape[1] != len(self.names):

@@ -119,7 +119,7 @@ def at_thresholds(
             continue
         weights = CHANGE if count == 1 else (1.0, *[-1 / count] * count)
         over_points = errors.of_points(rate.set, [side.contributions for side in sides], weights)
-        row = Row("", rate.coordinates, unit_of(rate.metric), Estimate(rate.value))
+        row = Row("", rate.coordinates, unit_of(rate.coordinates["metric"]), Estimate(rate.value))
         line = Line(fmean(side.value for side in sides[1:]), rate.value, (over_points, NONE))
         comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
         if not (current.is_single(rate.method) or rate.method in errors.pairing.draws):

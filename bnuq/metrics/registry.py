@@ -380,13 +380,13 @@ ESTIMANDS: tuple[Estimand, ...] = (
             tasks=_EVERY, **_STEPS, **_TRUTH,
         )
         for name, title, direction, tolerance, worse, better in (
-            ("error", "Wrong of accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
+            ("threshold_error", "Wrong of accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
              "less of what {who} accepts of {where} is wrong"),
-            ("accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
+            ("threshold_accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
              "{who} accepts more of {where}"),
-            ("false_alarms", "False alarms", "lower", "0.01", "{who} takes more of {where} for foreign",
+            ("threshold_false_alarms", "False alarms", "lower", "0.01", "{who} takes more of {where} for foreign",
              "{who} takes less of {where} for foreign"),
-            ("detected", "Share detected", "higher", "0.02", "{who} detects less of {where}",
+            ("threshold_detected", "Share detected", "higher", "0.02", "{who} detects less of {where}",
              "{who} detects more of {where}"),
         )
     ),

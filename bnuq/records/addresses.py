@@ -49,7 +49,8 @@ def path_of(coordinates: Mapping[str, str]) -> tuple[str, ...]:
         if coordinates.get(kind):
             return coordinates["method"], "sets", coordinates["set"], by, coordinates[kind], coordinates["metric"]
     if coordinates.get("score") == AT_THRESHOLD:
-        return coordinates["method"], "sets", coordinates["set"], AT_THRESHOLD, coordinates["metric"]
+        rate = coordinates["metric"].removeprefix("threshold_")
+        return coordinates["method"], "sets", coordinates["set"], AT_THRESHOLD, rate
     if coordinates.get("score") and coordinates["metric"] == ERRORS:
         return coordinates["method"], "sets", coordinates["set"], _BY_SCORE, coordinates["score"], ERRORS
     group = (

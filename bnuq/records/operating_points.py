@@ -27,7 +27,7 @@ class Rate:
 
     @property
     def coordinates(self) -> dict[str, str]:
-        return {"method": self.method, "set": self.set, "score": AT_THRESHOLD, "metric": self.metric}
+        return {"method": self.method, "set": self.set, "score": AT_THRESHOLD, "metric": f"threshold_{self.metric}"}
 
     @property
     def address(self) -> str:

@@ -110,8 +110,9 @@ def test_a_note_names_the_methods_whose_uncertainties_are_not_told_apart(result:
 
 
 def test_a_result_has_the_estimates_of_its_task(result: Result) -> None:
-    """All that are required; of points with one label or with targets all but those of several labels."""
+    """All that are required; of points with one label or with targets all but those of several labels, and of a check."""
     present, task = {row["metric"] for row in estimates_of(result).values()}, result.model["task"]
     is_whole = task != "segmentation" and not result.model.get("labels")
     for name, estimand in estimates_of_task(task).items():
-        assert name in present or name == "label_auroc" or not (is_whole or task in estimand.required), name
+        is_of_check = name == "label_auroc" or name.startswith("threshold_")
+        assert name in present or is_of_check or not (is_whole or task in estimand.required), name

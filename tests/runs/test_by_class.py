@@ -132,15 +132,16 @@ def test_a_class_has_an_address_whatever_its_name(result: Result) -> None:
 
 
 def test_a_collapsed_class_is_gated_and_the_same_network_passes(result: Result, evaluated: Evaluated) -> None:
-    again = check(evaluated("again", seed=1), result)
+    every = GateSettings.of(estimates=["*", "by-class"])
+    again = check(evaluated("again", seed=1), result, every)
     assert again.passed
     gated = {one.metric for one in again.comparisons if one.of_class and one.outcome != "not gated"}
     assert gated == {"accuracy"} and "count" not in {one.metric for one in again.comparisons}
-    verdict = check(evaluated("collapsed", run_file="collapsed.toml"), result)
+    verdict = check(evaluated("collapsed", run_file="collapsed.toml"), result, every)
     worse = {one.address for one in verdict.worse if one.of_class}
     assert {"deterministic.sets.test.by_class.boot.accuracy", "mcbn.sets.test.by_class.boot.accuracy"} <= worse
     assert {one.of_class for one in verdict.worse} <= {"", "boot"}
-    settings = GateSettings.of(tolerances=["pll=0.5", "mcbn.sets.test.by_class.coat.pll=0"])
+    settings = GateSettings.of(estimates=["*"], tolerances=["pll=0.5", "mcbn.sets.test.by_class.coat.pll=0"])
     gated = {
         one.address
         for one in check(evaluated("again", seed=1), result, settings).comparisons

@@ -713,7 +713,7 @@ def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> No
     again = bnuq.open(tmp_path / "0.h5")
     assert estimates(again) == estimates(results[0]) and again.summary()["command"] == "score"
     assert bnuq.check(results[0], again).passed
-    verdict = bnuq.check(results[1], again)
+    verdict = bnuq.check(results[1], again, gate=["by-class"])
     assert not verdict.passed and "test" in verdict.pairing.points
     assert any(each.outcome == "worse" and "class" in each.address for each in verdict.comparisons)
 
@@ -772,7 +772,7 @@ def test_columns_are_ood_scores_of_ones_own(tmp_path: Path) -> None:
     changed = bnuq.score(
         tmp_path / "p.csv", tmp_path / "l.csv", ood={"far": ood.assign(**{"my score": other - 2})}, scores=("my score",)
     )
-    verdict = bnuq.check(changed, scored)
+    verdict = bnuq.check(changed, scored, gate=["*"])
     assert [each.score for each in verdict.comparisons if each.outcome == "worse"].count("score:my_score") >= 3
     assert "1 column has no role" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", scores=("mine",))
     left = {"scores": ("mine",), "ignore": ("my *",)}

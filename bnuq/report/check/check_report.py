@@ -128,8 +128,11 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     if verdict.history:
         names[1] = f"the mean of {count(len(verdict.history), 'result')}"
     gated = {method_and_set(each)[1] for each in _gated(verdict)}
-    pairs = all_of([name for name in verdict.pairing.points if name in gated])
-    yield "compared", f"{names[0]} with {names[1]}, {f'point by point on {pairs}' if pairs else 'on other points'}"
+    shared = [name for name in verdict.pairing.points if name in gated]
+    yield (
+        "compared",
+        f"{names[0]} with {names[1]}, {f'point by point on {all_of(shared)}' if shared else 'on other points'}",
+    )
     known = (each for each in reversed(verdict.comparisons) if each.detectable is not None)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
     if texts := [f"{named(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:

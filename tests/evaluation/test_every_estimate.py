@@ -110,7 +110,7 @@ def test_a_note_names_the_methods_whose_uncertainties_are_not_told_apart(result:
 
 
 def test_a_result_has_the_estimates_of_its_task(result: Result) -> None:
-    """All that are required; of points with one label or with targets all but those of several labels, and of a check."""
+    """All that are required; of points with one label or with targets all but those of several labels and of checks."""
     present, task = {row["metric"] for row in estimates_of(result).values()}, result.model["task"]
     is_whole = task != "segmentation" and not result.model.get("labels")
     for name, estimand in estimates_of_task(task).items():

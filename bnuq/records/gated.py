@@ -29,7 +29,7 @@ def gated(baseline: Result) -> tuple[str, ...]:
         for metric in marked
         if not (metric == "accuracy" and method_named(name).plain.name in methods[methods.index(name) + 1 :])
     ]  # a temperature leaves it as it is
-    foreign = about.get("foreign", {"method": baseline.first, "score": baseline.task.spread})
+    foreign = about.get("foreign") or {"method": baseline.first, "score": _usual_score(baseline)}
     separates = {"method": str(foreign["method"]), "score": str(foreign["score"]), "metric": "auroc"}
     wanted += [{**separates, "set": name} for name, each in baseline.sets.items() if each.kind == "ood"]
     if baseline.certification is not None:
@@ -38,3 +38,9 @@ def gated(baseline: Result) -> tuple[str, ...]:
     known = estimates_of(baseline)
     at_thresholds = (rate.address for rate in rates(baseline, decisions))
     return (*(address for address in map(address_of, wanted) if address in known), *at_thresholds)
+
+
+def _usual_score(baseline: Result) -> str:
+    """Where nothing is decided about foreign inputs: the spread of the samples, else the first score that there is."""
+    scores = next(iter(baseline.methods[baseline.first].ood.values()), {})
+    return baseline.task.spread if baseline.task.spread in scores else next(iter(scores), "")

@@ -86,3 +86,14 @@ def test_a_committed_threshold_is_applied_to_the_new_result(evaluated: Evaluated
     assert (now["accepted"], now["detected"], now["false_alarms"]) == (1.0, 0.0, 0.0)
     for rate in rates(result, made):
         assert rate.contributions.mean() == pytest.approx(rate.value)
+
+
+def test_where_nothing_is_decided_sets_are_held_by_the_spread(
+    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bnuq.records.gated.decided", lambda _: ())
+    result = evaluated("seed")
+    assert f"{result.first}.ood.other.mutual_information.auroc" in gated(result)
+    assert f"{result.first}.sets.test.pll" in gated(result) and not any(
+        "at_threshold" in each for each in gated(result)
+    )

@@ -29,7 +29,7 @@ def gated(baseline: Result) -> tuple[str, ...]:
         for metric in marked
         if not (metric == "accuracy" and method_named(name).plain.name in methods[methods.index(name) + 1 :])
     ]  # a temperature leaves it as it is
-    foreign = about.get("foreign") or {"method": baseline.first, "score": _usual_score(baseline)}
+    foreign = about.get("foreign") or _usual_score(baseline)
     separates = {"method": str(foreign["method"]), "score": str(foreign["score"]), "metric": "auroc"}
     wanted += [{**separates, "set": name} for name, each in baseline.sets.items() if each.kind == "ood"]
     if baseline.certification is not None:
@@ -40,7 +40,8 @@ def gated(baseline: Result) -> tuple[str, ...]:
     return (*(address for address in map(address_of, wanted) if address in known), *at_thresholds)
 
 
-def _usual_score(baseline: Result) -> str:
+def _usual_score(baseline: Result) -> dict[str, str]:
     """Where nothing is decided about foreign inputs: the spread of the samples, else the first score that there is."""
-    scores = next(iter(baseline.methods[baseline.first].ood.values()), {})
-    return baseline.task.spread if baseline.task.spread in scores else next(iter(scores), "")
+    method = next(iter(baseline.sampled), baseline.first)
+    scores = next(iter(baseline.methods[method].ood.values()), {})
+    return {"method": method, "score": next(iter({baseline.task.spread} & {*scores} or scores), "")}

@@ -93,7 +93,7 @@ def test_where_nothing_is_decided_sets_are_held_by_the_spread(
 ) -> None:
     monkeypatch.setattr("bnuq.records.gated.decided", lambda _: ())
     result = evaluated("seed")
-    assert f"{result.first}.ood.other.mutual_information.auroc" in gated(result)
+    assert f"{result.sampled[0]}.ood.other.mutual_information.auroc" in gated(result)
     assert f"{result.first}.sets.test.pll" in gated(result) and not any(
         "at_threshold" in each for each in gated(result)
     )

@@ -64,4 +64,4 @@ def test_a_column_of_lists_and_deep_json_and_utf_16_are_refused_with_the_cause(t
         path.write_text(start * 100_000 + "1" + end * 100_000)
         assert "recursion depth" in read(path)
     path.write_text("p0,p1,label\n0.5,0.5,1\n", encoding="utf-16")
-    assert "is a text in UTF-16. Save it as UTF-8." in read(path)
+    assert "is a text, and not in UTF-8. Save it as UTF-8: iconv -f LATIN1 (or UTF-16)" in read(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +58,7 @@ def change(path: Path, old: str, new: str) -> None:
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
+    os.utime(path, (time.time() + 60,) * 2)  # bytecode of the same second and size would stand for it
     for name in ("mine", "shades"):  # a new process
         sys.modules.pop(name, None)
 

@@ -244,6 +244,10 @@ COMMANDS: Catalogue = {
     ),
     "history": Entry(_history),
     "left-out-of-history": Entry("{file} of the history is left out: {reason}"),
+    "thresholds-not-gated": Entry(
+        "the thresholds that the baseline decided on were applied to {methods:joined}, and are not gated: the draws "
+        "are not those of the baseline, or a tolerance is off"
+    ),
     "hidden-by-draws": Entry(
         "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
         "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."

@@ -127,9 +127,9 @@ def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) 
             continue
         limit, sight = comparison.tolerance, sight_of(row, shares[row.family])
         assert limit is not None
-        visible = math.inf if sight is None else sight.distinguishable(power)
+        visible = math.inf if sight is None or sight.is_blank else sight.distinguishable(power)
         if visible > limit:
-            shows = "its error is not known" if sight is None else f"it would show {visible:.3g}"
+            shows = "its error is not known" if math.isinf(visible) else f"it would show {visible:.3g}"
             blind.append(f"{comparison.address}: its tolerance is {limit:.3g}, {shows}")
     if blind:
         more = f"\n  - and {len(blind) - _MOST_BLIND} more" if len(blind) > _MOST_BLIND else ""
@@ -247,6 +247,10 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
 
 def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: GateSettings) -> Iterator[Finding]:
     """Tolerances without effect, and estimates whose change cannot be seen."""
+    if drawn := {
+        each.method: None for each in comparisons if each.score == AT_THRESHOLD and each.outcome == "not gated"
+    }:
+        yield note("thresholds-not-gated", methods=[*drawn])
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
     if lost := [_holder(item) for item in comparisons if is_lost_promise(item)]:

@@ -122,12 +122,13 @@ def at_thresholds(
         row = Row("", rate.coordinates, unit_of(rate.coordinates["metric"]), Estimate(rate.value))
         line = Line(fmean(side.value for side in sides[1:]), rate.value, (over_points, NONE))
         comparison, df = _compared(address, row, line, 0.0, settings, decided_by)
-        if not (current.is_single(rate.method) or rate.method in errors.pairing.draws):
+        fixed = current.is_single(rate.method) or "networks" in method_named(rate.method).differs_by
+        if not (fixed or rate.method in errors.pairing.draws):
             comparison = replace(comparison, tolerance=None, outcome="not gated")
         evaluated, swapped = current.sets[rate.set], None
         if count == 1 and rate.set in errors.pairing.points and evaluated.group is None:
             swapped = swaps_of_mean(sides[0].contributions - sides[1].contributions)
-        yield Measured(comparison, df, 0.0, 0.0, {rate.set: evaluated.n}, swapped, first=False)
+        yield Measured(comparison, df, 0.0, rate.step, {rate.set: evaluated.n}, swapped, first=False)
 
 
 def _is_first(address: str, metric: str, settings: GateSettings, decided_by: Collection[str]) -> bool:

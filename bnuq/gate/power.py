@@ -1,8 +1,8 @@
 """What a comparison can see: the smallest worsening that it finds, and the points or samples that would decide it.
 
-A gated estimate fails where its degradation exceeds its tolerance and is significant. Here significant means p < α/m,
-for m gated estimates: the first step of Holm's method, and the strictest. Which later step an estimate gets depends on
-how bad the others are, and is only easier; so what is stated is what the check finds at least.
+A gated estimate fails where its degradation exceeds its tolerance and is significant. Here significant means p below
+its share of the level: the first step of Holm's method, and the strictest. Which later step an estimate gets depends
+on how bad the others are, and is only easier; so what is stated is what the check finds at least.
 """
 
 from __future__ import annotations

@@ -162,8 +162,11 @@ class GateSettings:
         matching = [(key, of) for key, of in self.tolerances if _is_meant(key, address, metric, directed=directed)]
         if matching and math.isinf(matching[-1][1].amount):
             return None
-        named = any(key != metric or default is None for key, _ in matching)
-        if not (named or self._is_gated(address, metric, directed=directed, decided_by=decided_by)):
+        named = any((key != metric or default is None) and math.isfinite(of.amount) for key, of in matching)
+        has_default = (
+            known is not None and known.direction == "none" and default is not None and ".bounds." not in address
+        )
+        if not (named or self._is_gated(address, metric, directed=directed or has_default, decided_by=decided_by)):
             return None
         return matching[-1][1] if matching else default
 
@@ -172,7 +175,10 @@ class GateSettings:
             part = family.replace("-", "_")
             whole = f"{address.partition(f'.{part}.')[0]}.{metric}"
             by_name = {"directed": directed, "decided_by": decided_by}
-            return metric == "accuracy" and family in self.estimates and self._is_gated(whole, metric, **by_name)
+            if metric == "accuracy" and family in self.estimates and self._is_gated(whole, metric, **by_name):
+                return True
+            named = [pattern for pattern in self.estimates if f".{part}." in pattern]
+            return any(_is_meant(pattern, address, metric, directed=directed) for pattern in named)
         if not self.names_estimates:
             return address in decided_by
         return any(_is_meant(pattern, address, metric, directed=directed) for pattern in self.estimates)

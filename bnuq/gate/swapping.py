@@ -39,7 +39,8 @@ class Swaps:
 
         Where no random swap reaches it, p is at most that of a sum of random signs of this spread.
 
-        Source: Pinelis 1994, Extremal Probabilistic Problems and Hotelling's T² Test, for the bound.
+        Source: Bentkus & Dzindzalieta 2015, A Tight Gaussian Bound for Weighted Sums of Rademacher Random Variables; it
+        holds for means, and for other estimates as far as these are means to first order.
         """
         beyond = sign * (self.changes - self.seen) + explained
         if noise == 0:

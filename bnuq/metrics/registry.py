@@ -380,8 +380,9 @@ ESTIMANDS: tuple[Estimand, ...] = (
             tasks=_EVERY, **_STEPS, **_TRUTH,
         )
         for name, title, direction, tolerance, worse, better in (
-            ("threshold_error", "Wrong of accepted", "lower", "0.01", "more of what {who} accepts of {where} is wrong",
-             "less of what {who} accepts of {where} is wrong"),
+            ("threshold_error", "Error rate", "lower", "0.01",
+             "{who} has more errors on {where} at the threshold decided on",
+             "{who} has fewer errors on {where} at the threshold decided on"),
             ("threshold_accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
              "{who} accepts more of {where}"),
             ("threshold_false_alarms", "False alarms", "lower", "0.01", "{who} takes more of {where} for foreign",

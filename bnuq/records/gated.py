@@ -14,14 +14,16 @@ from bnuq.records.operating_points import rates
 def gated(baseline: Result) -> tuple[str, ...]:
     """The addresses of the estimates that a later result is held to, which the baseline alone fixes.
 
-    Of the method that its decisions name and of the deterministic network: the metrics of the test set that the
-    registry marks "gate". Of each OOD set the AUROC by the one score that the decisions name, else by the spread of
-    the samples; what a certificate accepts, or how wide its intervals are; and the rates at the thresholds decided on.
+    Of the method that its decisions name and of the deterministic network (of predictions, of the file as it is): the
+    metrics of the test set that the registry marks "gate". Of each OOD set the AUROC by the one score that the
+    decisions name, else by the spread of the samples; what a certificate accepts, or how wide its intervals are; and
+    the rates at the thresholds decided on.
     """
     decisions = decided(baseline)
     about = {each.values.get("about", each.code): each.values for each in decisions}
     method = str(about.get("use", {}).get("method", baseline.first))
-    methods = [name for name in dict.fromkeys((method, DETERMINISTIC)) if name in baseline.methods]
+    single = DETERMINISTIC if DETERMINISTIC in baseline.methods else method_named(method).plain.name
+    methods = [name for name in dict.fromkeys((method, single)) if name in baseline.methods]
     marked = [name for name, metric in METRICS.items() if "gate" in metric.shown]
     wanted = [
         {"method": name, "set": "test", "metric": metric}

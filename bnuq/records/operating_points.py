@@ -16,14 +16,15 @@ from bnuq.shapes import Float
 
 @frozen
 class Rate:
-    """The share of something among the points of a set: `value`, and what each point contributes to it, whose mean that
-    is to first order."""
+    """The share of something among the points of a set: `value`; what each point contributes to it, whose mean that is
+    to first order; and the `step` by which one point changes it."""
 
     method: str
     set: str
     metric: str
     value: float
     contributions: Float[np.ndarray, " point"]
+    step: float
 
     @property
     def coordinates(self) -> dict[str, str]:
@@ -51,21 +52,19 @@ def rates(result: Result, decisions: Iterable[Finding]) -> Iterator[Rate]:
         if method not in result.methods:
             continue
         if decision.code == "foreign":
-            for name in given["aurocs"]:
-                if name not in result.sets or score not in result.methods[method].ood.get(name, {}):
-                    continue
-                scores = scores_of(result, (method, score), [name])
-                yield _mean(method, name, "detected", scores[name] > threshold)
-                if name == next(iter(given["aurocs"])):
-                    yield _mean(method, "test", "false_alarms", scores["test"] > threshold)
+            known = [name for name in given["aurocs"] if score in result.methods[method].ood.get(name, {})]
+            scores = scores_of(result, (method, score), known) if known else {}
+            for name, values in scores.items():
+                yield _mean(method, name, "false_alarms" if name == "test" else "detected", values > threshold)
             continue
         yield from _deferral(result, method, score, threshold)
 
 
 def _deferral(result: Result, method: str, score: str, threshold: float) -> Iterator[Rate]:
     points, certification = result.methods[method].sets["test"].points, result.certification
-    if certification is not None and (errors := certification.methods[method].test_errors) is not None:
-        if certification.methods[method].is_of_width:
+    certificate = None if certification is None else certification.methods.get(method)
+    if certificate is not None and (errors := certificate.test_errors) is not None:
+        if certificate.is_of_width:
             yield _mean(method, "test", "error", errors > threshold)
     elif score in points and "accuracy" in points:
         accepted, right = points[score] <= threshold, points["accuracy"]
@@ -74,9 +73,11 @@ def _deferral(result: Result, method: str, score: str, threshold: float) -> Iter
         if weights.any():
             wrong = 1 - np.nan_to_num(right)
             error = float(np.average(wrong, weights=weights))
-            yield Rate(method, "test", "error", error, error + weights / weights.mean() * (wrong - error))
+            yield Rate(
+                method, "test", "error", error, error + weights / weights.mean() * (wrong - error), 1 / accepted.sum()
+            )
 
 
 def _mean(method: str, name: str, metric: str, values: Float[np.ndarray, " point"]) -> Rate:
     values = values.astype(np.float64)
-    return Rate(method, name, metric, float(values.mean()), values)
+    return Rate(method, name, metric, float(values.mean()), values, 1 / len(values))

@@ -91,7 +91,10 @@ def test_every_estimate_of_a_regression_is_compared_with_an_error(regression: Ev
     assert without <= {"tau", "sigma"}  # fitted to validation points: they have no error over test points
     gated = {one.metric for one in verdict.comparisons if one.outcome != "not gated" and one.score != AT_THRESHOLD}
     of_ood = {"auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive"}
-    assert gated == {"rmse", "mae", "pll", "crps", "spearman", "normalized_pll", "normalized_crps"} | of_ood
+    assert (
+        gated
+        == {"rmse", "mae", "pll", "crps", "coverage95", "spearman"} | {"normalized_pll", "normalized_crps"} | of_ood
+    )
     rmse = at(verdict, "mcbn.sets.test.rmse")
     assert rmse.tolerance == pytest.approx(0.01 * rmse.baseline)
     normalized = at(verdict, "mcbn.normalized.crps")

@@ -44,7 +44,7 @@ def headline(verdict: CheckVerdict) -> Finding:
 def findings(verdict: CheckVerdict) -> Iterator[Finding]:
     """What the outcome rests on, most severe first: what got worse once for all methods, classes and groups."""
     alike: dict[tuple[object, ...], list[EstimateComparison]] = {}
-    for each in verdict.worse:
+    for each in verdict.failing or verdict.worse:
         alike.setdefault((each.set, each.score, each.metric, each.label, each.family, each.slope), []).append(each)
     for lead, *others in [*alike.values()][:_MOST]:
         said = change(lead, verdict, brief=True)

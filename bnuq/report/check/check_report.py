@@ -40,7 +40,8 @@ from bnuq.report.document import (
 from bnuq.report.numbers import count, named
 
 _ROOMY = 60  # columns from which names are written out
-_MOST_ROWS = 12  # gated estimates that the short report shows, worst first
+_MOST_ROWS = 10  # gated estimates that the short report shows, worst first
+_MOST_SAID = 6  # sentences of the short report
 _MOST_WARNINGS, _LONGEST = 2, 200  # that the short report writes out, and the letters of each
 _SEEN = "accuracy", "pll", "rmse", "crps", "mean_iou", "certified_coverage"  # whose power the short report states
 _STYLES = {"worse": "red", "moved": "red", "inconclusive": "yellow"}
@@ -58,12 +59,18 @@ def report(outcome: CheckVerdict | str, *, columns: int = 100, full: bool = Fals
         subject=in_words(headline(outcome)),
         verdict=_outcome(outcome),
         facts=tuple(_facts(outcome) if full else _in_short(outcome)),
-        summary=tuple(map(in_words, findings(outcome))),
+        summary=_summary(outcome, full=full),
         sections=tuple(_sections(outcome, roomy=roomy) if full else _short_sections(outcome, roomy=roomy)),
         warnings=tuple(advised(outcome.findings) if full else _short_warnings(outcome)),
         notes=noted(outcome.findings) if full else (),
         other_paths=tuple(_paths(outcome, full=full)),
     )
+
+
+def _summary(verdict: CheckVerdict, *, full: bool) -> tuple[str, ...]:
+    said = tuple(map(in_words, findings(verdict)))
+    more = len(said) - _MOST_SAID
+    return said if full or more <= 0 else (*said[:_MOST_SAID], f"And {count(more, 'more sentence')} of `--full`.")
 
 
 def _outcome(verdict: CheckVerdict) -> Literal["passed", "accepted", "failed"]:
@@ -108,7 +115,8 @@ def _gated(verdict: CheckVerdict) -> list[EstimateComparison]:
 
 def _short_warnings(verdict: CheckVerdict) -> Iterator[tuple[str, str, str]]:
     """Each in a few lines, those that are many by their names; the heading counts what is inconclusive."""
-    warned = [each for each in advised(verdict.findings) if each[1] != "inconclusive"]
+    counted = "" if verdict.inconclusive_fails else "inconclusive"
+    warned = [each for each in advised(verdict.findings) if each[1] != counted]
     for text, code, todo in warned[:_MOST_WARNINGS]:
         yield (text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …", code, todo)
     if rest := [code for _, code, _ in warned[_MOST_WARNINGS:]]:
@@ -133,7 +141,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
         "compared",
         f"{names[0]} with {names[1]}, {f'point by point on {all_of(shared)}' if shared else 'on other points'}",
     )
-    known = (each for each in reversed(verdict.comparisons) if each.detectable is not None)
+    known = sorted((each for each in verdict.comparisons if each.detectable), key=lambda each: each.detectable or 0.0)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
     if texts := [f"{named(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
         yield "would see", ", ".join(texts)
@@ -215,7 +223,8 @@ def _with_all_numbers(
             *([_decided_by(comparison)] if unclear else []),
         )
         rows = groups.setdefault(f"{comparison.method}, {_subtitle(comparison)}", [])
-        mark = f": {words}" if words in (_FAILED if short else _MARKED) and roomy else ""
+        marked = _MARKED if verdict.inconclusive_fails or not short else _FAILED
+        mark = f": {words}" if words in marked and roomy else ""
         rows.append((f"{_label(comparison, roomy=roomy)}{mark}", cells))
     tested = verdict.families
     p = f"p of {verdict.gated}" if len(tested) == 1 and not short else "p"
@@ -307,7 +316,7 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
         )
         yield (
             "Can see: the smallest true worsening that fails the check with probability 0.8, with these points and "
-            "samples, by the strictest p that Holm's method asks for: 0.05 divided by the estimates tested together."
+            "samples, by its share of the level of 0.05: what Holm's method asks for at first."
         )
     if verdict.inconclusive:
         yield (

@@ -409,6 +409,11 @@ def _of_quantiles(columns: Columns, names: Sequence[str], beside: Sequence[str])
         values, levels, found = columns["quantiles"][None], columns["levels"], "'quantiles'"
     else:
         by_name = named.levels_of(names, columns)
+        if not by_name:
+            raise DataError(
+                f"{columns.source}: {listed([*names])} has no levels beside it: an array `levels` of (L,), of "
+                "quantiles (n, L); or columns that are named by their levels, such as q0.05."
+            )
         names, levels, found = [*by_name], np.array([*by_name.values()]), f"quantiles {listed([*by_name])}"
         values = np.stack([numbers_of(columns, name) for name in names], axis=-1)[None]
     found += f", whose mean the RMSE and MAE are of, and not {listed(beside)}" if beside else ""

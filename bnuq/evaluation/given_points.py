@@ -338,7 +338,20 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
     used |= {*given.roles.get("predictions", ()), *given.roles.get("labels", ())}
     if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
         return names, names
+    for of, names in ((columns, ours), (truth.columns, theirs)) if not pairs else ():
+        if names and _is_of_rows(names[0]) and _is_shuffled(of[names[0]]):
+            name = names[0] or "(index)"
+            raise DataError(
+                f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
+                f"the rows of both in one order; if they are, leave it out: --ignore '{name}'."
+            )
     return (pairs[0][:1], pairs[0][1:]) if pairs else None
+
+
+def _is_shuffled(index: NDArray[Any]) -> bool:
+    """Whether an index numbers all rows, in another order than theirs."""
+    rows = np.arange(len(index))
+    return is_numeric(index) and bool((np.sort(index) == rows).all()) and not bool((index == rows).all())
 
 
 def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys: set[str]) -> list[str]:

@@ -826,3 +826,24 @@ def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.nd
     assert sentence(decision, DECISIONS).startswith(text)
     said = "Nothing is to be deferred: no error was measured on 240 points."
     assert [sentence(each, DECISIONS) for each in others] == [said] * (decision.code == "use")
+
+
+def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_they_say(tmp_path: Path) -> None:
+    path, right = tmp_path / "z.jsonl", float((P.argmax(1) == LABELS).mean())
+    orders = (-P).argsort(1)
+    path.write_text(
+        "\n".join(
+            json.dumps({"labels": [f"k{k}" for k in order], "scores": p[order].tolist(), "gold": f"k{y}"})
+            for p, order, y in zip(P, orders, LABELS, strict=True)
+        )
+    )
+    scored = bnuq.score(path).summary()["methods"]["z"]["sets"]["test"]
+    assert scored["accuracy"]["value"] == pytest.approx(right)
+    order = RNG.permutation(N)
+    pd.DataFrame(P[order], index=order).to_csv(shuffled := tmp_path / "s.csv")
+    pd.DataFrame({"x": RNG.normal(size=N), "label": LABELS}).to_csv(tmp_path / "l.csv", index=False)
+    assert "index '(index)' is not in order" in refusal(shuffled, f"{tmp_path / 'l.csv'}:label")
+    numbered = pd.DataFrame(LOGITS, columns=[*range(1, K + 1)])
+    numbered.to_csv(tmp_path / "n.csv", index=False)
+    assert f"{K} columns have no role" in refusal(tmp_path / "n.csv", LABELS, outputs="logits")
+    assert "has no levels beside it" in refusal({"m": {"quantiles": np.ones((N, 3))}}, np.zeros(N))

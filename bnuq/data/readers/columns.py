@@ -226,8 +226,10 @@ def _at_once(path: Path) -> dict[int, NDArray[Any]]:
 
 
 def _are_names(fields: Sequence[str]) -> bool:
-    """Whether the first line names the columns: it is not all numbers, or numbers them from 0, as pandas does."""
-    numbered = len(fields) > 1 and [*fields] == [*map(str, range(len(fields)))]
+    """Whether the first line names the columns: it is not all numbers, or numbers them, from 0 as pandas does, or three
+    and more from 1."""
+    starts = {1: (), 2: (0,)}.get(len(fields), (0, 1))
+    numbered = any([*fields] == [*map(str, range(start, start + len(fields)))] for start in starts)
     return numbered or not all(cell and _numbers((cell,)) is not None for cell in fields)
 
 
@@ -312,6 +314,10 @@ def _row(value: Any, where: str) -> dict[str, Any]:
         raise DataError(f"{where} is {json.dumps(value)[:80]}; expected an object or a list of each point.")
     if len(value) > _MOST_NAMES:
         raise DataError(f"{where}{_TOO_MANY}")
+    words, of = value.get("labels"), value.get("scores")  # of a zero-shot pipeline, the largest score first
+    if isinstance(words, list) and isinstance(of, list) and len(words) == len({*map(str, words)}) == len(of):
+        value = {name: each for name, each in value.items() if name != "labels"}
+        value["scores"] = dict(zip(map(str, words), of, strict=True))
     made = {}
     for name, of in value.items():
         if isinstance(of, list) and (scores := _by_label(of)) is not None:

@@ -104,6 +104,11 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         raise DataError(
             f"{columns.source}: no array or column is called label, labels, target or y; name it: FILE:COLUMN."
         )
+    if role_by_name(name) == "correct":
+        raise DataError(
+            f"{columns.source}: {name!r} says by its name whether predictions are right. Leave --labels out, and name "
+            "the confidences beside it: --columns confidence=NAME. If it holds labels, give it another name."
+        )
     return _truth(columns, name, section)
 
 

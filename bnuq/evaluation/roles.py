@@ -104,6 +104,11 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
     for pattern in section.columns:  # or ROLE=COLUMN
         name, _, column = pattern.partition("=")
         role = role_by_name(name) if column and pattern not in columns.values else None
+        if role is None and column and column in columns.values:
+            raise DataError(
+                f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence "
+                "or another name of the table in docs/score.md. Quantiles are named by their levels, such as q0.05."
+            )
         asked |= dict.fromkeys(matching(columns, [column if role else pattern], needed=False), role or "predictions")
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
     return asked | dict.fromkeys(matching(columns, filter(None, (section.ids or "").split(",")), needed=False), "ids")

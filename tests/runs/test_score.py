@@ -847,3 +847,8 @@ def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_the
     numbered.to_csv(tmp_path / "n.csv", index=False)
     assert f"{K} columns have no role" in refusal(tmp_path / "n.csv", LABELS, outputs="logits")
     assert "has no levels beside it" in refusal({"m": {"quantiles": np.ones((N, 3))}}, np.zeros(N))
+    bands = pd.DataFrame({"fit": P[:, 0], "lwr": P[:, 1], "y": P[:, 2]})
+    bands.to_csv(tmp_path / "b.csv", index=False)
+    assert "lower is no role" in refusal(tmp_path / "b.csv", columns=("mean=fit", "lower=lwr"))
+    np.savez(tmp_path / "c.npz", confidences=P.max(1), correctness=P.argmax(1) == LABELS)
+    assert "columns confidence=NAME" in refusal(f"{tmp_path / 'c.npz'}", f"{tmp_path / 'c.npz'}:correctness")

@@ -35,6 +35,7 @@ NOT_VARIED = {  # by the beginnings of their places
     "sweep.": "of a sweep, which no record repeats",
     "runs.": "of several runs, each of which has its own record",
     "check.": "of a comparison of results",
+    "gate.": "of a comparison of results",
     "options.device": "needs another device",
     "options.on": "other processes, see test_many_processes.py",
     "options.out": "a name",

@@ -345,7 +345,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
         return names, names
     for of, names in ((columns, ours), (truth.columns, theirs)) if not pairs else ():
         if names and _is_of_rows(names[0]) and _is_shuffled(of[names[0]]):
-            name = names[0] or "(index)"
+            name = names[0] or INDEX
             raise DataError(
                 f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
                 f"the rows of both in one order; if they are, leave it out: --ignore '{name}'."

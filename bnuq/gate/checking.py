@@ -84,12 +84,12 @@ def check(
     rows = (*measured(*given_by), *at_thresholds(*given_by))
     of_estimates = [*judged(rows, current, told)]
     comparisons = tuple(ranked([*promises_lost_of_parts(current, last, of_estimates), *of_estimates]))
-    if not any(comparison.outcome != "not gated" for comparison in comparisons):
+    gated_now = [each for each in comparisons if each.outcome != "not gated"]
+    if not gated_now:
         raise ResultError(
             f"{current.path} and {told} have no gated estimate in common: each is in one alone, or has a "
             "tolerance that is off or above any possible change. See --tolerance, --allow."
         )
-    gated_now = [each for each in comparisons if each.outcome != "not gated"]
     if unmet := idle(settings, [(each.address, each.metric, _is_directed(each)) for each in gated_now]):
         raise ResultError(
             f"--gate {unmet[0]} gates no estimate of {current.path} and {told}: it names none, or none that has "

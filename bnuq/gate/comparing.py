@@ -45,16 +45,11 @@ class Measured:
     step: float
     sizes: Mapping[str, int]
     swaps: Swaps | None
-    first: bool  # one of those by which a baseline decides first
+    weight: float = 1.0  # its share of the level, relative to those of the others of its family
 
     @property
     def family(self) -> str:
         return self.comparison.family
-
-    @property
-    def weight(self) -> float:
-        """Its share of the level, relative to those of the others of its family."""
-        return _FIRST if self.first else 1.0
 
 
 @frozen
@@ -99,8 +94,8 @@ def measured(
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             swapped = None if comparison.outcome == "not gated" else swaps(row, errors.points, errors.pairing.points)
-            first = _is_first(address, row["metric"], settings, decided_by)
-            yield Measured(comparison, df, deviation, step, sizes, swapped, first)
+            weight = _FIRST if _is_first(address, row["metric"], settings, decided_by) else 1.0
+            yield Measured(comparison, df, deviation, step, sizes, swapped, weight)
 
 
 def at_thresholds(
@@ -128,7 +123,7 @@ def at_thresholds(
         evaluated, swapped = current.sets[rate.set], None
         if count == 1 and rate.set in errors.pairing.points and evaluated.group is None:
             swapped = swaps_of_mean(sides[0].contributions - sides[1].contributions)
-        yield Measured(comparison, df, 0.0, rate.step, {rate.set: evaluated.n}, swapped, first=False)
+        yield Measured(comparison, df, 0.0, rate.step, {rate.set: evaluated.n}, swapped)
 
 
 def _is_first(address: str, metric: str, settings: GateSettings, decided_by: Collection[str]) -> bool:

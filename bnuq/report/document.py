@@ -120,15 +120,13 @@ class ReportSection:
     """Parts under a title; without one they belong to the report as a whole.
 
     A section that is `folded` is shown in Markdown when the reader asks for it. One that is `only_on_page` has pictures
-    of points, or gives provenance: where the result comes from, and how to repeat it. `on_terminal` stands for the
-    parts on a terminal, where they would take too many lines.
+    of points, or gives provenance: where the result comes from, and how to repeat it.
     """
 
     title: str
     parts: tuple[Part, ...]
     folded: bool = False
     only_on_page: bool = False
-    on_terminal: tuple[Part, ...] | None = None
 
 
 @frozen

@@ -126,8 +126,7 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     yield from _head(report, width, clean)
     for section in report.sections:
         if not section.only_on_page:
-            parts = section.parts if section.on_terminal is None else section.on_terminal
-            yield from _section(section.title, parts, width, clean)
+            yield from _section(section.title, section.parts, width, clean)
     yield from _warnings(report, width, clean)
     yield from _section("Notes", (BulletList(report.notes),) if report.notes else (), width, clean)
     yield from _section("", report.paths, width, clean)

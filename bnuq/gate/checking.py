@@ -84,7 +84,7 @@ def check(
     rows = (*measured(*given_by), *at_thresholds(*given_by))
     of_estimates = [*judged(rows, current, told)]
     comparisons = tuple(ranked([*promises_lost_of_parts(current, last, of_estimates), *of_estimates]))
-    gated_now = [each for each in comparisons if each.outcome != "not gated"]
+    gated_now = [each for each in comparisons if each.is_gated]
     if not gated_now:
         raise ResultError(
             f"{current.path} and {told} have no gated estimate in common: each is in one alone, or has a "
@@ -123,7 +123,7 @@ def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) 
     blind, shares = [], shares_of(rows)
     for row in rows:
         comparison = row.comparison
-        if comparison.outcome == "not gated":
+        if not comparison.is_gated:
             continue
         limit, sight = comparison.tolerance, sight_of(row, shares[row.family])
         assert limit is not None
@@ -211,7 +211,7 @@ def _findings(
     yield from _of_requests(current, baseline)
     estimates = estimates_of(current), estimates_of(baseline)
     if unclear := [item for item in comparisons if item.outcome == "inconclusive"]:
-        gated = sum(item.outcome != "not gated" for item in comparisons)
+        gated = sum(item.is_gated for item in comparisons)
         yield warning(
             "inconclusive", estimates=[f"{item.address}{' (slope)' * item.slope}" for item in unclear], gated=gated
         )
@@ -247,17 +247,13 @@ def _of_requests(current: Result, baseline: Result) -> Iterator[Finding]:
 
 def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: GateSettings) -> Iterator[Finding]:
     """Tolerances without effect, and estimates whose change cannot be seen."""
-    if drawn := {
-        each.method: None for each in comparisons if each.score == AT_THRESHOLD and each.outcome == "not gated"
-    }:
+    if drawn := {each.method: None for each in comparisons if each.score == AT_THRESHOLD and not each.is_gated}:
         yield note("thresholds-not-gated", methods=[*drawn])
     if unmatched := unused(settings, ((item.address, item.metric, _is_directed(item)) for item in comparisons)):
         yield warning("unused-tolerance", tolerances=list(unmatched))
     if lost := [_holder(item) for item in comparisons if is_lost_promise(item)]:
         yield warning("promise-lost", methods=lost)
-    if unlimited := [
-        item.address for item in comparisons if item.outcome == "not gated" and item.tolerance is not None
-    ]:
+    if unlimited := [item.address for item in comparisons if not item.is_gated and item.tolerance is not None]:
         yield warning("tolerance-of-any-change", estimates=unlimited)
     undefined = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
     if undefined:

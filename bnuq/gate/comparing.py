@@ -93,7 +93,7 @@ def measured(
             changes.append(line_through(rows, errors))
         for change in changes:
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
-            swapped = None if comparison.outcome == "not gated" else swaps(row, errors.points, errors.pairing.points)
+            swapped = None if not comparison.is_gated else swaps(row, errors.points, errors.pairing.points)
             weight = _FIRST if _is_first(address, row["metric"], settings, decided_by) else 1.0
             yield Measured(comparison, df, deviation, step, sizes, swapped, weight)
 
@@ -226,7 +226,7 @@ def _differ_by_rounding(a: float, b: float) -> bool:
 
 def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Iterator[EstimateComparison]:
     """The comparisons with p-values and outcomes, and what could be seen; gated comparisons are tested together."""
-    gated = [row for row in rows if row.comparison.outcome != "not gated"]
+    gated = [row for row in rows if row.comparison.is_gated]
     worse = np.array([_p_value(row, gain=False) for row in gated])
     better = np.array([_p_value(row, gain=True) for row in gated])
     unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
@@ -247,7 +247,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
     adjusted = zip(worse, holm_worse, holm_better, strict=True)
     for row in rows:
         comparison = row.comparison
-        if comparison.outcome == "not gated":
+        if not comparison.is_gated:
             yield comparison
             continue
         p, holm, gain = next(adjusted)
@@ -271,7 +271,7 @@ def shares_of(rows: Iterable[Measured]) -> Mapping[str, float]:
     """By family, the sum of the weights of what is gated."""
     shares: dict[str, float] = {}
     for row in rows:
-        if row.comparison.outcome != "not gated":
+        if row.comparison.is_gated:
             shares[row.family] = shares.get(row.family, 0.0) + row.weight
     return shares
 
@@ -353,7 +353,7 @@ def promises_lost_of_parts(
     if (each := baseline.certification.each) != current.certification.each:
         return
     for whole in comparisons:
-        if whole.metric not in (ACCEPTED, WIDTH) or whole.outcome == "not gated" or whole.slope:
+        if whole.metric not in (ACCEPTED, WIDTH) or not whole.is_gated or whole.slope:
             continue
         parts = {outcome.name for outcome in outcomes(current, whole.method) if outcome.is_kept}
         nothing = 0.0 if whole.metric == ACCEPTED else math.inf

@@ -101,6 +101,11 @@ class EstimateComparison:
         return self.outcome == "worse" and self.p_adjusted is None
 
     @property
+    def is_gated(self) -> bool:
+        """Whether it may fail the check."""
+        return self.outcome != "not gated"
+
+    @property
     def family(self) -> str:
         """Those that it is tested with: "by-class", "by-group", or "main", of all points."""
         return "by-class" if self.of_class else "by-group" if self.group else "main"
@@ -155,9 +160,14 @@ class CheckVerdict:
     inconclusive_fails: bool = False
 
     @property
+    def of_gated(self) -> tuple[EstimateComparison, ...]:
+        """The comparisons that may fail the check, worst first."""
+        return tuple(each for each in self.comparisons if each.is_gated)
+
+    @property
     def families(self) -> Counter[str]:
         """How many comparisons were tested together, by family; a lost promise of a class or group is none of them."""
-        return Counter(each.family for each in self.comparisons if each.outcome != "not gated" and not each.is_untested)
+        return Counter(each.family for each in self.comparisons if each.is_gated and not each.is_untested)
 
     @property
     def gated(self) -> int:
@@ -239,7 +249,7 @@ def _comparison(comparison: EstimateComparison) -> dict[str, Any]:
         "unit": comparison.unit,
         **_known_numbers(comparison, _NUMBERS, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
-        **({} if comparison.outcome == "not gated" else {"family": comparison.family}),
+        **({} if not comparison.is_gated else {"family": comparison.family}),
         **({} if comparison.decisive is None else {"decisive": _decisive(comparison.decisive)}),
     }
 

@@ -52,7 +52,7 @@ def findings(verdict: CheckVerdict) -> Iterator[Finding]:
     if unshown := sum(map(len, [*alike.values()][_MOST:])):
         yield _verdict("more-regressions", estimates=unshown)
     yield from (_verdict("requirement", floor=floor) for floor in verdict.broken)
-    if (gated := tuple(each for each in verdict.comparisons if each.outcome != "not gated")) and is_unchanged(gated):
+    if (gated := verdict.of_gated) and is_unchanged(gated):
         yield _verdict("unchanged", estimates=len(gated))
     if better := tuple(comparison for comparison in gated if comparison.outcome == "better"):
         yield _verdict("improvements", comparisons=better)

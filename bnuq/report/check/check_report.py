@@ -81,7 +81,7 @@ def _outcome(verdict: CheckVerdict) -> Literal["passed", "accepted", "failed"]:
 
 
 def _sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
-    gated, others = _gated(verdict), [each for each in verdict.comparisons if each.outcome == "not gated"]
+    gated, others = verdict.of_gated, [each for each in verdict.comparisons if not each.is_gated]
     if gated and not is_unchanged(gated):
         title = f"Gated: {count(len(gated), 'estimate')}"
         yield ReportSection(title, (_with_all_numbers(gated, verdict, roomy=roomy),))
@@ -94,7 +94,7 @@ def _sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
 
 
 def _short_sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
-    gated = _gated(verdict)
+    gated = verdict.of_gated
     if (verdict.failed or verdict.worse) and gated and not is_unchanged(gated):
         table = _with_all_numbers(gated[:_MOST_ROWS], verdict, roomy=roomy, short=True)
         more = len(gated) - _MOST_ROWS
@@ -107,10 +107,6 @@ def _short_sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSec
         yield ReportSection(
             "", (Paragraph(f"`--full` shows all changes: {all_of(['tolerances', *shown])}.", dim=True),)
         )
-
-
-def _gated(verdict: CheckVerdict) -> list[EstimateComparison]:
-    return [each for each in verdict.comparisons if each.outcome != "not gated"]
 
 
 def _short_warnings(verdict: CheckVerdict) -> Iterator[tuple[str, str, str]]:
@@ -135,7 +131,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
         names = [str(each.path) for each in (verdict.current, verdict.baseline)]
     if verdict.history:
         names[1] = f"the mean of {count(len(verdict.history), 'result')}"
-    gated = {method_and_set(each)[1] for each in _gated(verdict)}
+    gated = {method_and_set(each)[1] for each in verdict.of_gated}
     shared = [name for name in verdict.pairing.points if name in gated]
     yield (
         "compared",

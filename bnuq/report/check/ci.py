@@ -46,8 +46,7 @@ def junit(outcome: CheckVerdict | str) -> bytes:
         return _document([_case("bnuq", "check", error)], time="0")
     properties = _element("properties")
     properties.extend(_element("property", name=name, value=value) for name, value in _properties(outcome).items())
-    gated = [comparison for comparison in outcome.comparisons if comparison.outcome != "not gated"]
-    cases = [*(_comparison(comparison, outcome) for comparison in gated), *map(_floor, outcome.floors)]
+    cases = [*(_comparison(comparison, outcome) for comparison in outcome.of_gated), *map(_floor, outcome.floors)]
     time = f"{outcome.seconds:.3f}" if math.isfinite(outcome.seconds) else "0"
     return _document([properties, *cases, _element("system-out", *_texts(outcome))], time=time)
 

@@ -71,6 +71,7 @@ class Stochastic:
     loop.
 
     The plan is made at the first passes, and verified against the plain loop on other inputs than it was made from.
+    Nothing that is decided depends on the points that pass later: they have the same outputs in whatever order they do.
     `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
     that the network asks for. An `arithmetic` that is not exact needs a float32 network with a plan; one that is there
     by default is given up where there is none. An exact one stands for the network's own type. What it changes is
@@ -95,7 +96,8 @@ class Stochastic:
         """What further passes are computed in."""
         self._executor: PlanExecutor | None = None
         self._exact: PlanExecutor | None = None  # the plan in the network's own arithmetic
-        self._verified: set[int] = set()  # sizes of tiles on which it was compared with the plain loop
+        self._example: Tensor | None = None  # the points that it was made from
+        self._agrees: dict[int, bool] = {}  # by the size of tiles, whether it does what the plain loop does
         self._independent: set[int] = set()  # numbers of points that are treated one by one
         self.why_plain = ""
         """Why there is no plan, once that is known."""
@@ -114,9 +116,13 @@ class Stochastic:
         return "" if self._executor is None else self._executor.why_unfused
 
     def work(self, points: int) -> PlanCost | None:
-        """What is computed once and what T times, where so many points pass together; None where there is no plan, or
-        none yet."""
-        return None if self._executor is None else self._executor.work(points)
+        """What is computed once and what T times, where so many points pass together; None where there is no plan of
+        so many, or none yet."""
+        if self._executor is None or not all(
+            self._agrees.get(rows, True) for rows in self._executor.tile_sizes(points)
+        ):
+            return None
+        return self._executor.work(points)
 
     def fit(self, free: int | None) -> None:
         """Bound stacks of draws and tiles by the bytes that are free, where that is known."""
@@ -140,41 +146,43 @@ class Stochastic:
 
         Of all draws, or of those of these numbers, in their order.
         """
-        self._verify(inputs, start)
-        if self._executor is None:
+        if not self._is_planned(inputs):
             return self.plain.passes(inputs, start, draws)
+        assert self._executor is not None
         return self._run(self._executor, inputs, start, draws)
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
         """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks,
         unless so many points were checked before: a plan when it was verified, the plain loop by its first draw."""
         if len(inputs) not in self._independent:
-            self._verify(inputs, start)
-            if self._executor is None:
+            if not self._is_planned(inputs):
                 check_samples_independent(self.plain, inputs, start=start)
             self._independent.add(len(inputs))
 
-    def _verify(self, inputs: Tensor, start: int) -> None:
-        """Make the plan, and give it up if it differs from the plain loop on tiles of a size not checked before, with
-        as many draws as pass together, or in parts: a network may treat that many points differently than when
-        recorded, or see which pass together."""
+    def _is_planned(self, inputs: Tensor) -> bool:
+        """Whether there is a plan, which is made here, and it does what the plain loop does on tiles of all sizes that
+        these points are cut into, with as many draws as pass together, and in parts: a network may treat that many
+        points differently than when recorded, or see which pass together. Each size is compared once, on points that
+        are made of those that the plan was made from."""
         if self._executor is None and not self.why_plain:
             self.prepare(inputs)
-        if self._executor is None:
-            return
-        assert self._exact is not None
-        for rows in self._executor.tile_sizes(inputs) - self._verified:
+        while self._executor is not None:
+            sizes = self._executor.tile_sizes(len(inputs))
+            if not (unknown := sizes - self._agrees.keys()):
+                return all(self._agrees[rows] for rows in sizes)
+            rows = min(unknown)
             try:
-                self._verify_tile(inputs[:rows], start, range(self._executor.work(rows).stacked))
+                self._verify_tile(rows, range(self._executor.work(rows).stacked))
+                self._agrees[rows] = True
             except NotTraceableError as error:
-                self._executor = None
+                self._agrees[rows] = False
                 self._refuse_plan(error)
-                return
-            self._verified.add(rows)
+                self._executor = self._exact
+        return False
 
-    def _verify_tile(self, tile: Tensor, start: int, stacked: range) -> None:
-        rows, draws = len(tile), sorted({0, stacked[-1]})
-        assert self._exact is not None
+    def _verify_tile(self, rows: int, stacked: range) -> None:
+        assert self._exact is not None and self._example is not None
+        tile, start, draws = other_inputs(self._example, rows), rows, sorted({0, stacked[-1]})
 
         def outputs(executor: PlanExecutor, tile: Tensor) -> Tensor:
             whole = executor.some_passes(tile, start, stacked, tile=rows, together=len(stacked))[draws]
@@ -199,7 +207,7 @@ class Stochastic:
             exact.fit(free)
         is_exact = self.arithmetic.is_exact
         self._executor = exact if is_exact else self._in_other_arithmetic(exact, inputs[:_COMPARED_POINTS])
-        self._exact = exact
+        self._exact, self._example = exact, inputs[:_COMPARED_POINTS]
 
     def _refuse_plan(self, why: NotTraceableError) -> None:
         self.why_plain = str(why)

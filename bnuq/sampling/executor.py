@@ -219,9 +219,10 @@ class PlanExecutor(Program):
         outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
-    def tile_sizes(self, inputs: Tensor) -> set[int]:
-        """The sizes of the tiles that these points are cut into."""
-        return {len(tile) for block in split_evenly(inputs, self._block) for tile in split_evenly(block, self.tile)}
+    def tile_sizes(self, points: int) -> set[int]:
+        """The sizes of the tiles that so many points are cut into."""
+        blocks = split_evenly(torch.empty(points, device="meta"), self._block)
+        return {len(tile) for block in blocks for tile in split_evenly(block, self.tile)}
 
     def some_passes(
         self,

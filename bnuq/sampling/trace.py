@@ -142,10 +142,10 @@ def checked_rows(inputs: Tensor) -> int:
     return min(CHECKED_ROWS, max(3, _CHECKED_ENTRIES // max(1, inputs[0].numel())))
 
 
-def other_inputs(inputs: Tensor) -> Tensor:
-    """Plausible inputs that differ from those of the recording."""
-    count = checked_rows(inputs)
-    rows = torch.cat([inputs[:count]] * count)[:count]
+def other_inputs(inputs: Tensor, count: int | None = None) -> Tensor:
+    """So many plausible inputs, by default `checked_rows`, that differ from those of the recording."""
+    count = checked_rows(inputs) if count is None else count
+    rows = torch.cat([inputs[:count]] * -(-count // len(inputs)))[:count]
     if not rows.is_floating_point():
         return rows.flip(0)
     factors = torch.linspace(0.8, 1.0, count, dtype=rows.dtype, device=rows.device)  # no two rows alike

@@ -317,6 +317,28 @@ def test_the_plain_loop_stands_in_and_says_why(forward, why):
         close(found, plain.passes(x))
 
 
+def test_whether_a_plan_is_used_does_not_depend_on_the_points_that_pass_first(monkeypatch):
+    net, x = dense(lambda m, x: m.last(m.bn(m.fc(x))))
+    tiles = []
+    monkeypatch.setattr(Stochastic, "_prove", lambda *given: tiles.append(given[2]))
+    for rows in (x[:5], x[9:14]):
+        engine, _ = compiled_and_plain(net, x, omega=drawn(net, x))
+        engine.prepare(x[:8])
+        engine.passes(rows)
+    made, of_rows = tiles[: len(tiles) // 2], tiles[len(tiles) // 2 :]
+    assert len(made) > 1 and all(map(torch.equal, made, of_rows))
+
+
+def test_a_number_of_points_that_has_no_plan_leaves_the_others_theirs():
+    net, x = dense(lambda m, x: m.last(torch.tanh(m.bn(m.fc(x))) if len(x) > 12 else m.bn(m.fc(x))))
+    engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
+    first = engine.passes(x[:10])
+    close(engine.passes(x), plain.passes(x))
+    assert engine.why_plain == f"it treats {ROWS} points unlike fewer"
+    assert engine.work(ROWS) is None and engine.work(10) is not None
+    assert torch.equal(engine.passes(x[:10]), first)
+
+
 def test_of_several_outputs_the_first_is_sampled_and_of_ambiguous_ones_none():
     net, x = dense(lambda m, x: m.last(m.bn(m.fc(x))))
     omega = drawn(net, x)

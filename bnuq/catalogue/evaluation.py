@@ -269,6 +269,7 @@ EVALUATION: Catalogue = {
     "method-left-out": Entry(lambda method, reason: f"{_all_of(method, 'was left out', 'were left out')}: {reason}"),
     "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
+    "without-effect": Entry("{key} has no effect: it needs {needs}"),
     "batch-size-chosen": Entry(_batch_size_chosen),
     "batch-size-of-slices": Entry(
         "mini-batches of {batch_size}: {in_training:|in evaluation mode only, }the network normalises slices of its "

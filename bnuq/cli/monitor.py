@@ -25,7 +25,7 @@ _HELP = {
 
 @with_options(
     options=(
-        SectionOptions(DataSection, help=_HELP, without="ood perturb validation normalize_targets"),
+        SectionOptions(DataSection, help=_HELP, without="ood perturb validation train_size normalize_targets augment"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
         SectionOptions(GivenOptions, "out limit device threads data_root download trust_pickle trust_code", _HELP),

@@ -129,6 +129,9 @@ def command(
         raise RequestError("--log takes one result; log each by itself.")
     check_tracker(printing)
     if points.trend:
+        without = {"points": points.points, "method": points.method, "maps": forms.maps, "set": points.set != "test"}
+        if given := [name for name, value in without.items() if value]:
+            raise RequestError(f"--{given[0]} is for one result, and --trend shows several; leave out one of them.")
         show(lambda: _read_trend(results, points.by), forms, printing, PointsSection(csv=points.csv))
     else:
         log_result(show(lambda: _read(results), forms, printing, points), printing)

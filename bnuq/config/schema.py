@@ -62,8 +62,8 @@ def setting(text: str, panel: Panel = "Common options", **extra: str | bool) -> 
     """The help of a setting, and its help panel. `extra` holds its `short` option, its `option` where that differs from
     the key, its `metavar`, the default that is `shown` where the type has none, what is `expected` in errors where the
     type does not say it, whether there is an option to switch it off (`no`,
-    "only" if that is the only one), and, for a list whose option is repeated,
-    whether `commas` separate values, too."""
+    "only" if that is the only one), for a list whose option is repeated, whether `commas` separate values, too, and
+    what it `needs` to have an effect, for `effects`: settings or facts, with | between alternatives."""
     return Meta(description=text, extra={"panel": panel, **extra})
 
 
@@ -112,6 +112,9 @@ class Jitter(Section, frozen=True):
     hue: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
 
 
+_OF_PART, _OF_PADDING = Meta(extra={"needs": ".resized_crop"}), Meta(extra={"needs": ".pad"})
+
+
 class Augment(Section, frozen=True):
     """The training-input pipeline of image points: a random part of the original image resized to `resized_crop`;
     then of the raw 0–1 pixels pad, crop at random, flip at random, and jitter.
@@ -123,13 +126,13 @@ class Augment(Section, frozen=True):
     place: ClassVar[str] = "data.augment"  # of the keys in the run file
 
     resized_crop: Side | None = None
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: Annotated[tuple[float, float], _OF_PART] = (0.08, 1.0)
+    ratio: Annotated[tuple[float, float], _OF_PART] = (3 / 4, 4 / 3)
     pad: Annotated[int, Meta(ge=0, le=10_000)] = 0
     crop: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     flip: bool = False
-    pad_value: float = 0.0
-    pad_mode: Literal["constant", "reflect"] = "constant"
+    pad_value: Annotated[float, _OF_PADDING] = 0.0
+    pad_mode: Annotated[Literal["constant", "reflect"], _OF_PADDING] = "constant"
     jitter: Annotated[
         Jitter | tuple[JitterRange, JitterRange, JitterRange, JitterRange] | None,
         Meta(
@@ -262,7 +265,9 @@ class DataSection(Section, frozen=True):
     ignore: Annotated[
         int,
         Meta(ge=-(2**31), lt=2**31),
-        setting("Masks: the value of the pixels that are not scored.", "Data", metavar="INTEGER"),
+        setting(
+            "Masks: the value of the pixels that are not scored.", "Data", metavar="INTEGER", needs="a segmentation"
+        ),
     ] = 255
     palette: Annotated[
         str | None,
@@ -270,6 +275,7 @@ class DataSection(Section, frozen=True):
             "Class file of masks: the names of the classes, and for colour-coded masks `name r g b` on each line.",
             "Data",
             metavar="FILE",
+            needs="a segmentation",
         ),
     ] = None
     classes: Annotated[
@@ -301,7 +307,12 @@ class DataSection(Section, frozen=True):
     ] = None
     interpolation: Annotated[
         Interpolation | None,
-        setting("Interpolation of resized images: bilinear, bicubic or nearest.", "Data", shown="bilinear"),
+        setting(
+            "Interpolation of resized images: bilinear, bicubic or nearest.",
+            "Data",
+            shown="bilinear",
+            needs="data.resize|data.augment.resized_crop|tta.resized_crop",
+        ),
     ] = None
     channel_order: Annotated[ChannelOrder, setting("Channel order that the network expects.", "Data")] = "rgb"
     normalize: Annotated[
@@ -321,6 +332,7 @@ class DataSection(Section, frozen=True):
             "Regression",
             metavar="MEAN/STD",
             expected=_NORMALIZE_EXPECTED,
+            needs="a regression",
         ),
     ] = None
     augment: Annotated[
@@ -390,6 +402,9 @@ class SamplerSettings(Section, frozen=True):
     ] = "kron"
 
 
+_MINI_BATCHES = "a method of mini-batches"
+
+
 class SamplingSection(SamplerSettings, frozen=True):
     """[sampling]: methods and their parameters."""
 
@@ -431,13 +446,17 @@ class SamplingSection(SamplerSettings, frozen=True):
             "PLL and AUROC.",
             "Sampling",
             expected="a number above 0 and below 1, such as 0.02",
+            needs="--samples auto",
         ),
     ] = 0.02
     max_samples: Annotated[
-        int, Meta(ge=16, le=MAX_COUNT), setting("With --samples auto: upper limit of T.", "Sampling")
+        int,
+        Meta(ge=16, le=MAX_COUNT),
+        setting("With --samples auto: upper limit of T.", "Sampling", needs="--samples auto"),
     ] = 1024
     batch_size: Annotated[
-        Positive | None, setting("Size b of MCBN's mini-batches.", short="b", shown="as in training")
+        Positive | None,
+        setting("Size b of MCBN's mini-batches.", short="b", shown="as in training", needs=_MINI_BATCHES),
     ] = None
     layers: Annotated[
         str | tuple[str, ...],
@@ -446,12 +465,17 @@ class SamplingSection(SamplerSettings, frozen=True):
             "Sampling",
             metavar="NAME",
             commas=True,
+            needs=_MINI_BATCHES,
         ),
     ] = "all"
     seed: Annotated[Seed, setting("The same seed gives the same results.", "Sampling")] = 0
     mutual_information: Annotated[
         Estimator,
-        setting("Estimator of MI from T passes: plug-in, corrected (× T/(T−1)) or jackknife.", "Classification"),
+        setting(
+            "Estimator of MI from T passes: plug-in, corrected (× T/(T−1)) or jackknife.",
+            "Classification",
+            needs="a classification|a segmentation",
+        ),
     ] = "plug-in"
     post_hoc: Annotated[
         bool,
@@ -460,6 +484,7 @@ class SamplingSection(SamplerSettings, frozen=True):
             "and others, fitted to the reference.",
             "Classification",
             no=True,
+            needs="a classification",
         ),
     ] = True
     calibrate: Annotated[
@@ -497,6 +522,7 @@ class ScoringSection(Section, frozen=True):
             "PLL of the mixture of the draws, or of a Gaussian with their moments: moment, or moment_full (with the "
             "covariance of the outputs).",
             "Regression",
+            needs="a regression",
         ),
     ] = "mixture"
     crps: Annotated[
@@ -505,11 +531,16 @@ class ScoringSection(Section, frozen=True):
             "CRPS of the Gaussian with the draws' moments, of their mixture, or of the bare draws: ensemble, or fair "
             "(without its bias).",
             "Regression",
+            needs="a regression",
         ),
     ] = "gaussian"
     fit: Annotated[
         Criterion,
-        setting("Criterion for fitting τ and the constant baseline to the validation points.", "Regression"),
+        setting(
+            "Criterion for fitting τ and the constant baseline to the validation points.",
+            "Regression",
+            needs="a regression",
+        ),
     ] = "crps"
     tau: Annotated[
         FinitePositive | None,
@@ -517,20 +548,24 @@ class ScoringSection(Section, frozen=True):
             "The precision τ of the observations, 1 / (noise sd)², if known.",
             "Regression",
             shown="fitted to the validation points",
+            needs="a regression",
         ),
     ] = None
-    tau_range: tuple[PositiveNumber, PositiveNumber] | None = None
+    tau_range: Annotated[tuple[PositiveNumber, PositiveNumber] | None, Meta(extra={"needs": "a regression"})] = None
     set_coverage: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
         setting(
             "Nominal coverage of prediction sets, which are built if temperatures are fitted.",
             "Classification",
+            needs="a temperature of a classification",
             expected="a number above 0 and below 1, such as 0.9",
         ),
     ] = 0.9
     shift_window: Annotated[
         Annotated[int, Meta(ge=2, le=MAX_COUNT)],
-        setting("Unlabelled points whose mean score may raise an alarm.", "Sampling", option="window"),
+        setting(
+            "Unlabelled points whose mean score may raise an alarm.", "Sampling", option="window", needs="data.perturb"
+        ),
     ] = 100
     shift_loss: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
@@ -538,6 +573,7 @@ class ScoringSection(Section, frozen=True):
             "What counts as a loss: of accuracy (0.05 is five points), or of RMSE, relatively.",
             "Sampling",
             option="loss",
+            needs="data.perturb",
             expected="a number above 0 and below 1, such as 0.05",
             shown="0.05 of accuracy, 0.1 of RMSE",
         ),
@@ -562,6 +598,7 @@ class CertificateSection(Section, frozen=True):
         setting(
             "Probability, over the validation points, that the promise holds.",
             "Certificate",
+            needs="certificate.risk",
             expected="a number above 0 and below 1, such as 0.95",
         ),
     ] = 0.95
@@ -572,6 +609,7 @@ class CertificateSection(Section, frozen=True):
             "mcbn.mutual_information.",
             "Certificate",
             option="certificate-score",
+            needs="certificate.risk",
             metavar="[METHOD.]SCORE",
             shown="least AURC on the test set",
         ),
@@ -582,6 +620,7 @@ class CertificateSection(Section, frozen=True):
             "Also make the promise for each predicted class, or for each known group; all hold together.",
             "Certificate",
             option="certificate-each",
+            needs="certificate.risk",
             shown="none",
         ),
     ] = None
@@ -940,7 +979,7 @@ class RunFile(Section, frozen=True):
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     sampling: SamplingSection = SamplingSection()
-    tta: TtaSection | None = None
+    tta: Annotated[TtaSection | None, Meta(extra={"needs": "a method of test-time augmentation"})] = None
     scoring: ScoringSection = ScoringSection()
     certificate: CertificateSection = CertificateSection()
     sweep: SweepSection = SweepSection()

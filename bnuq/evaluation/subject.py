@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from bnuq.config import Calibration, Run
+from bnuq.config.effects import settings_without_effect
 from bnuq.data import Points
 from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.scorer import TaskScorer
@@ -146,6 +147,7 @@ class ScoredSubject:
             points, classes = len(self.sets[name]), self.plan.outputs
             if name in ("test", self.fitted_to) and not are_kept(points, classes):
                 yield note("probabilities-not-kept", set=name, points=points, classes=classes)
+        yield from settings_without_effect(self.run, self.plan.task, self.plan.methods, self.calibration)
 
 
 @frozen

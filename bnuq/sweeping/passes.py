@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bnuq.config.effects import settings_without_effect
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.provenance import Stopwatch
@@ -34,7 +35,9 @@ class NetworkPasses:
     comparisons: Comparisons
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
-        """Warnings about few values per channel, draws that do not differ, and fits at the end of their range."""
+        """Settings without effect, few values per channel, draws that do not differ, and fits at the end of their
+        range."""
+        yield from settings_without_effect(subject.run, subject.plan.task, subject.plan.methods, "off")
         at_sizes = self.at_sizes.at
         for size, bank in self.banks.items():
             thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))

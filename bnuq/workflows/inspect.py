@@ -115,7 +115,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
             *notes_of_measurement,
             *no_fit,
             *notes_of_domains,
-            *_on_settings(run, network, uses_batch_noise=lag is not None or pipelines is not None),
+            *_on_settings(run, settings, network, uses_batch_noise=lag is not None or pipelines is not None),
         ),
         seconds=watch.seconds(),
         provenance=provenance(run, device=network.pipeline.device, train=network.train),
@@ -162,9 +162,13 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
         )
 
 
-def _on_settings(run: Run, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
-    """The assumption where the training batch size is not known and something is compared with batch noise; and the
-    keys of [sampling] that an inspection ignores: its mini-batches are random."""
+def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
+    """The assumption where the training batch size is not known and something is compared with batch noise; the
+    options of domains where there are none; and the keys of [sampling] that an inspection ignores: its mini-batches are
+    random."""
+    for_domains = {"--samples": settings.samples != InspectSection().samples, "--limit": run.limit is not None}
+    for option in (option for option, is_given in for_domains.items() if is_given and not settings.domains):
+        yield note("without-effect", key=option, needs="--domain")
     if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
     names = [field.name for field in msgspec.structs.fields(SamplerSettings)]

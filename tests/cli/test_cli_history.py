@@ -131,6 +131,7 @@ def _name(path: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (["history/night1.h5", "--method", "mcbn"], "--method is for one result, and --trend shows several"),
         (["history/night1.h5", "history/night2.h5"], "a trend needs three results"),
         (["history/night1.h5", "history/night2.h5", "new.h5", "--by", "crps"], "have no estimate of that in common"),
         (["history/night1.h5", "history/night2.h5", "model.pt"], "model.pt: there is no such file"),

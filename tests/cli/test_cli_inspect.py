@@ -31,6 +31,12 @@ def test_json_tells_every_site(cli, small):
     assert summary["result"] == str(small / "other.h5")
 
 
+@pytest.mark.usefixtures("small")
+def test_options_of_domains_have_no_effect_without_one_and_that_is_said(cli):
+    notes = json.loads(cli("inspect", "run.toml", "--json", *FEW, "-T", "8", "--limit", "20").out)["notes"]
+    assert {f"{name} has no effect: it needs --domain" for name in ("--samples", "--limit")} <= {*notes}
+
+
 def test_a_checkpoint_alone_needs_its_architecture_and_a_shape(cli, small, tmp_path):
     checkpoint = tmp_path / "alone.pt"
     checkpoint.write_bytes((small / "model.pt").read_bytes())

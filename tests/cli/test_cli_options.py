@@ -16,6 +16,7 @@ from bnuq.cli import inspect as inspection
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
 from bnuq.config import Options, read_run_file, resolve
+from bnuq.config.effects import without_effect
 from bnuq.config.runfile import section_from
 from bnuq.config.schema import (
     DataSection,
@@ -24,6 +25,7 @@ from bnuq.config.schema import (
     ModelSection,
     PreciseBnSection,
     RecordedOptions,
+    RecordedRun,
     SamplingSection,
     ScoreSection,
     ScoringSection,
@@ -268,3 +270,16 @@ def test_leave_to_run_code_is_an_option_and_not_kept() -> None:
     recorded = {field.name for field in msgspec.structs.fields(RecordedOptions)}
     given = {field.name for field in msgspec.structs.fields(GivenOptions)}
     assert given - recorded == {"out", "on", "download", "trust_pickle", "trust_code"}
+
+
+def test_a_setting_has_an_effect_if_something_that_it_needs_is_there() -> None:
+    record = {"data": {"augment": {"scale": [0.5, 0.9], "pad_mode": "reflect", "pad": 2}, "interpolation": "nearest"}}
+    record |= {"scoring": {"tau": 2.0}, "certificate": {"confidence": 0.9}, "tta": {"ratio": [0.5, 2.0]}}
+    found = dict(without_effect(RecordedRun, record, {"a regression"}))
+    assert found.pop("tta") == "a method of test-time augmentation"  # said once, for all of it
+    assert found == {
+        "data.augment.scale": "data.augment.resized_crop",
+        "data.interpolation": "data.resize or data.augment.resized_crop or tta.resized_crop",
+        "certificate.confidence": "certificate.risk",
+    }
+    assert "scoring.tau" in dict(without_effect(RecordedRun, record, {"a classification"}))

@@ -27,6 +27,7 @@ from bnuq.config.schema import Normalize, Request, Section, choices_of, parts_of
 from bnuq.errors import BnuqError
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
+from bnuq.records.summary import summary
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import verify
@@ -266,6 +267,43 @@ def test_a_record_repeats_its_run(root: Path, place: str) -> None:
     evaluate(resolve_again(dict(first.run), first.path, options, folder=folder))
     assert_same(read(folder / f"again.{place}.h5"), first)
     assert not verify(first.path, Options(trust_code=True), units=1, folder=folder.parent).differing
+
+
+CODES = ("setting-ignored", "without-effect")
+WITHOUT_A_WORD = {  # what may change no figure, by the beginnings of places
+    "model.arch_args": "as the factory has it by default",
+    "model.task": "as the network has it",
+    "data.train_size": "near enough to what is there",
+    "data.target": "one of the names that are looked for",
+    "data.resize": "as the images are",
+    "data.augment": "as large as the images are",
+    "sampling.layers": "the only layer",
+    "sampling.calibrate": "as by default",
+    "scoring.set_coverage": "by default no temperature is fitted here, see conftest.py",
+    "options.": "how, where and what else is written",
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("network", CASES)
+def test_a_setting_changes_a_figure_or_is_said_to_have_no_effect(root: Path, network: str) -> None:
+    def figures(line: str) -> dict[str, Any]:
+        nonlocal said
+        result = evaluated(written(root, network), line, "alone")
+        said = {finding.values["key"] for finding in result.findings if finding.code in CODES}
+        return {key: summary(result)[key] for key in ("sets", "methods", "decisions", "verdict", "reference_check")}
+
+    said = set[Any]()
+    silent, unchanged = [], figures("")
+    for place in FIELDS:
+        line = network_and_lines(place)[2].partition("\n")[0]
+        with contextlib.suppress(BnuqError):
+            same = repr(figures(line)) == repr(unchanged)
+            spoken = said & {place, place.partition(".")[0], place.rpartition(".")[2]}
+            if same and not spoken and not place.startswith(tuple(WITHOUT_A_WORD)):
+                silent.append(place)
+            assert same or not spoken, place
+    assert not silent
 
 
 def interrupt(*_: Any) -> None:

@@ -1,0 +1,53 @@
+"""Settings that were made and have no effect in a run, by what the schema says that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from bnuq.config.request import Run
+from bnuq.config.schema import Calibration, RecordedRun, Section, extra_of, parts_of, settings_of
+from bnuq.findings import Finding, note
+from bnuq.methods import Method
+from bnuq.tasks import Task
+
+
+def settings_without_effect(
+    run: Run, task: Task, methods: Sequence[Method], calibration: Calibration
+) -> Iterator[Finding]:
+    """Notes on the settings of a run by these methods, as far as what they need is in the schema."""
+    facts = {f"a {task}"}
+    facts |= {"--samples auto"} if run.samples == "auto" else set()
+    facts |= {"a method of mini-batches"} if any(method.is_sampled_batchnorm for method in methods) else set()
+    facts |= (
+        {"a method of test-time augmentation"} if any("augmentation" in each.differs_by for each in methods) else set()
+    )
+    facts |= {"a temperature of a classification"} if task.classifies_points and calibration != "off" else set()
+    for place, needs in without_effect(RecordedRun, run.record(), facts):
+        if place.removeprefix("data.") not in run.configured:
+            yield note("without-effect", key=place, needs=needs)
+
+
+def without_effect(
+    section: type[Section], record: Mapping[str, Any], facts: Collection[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """The place of each setting in the record of a section that has no effect, and what it needs: neither other
+    settings that are there nor `facts` about the run."""
+    needs = dict(_needs(section, record))
+    idle = {place for place, any_of in needs.items() if any_of and not {*any_of} & {*facts, *needs}}
+    for place in needs:
+        if place in idle and place.rpartition(".")[0] not in idle:
+            yield place, " or ".join(needs[place])
+
+
+def _needs(section: type[Section], values: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, list[str]]]:
+    """The place of every value, and what it needs: one of these, or nothing. A need that starts with a dot is a
+    setting beside it."""
+    for key, value in values.items():
+        hint, default = settings_of(section)[key].type, settings_of(section)[key].default
+        needs = extra_of(hint).get("needs", "").split("|") if value != default else []
+        yield f"{start}{key}", [f"{start}{need[1:]}" if need.startswith(".") else need for need in needs if need]
+        if isinstance(value, Mapping):
+            tables = (part for part in parts_of(hint) if isinstance(part, type) and issubclass(part, Section))
+            for table in [each for each in tables if {*value} <= {*settings_of(each)}][:1]:
+                yield from _needs(table, value, f"{start}{key}.")

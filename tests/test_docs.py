@@ -232,7 +232,7 @@ LONG = {
 LATER = {"gate.md", "library.md", "score.md", "shift.md"}
 WORKFLOWS = (
     *("evaluate.evaluate", "export.export", "inspect.inspect", "multirun.evaluate_several", "precise_bn.precise_bn"),
-    *("queue.evaluate_all", "sweep.sweep"),
+    "sweep.sweep",
 )
 
 BEGINNING = ("evaluate", "export", "inspect", "precise-bn", "sweep-batch-size")

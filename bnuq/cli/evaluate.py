@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, Any, TextIO
 
-import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, check_tracker, print_json, print_result
+from bnuq.cli.output import Printing, check_tracker, print_result
 from bnuq.cli.streams import importing
 from bnuq.config import (
     Options,
     Run,
     Runs,
-    is_run_file,
     resolve_again,
     resolve_all,
     resolve_all_again,
-    resolve_each,
     resolve_ensemble,
 )
 from bnuq.config.schema import (
@@ -35,9 +32,6 @@ from bnuq.config.schema import (
 )
 from bnuq.errors import RequestError
 from bnuq.evaluation.mistakes import reported_at_once
-
-if TYPE_CHECKING:
-    from bnuq.progress import Progress
 
 
 @with_options(
@@ -63,18 +57,13 @@ def command(
     printing: Printing,
 ) -> None:
     """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
-    separates unfamiliar data from the test set. Writes one HDF5 file and prints a report; of several run files, one
-    each."""
+    separates unfamiliar data from the test set. Writes one HDF5 file and prints a report."""
     with importing():
         from bnuq.cli.progress import progress_of
         from bnuq.workflows.requests import check_evaluation, check_several
 
     check_tracker(printing)
     progress = progress_of(printing)
-    if again is None and sum(map(is_run_file, model or ())) > 1:
-        several = resolve_each(model or (), options, folder=Path.cwd())
-        _evaluate_each(several, work, progress, printing)
-        return
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if runs is not None:
@@ -115,34 +104,6 @@ def _print(result: Any, stream: TextIO, *, full: bool) -> None:
     from bnuq.report.render import print_record
 
     print_record(report, result, stream, full=full)
-
-
-def _evaluate_each(runs: Sequence[Run], work: str | None, progress: Progress, printing: Printing) -> None:
-    """Evaluate several run files, and print the report of each when it is finished; exit code 2 where some failed."""
-    from bnuq.cli.failures import reported
-    from bnuq.evaluation.setup import threads
-    from bnuq.records.summary import summary
-    from bnuq.workflows.queue import evaluate_all
-
-    summaries, failed, show = list[Any](), dict[str, int](), partial(_print, full=printing.full)
-    quiet_printing = msgspec.structs.replace(printing, json=False, quiet=printing.quiet or printing.json)
-
-    def on_result(_: Run, result: Any) -> None:
-        if printing.json:
-            summaries.append(summary(result))
-        print_result(result, quiet_printing, summary=summary, show=show)
-
-    def on_error(run: Run, error: Exception) -> None:
-        name = (run.run_file or run.checkpoint).name
-        failed[name] = reported(error, subject=f"{name}: ")
-
-    with threads(runs[0].threads):
-        evaluate_all(runs, on_result=on_result, on_error=on_error, work=work, progress=progress)
-    if printing.json:
-        print_json(summaries)
-    if failed:
-        typer.echo(f"bnuq: {len(failed)} of {len(runs)} runs failed: {', '.join(failed)}.", err=True)
-        raise typer.Exit(max(failed.values()))
 
 
 def _runs(models: Sequence[str], again: Path | None, options: Options) -> Runs | None:

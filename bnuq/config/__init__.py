@@ -7,12 +7,10 @@ from bnuq.config.live import resolve_live
 from bnuq.config.request import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
 from bnuq.config.resolving import (
     SWEEP_SAMPLES,
-    is_run_file,
     only_network,
     resolve,
     resolve_again,
     resolve_checkpoint,
-    resolve_each,
     resolve_ensemble,
     resolve_sweep,
 )

@@ -148,7 +148,8 @@ def resolved(
         checkpoints = [model_path(text, base, fetch=not is_implicit) for text in written]
     if run_files := [text for text in others if is_run_file(text)]:
         raise RequestError(
-            f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble)."
+            f"{run_files[0]} is a run file; expected checkpoints after the first (those of an ensemble). Evaluate run "
+            "files one by one."
         )
     run = merged(
         content,
@@ -161,30 +162,6 @@ def resolved(
         samples=samples,
     )
     return replace(run, run_file_is_implicit=is_implicit and path is not None)
-
-
-def resolve_each(models: Sequence[str], options: Options, *, folder: Path) -> tuple[Run, ...]:
-    """The runs of several run files, to which the options apply. Each result is named after its run file, in `folder`
-    or in the folder that --out names. Raises RequestError as `resolve` does, and where two would have one name."""
-    if others := [text for text in models if not is_run_file(text)]:
-        raise RequestError(
-            f"{others[0]} is no run file, and {next(filter(is_run_file, models))} is one; expected several run "
-            "files, which are evaluated one by one, or checkpoints alone, which are an ensemble."
-        )
-    out = folder / (options.get("out") or ".")
-    if not out.is_dir():
-        raise RequestError(f"--out {options.get('out')}: {len(models)} run files were named; expected a folder.")
-    runs: dict[Path, Run] = {}
-    for text in models:
-        path = out / f"{Path(text).stem}.bnuq.h5"
-        if path in runs:
-            raise RequestError(f"{runs[path].run_file} and {text} would both write {path.name}. Rename one of them.")
-        try:
-            run = resolve_ensemble((text,), Options({**options, "out": None}), folder=folder)
-        except MistakenError as error:
-            raise RequestError(f"{text}: {error}") from None
-        runs[path] = replace(run, out=path)
-    return tuple(runs.values())
 
 
 def is_run_file(model: str) -> bool:

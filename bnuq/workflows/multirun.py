@@ -6,6 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.planned import checked_run
 from bnuq.evaluation.provenance import Stopwatch, digest_of
 from bnuq.files.content import is_file, sha256_of_file
+from bnuq.files.journal import beside, keeping
+from bnuq.files.places import place_of
 from bnuq.files.writing import sole_request, within
 from bnuq.findings import Finding, note, notes, warning
 from bnuq.frozen import frozen
@@ -27,9 +30,10 @@ from bnuq.records import multirun as several_file
 from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.tasks import TaskName
-from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.queue import queued
-from bnuq.workflows.requests import check_several
+from bnuq.workflows.evaluate import evaluate, job_of
+from bnuq.workflows.helpers import workers
+from bnuq.workflows.processes import Turn
+from bnuq.workflows.requests import check_several, check_shareable
 
 # Provenance that runs do not share
 _OF_REFERENCE = ("reference_sha256", "reference_groups_sha256")
@@ -57,7 +61,7 @@ def evaluate_several(
     summaries: list[_RunSummary] = []
     missing = [single.run for single in runs.all if not _is_there(single.run)]
     reused = len(runs.all) - len(missing)
-    with progress("runs", len(runs.all)) as advance, queued(missing, work) as turns:
+    with progress("runs", len(runs.all)) as advance, _queued(missing, work) as turns:
         for run_of_series in runs.all:
             try:
                 if run_of_series.run in missing:
@@ -86,6 +90,22 @@ def evaluate_several(
     several = replace(several, findings=findings)
     several_file.write(several, runs.out)
     return several
+
+
+@contextmanager
+def _queued(runs: Sequence[Run], work: Path | str | None) -> Iterator[Iterator[AbstractContextManager[Turn] | None]]:
+    """The turn of each run, with the processes at work inside the block that the first one names; None where there are
+    no others."""
+    on = runs[0].on if runs else "local"
+    if on == "local":
+        yield itertools.repeat(None)
+        return
+    check_shareable(runs, work, f"--on {on}")
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(keeping(place_of(work or beside(run.out)), removes_empty=work is None))
+        others = stack.enter_context(workers(on, [job_of(run, work) for run in runs]))
+        yield map(others.turn, range(len(runs)))
 
 
 @frozen

@@ -29,7 +29,7 @@ from making_units import FACTS, arrays_of, computed, unit
 
 from bnuq import stopping
 from bnuq.cli.main import main
-from bnuq.config import Options, resolve, resolve_each, resolve_sweep
+from bnuq.config import Options, resolve, resolve_all, resolve_sweep
 from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
@@ -43,8 +43,8 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.sizes import _AllSizes
 from bnuq.workflows import on_ray
 from bnuq.workflows.evaluate import compute, evaluate
+from bnuq.workflows.multirun import evaluate_several
 from bnuq.workflows.processes import Job, Processes, forgive
-from bnuq.workflows.queue import evaluate_all
 from bnuq.workflows.sweep import sweep
 from bnuq.workflows.verify import Verified, verify
 
@@ -152,39 +152,14 @@ def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_othe
 @pytest.mark.nightly
 def test_several_runs_are_one_queue_and_each_is_that_of_its_own(made: Callable[[str], Path]) -> None:
     folder, (_, options) = made("classification"), SMALL["classification"]
-    (folder / "counting.py").write_text((folder / "net.py").read_text() + COUNTING)
-    text = (folder / "run.toml").read_text()
-    names = ("a.toml", "b.toml")
-    for name, arch in zip(names, ("counting.py:counting", "net.py:net"), strict=True):
-        (folder / name).write_text(text.replace("net.py:net", arch))
-    runs = resolve_each(names, Options(on="local:1", **options), folder=folder)
-    ended: list[tuple[str, str]] = []
+    (folder / "runs.toml").write_text((folder / "run.toml").read_text() + "\n[runs]\nseed = [0, 1]\n")
+    runs = resolve_all(("runs.toml",), Options(on="local:1", **options), folder=folder)
+    assert runs is not None
     with computing_nothing(), threads(1):
-        evaluate_all(
-            runs,
-            on_result=lambda run, result: ended.append((run.run_file.name, result.path.name)),
-            on_error=lambda run, error: ended.append((run.run_file.name, str(error))),
-        )
-    assert [name for name, _ in ended] == [*names] and "the same inputs" in ended[0][1]
-    assert {path.name for path in folder.glob("?.bnuq*")} == {"b.bnuq.h5"}  # and no work folder
-    one = figures(read(folder / "one.h5"))
-    assert len(one["units"]) > 10
-    assert_same(figures(read(folder / "b.bnuq.h5")), one)
-
-
-COUNTING = """
-
-class Counting(nn.Sequential):
-    calls = 0
-
-    def forward(self, x):
-        self.calls += 1
-        return super().forward(x) + 0.01 * self.calls
-
-
-def counting():
-    return Counting(*net())
-"""
+        evaluate_several(runs)
+    one, *others = (figures(read(each.run.out)) for each in runs.all)
+    assert_same(one, figures(read(folder / "one.h5")))
+    assert len(others) == 1 and not [*folder.glob("*.work")]
 
 
 @pytest.mark.nightly  # a worker takes and leaves units of others below

@@ -17,6 +17,7 @@ from typing import Any, get_args
 from typer.core import TyperCommand, TyperGroup
 
 _WIDEST = 120
+_FEW = 20  # options beside the common ones that are shown at once
 _NO_BREAK = "\ue000"  # stands for a space at which a note must not be broken
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 
@@ -24,7 +25,10 @@ Row = tuple[str, str, str]  # of help: the spellings of an option, what it is, a
 
 
 class Command(TyperCommand):
-    """A command that shows its help in panels."""
+    """A command that shows its help in panels: of many options only the common ones, each in a clause, unless it
+    `shows_all`, for `--help all`."""
+
+    shows_all = False
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The arguments and options, which take their words as they are."""
@@ -32,7 +36,17 @@ class Command(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help to `formatter`."""
-        formatter.write(_rendered(self, ctx, self.panels(ctx).items()))
+        panels = self.panels(ctx)
+        first = {title: panels[title] for title in ("Arguments", "Common options") if title in panels}
+        others = sum(map(len, panels.values())) - sum(map(len, first.values()))
+        if self.shows_all or others < _FEW:
+            formatter.write(_rendered(self, ctx, panels.items()))
+            return
+        short = {
+            title: [(name, _first_clause(text), note) for name, text, note in rows] for title, rows in first.items()
+        }
+        formatter.write(_rendered(self, ctx, short.items()))
+        formatter.write(f"\n`{ctx.command_path} --help all` says more of these, and shows {others} other options.\n")
 
     def panels(self, ctx: Any) -> dict[str, list[Row]]:
         """The arguments and options by the titles of their panels, in the order of the help."""
@@ -85,6 +99,10 @@ def _as_given(parameter: Any, context: Any, value: Any) -> Any:
 
 def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.?])\s", " ".join(text.split()))[0]
+
+
+def _first_clause(text: str) -> str:
+    return re.split(r"[:;.](?=\s)", text)[0].removesuffix(".") + "."
 
 
 def _argument(parameter: Any) -> Row:

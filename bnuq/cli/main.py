@@ -179,6 +179,13 @@ app = program(
 )
 
 
+def _with_all_help(words: Sequence[str]) -> list[str]:
+    """The words of a command line without the `all` behind `--help`, which a help then heeds."""
+    asks = [before in ("--help", "-h") and word == "all" for before, word in zip(["", *words], words, strict=False)]
+    Command.shows_all = any(asks)
+    return [word for word, is_all in zip(words, asks, strict=True) if not is_all]
+
+
 def _with_page_named(words: Sequence[str]) -> list[str]:
     """The words of a command line, of which an --html at the end or before another option has an empty value."""
     return [
@@ -196,7 +203,7 @@ def run(app: Any, name: str, arguments: Sequence[str] | None = None, *, folder: 
     """Run a command line and exit: 0 done, 1 `check` found a regression, 2 refused with a message, 3 a bug in bnuq,
     130/143 interrupted. Without `arguments` it owns the process, and file descriptor 1 is reserved for bnuq's output.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = _with_all_help(sys.argv[1:] if arguments is None else arguments)
     _prepare_streams()
     if arguments is None:
         own_the_process()

@@ -79,7 +79,7 @@ def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(
     cli: Any, monkeypatch: pytest.MonkeyPatch, name: str, width: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = cli(*name.split(), "--help").out.splitlines()
+    lines = cli(*name.split(), "--help", "all").out.splitlines()
     assert lines[0].startswith("Usage: bnuq")
     assert max(map(len, lines)) <= width
     panels = [line.split(" ─")[0] for line in lines if line.endswith("──")]
@@ -102,7 +102,7 @@ def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(
     ],
 )
 def test_help_shows_values_that_fit_and_spells_out_abbreviations(cli: Any, command: str, shown: str) -> None:
-    assert shown in " ".join(cli(*command.split(), "--help").out.split())
+    assert shown in " ".join(cli(*command.split(), "--help", "all").out.split())
 
 
 def test_help_goes_to_a_stream_of_ascii_without_question_marks_for_lines(cli: Any, monkeypatch: Any) -> None:
@@ -144,7 +144,7 @@ def test_every_option_has_a_help_of_whole_sentences(section: type[Section]) -> N
     ],
 )
 def test_help_shows_the_default(cli: Any, command: str, name: str, default: str) -> None:
-    shown = " ".join(cli(command, "--help").out.split())
+    shown = " ".join(cli(command, "--help", "all").out.split())
     after = shown[re.search(rf"{name} [A-Z]", shown).start() :]  # type: ignore
     assert after.partition("[default: ")[2].partition("]")[0] == default
 
@@ -283,3 +283,9 @@ def test_a_setting_has_an_effect_if_something_that_it_needs_is_there() -> None:
         "certificate.confidence": "certificate.risk",
     }
     assert "scoring.tau" in dict(without_effect(RecordedRun, record, {"a classification"}))
+
+
+def test_a_help_with_many_options_shows_the_common_ones_in_a_screen(cli) -> None:
+    lines = cli("evaluate", "--help").out.splitlines()
+    assert len(lines) <= 40 and "--ood REF" in " ".join(lines) and "--mc-error" not in " ".join(lines)
+    assert lines[-1] == "`bnuq evaluate --help all` says more of these, and shows 65 other options."

@@ -338,7 +338,7 @@ def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(
     for command, output in shown:
         assert run(shlex.split(command)[1:]) == 0, command
         assert " ".join(output.split()) in " ".join(capsys.readouterr().out.split()), command
-    assert run(["score", "table.csv"]) == 2 and "--ignore reviewer leaves" in capsys.readouterr().err
+    assert run(["score", "table.csv"]) == 2 and "--ignore reviewer. " in capsys.readouterr().err
     text = page.read_text(encoding="utf-8")
     known = {name for names in NAMES.values() for name in names if name} | {*PREFIXES}
     assert [name for name in known if f"`{name}`" not in text] == []

@@ -44,6 +44,15 @@ INPUTS: Catalogue = {
         "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
         "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
+    "words-differ": Entry(
+        "{method}: no label is {predicted:joined}, and no prediction {labels:joined}: such predictions count as wrong.",
+        "Are they the same classes? Write the same words in both.",
+    ),
+    "quantiles-scored": Entry(
+        "{method}: {inside:.4g} of the targets lie between the quantiles at {low:g} and {high:g}, {share:.4g} should. "
+        "The CRPS is twice the mean pinball loss of {count} levels, which is below that of a whole distribution; RMSE "
+        "and PLL are of a normal distribution with the mean and the variance of the quantiles"
+    ),
     "correctness-differs": Entry("{method}: in {count} of {points} points correctness contradicts the labels."),
     "labels-are-predictions": Entry("{method}: all {points} labels are the predictions.", "Are they labels?"),
     "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),

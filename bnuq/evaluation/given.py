@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bnuq import tasks
 from bnuq.config import ScoreSection
 from bnuq.data.readers.columns import Columns, texts_of
 from bnuq.data.readers.common import listed
@@ -30,6 +29,7 @@ LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
+_SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
@@ -112,7 +112,7 @@ class GivenSet:
                 values = values / self.scale
                 values[(values < 0) & (values >= -_ROUNDING)] = 0
                 values[(values > 1) & (values <= 1 + _ROUNDING)] = 1
-            if (wrong := wrong_values(values, self.kind, task, self.tolerance)) is not None:
+            if (wrong := wrong_values(values, self.kind, task, self.tolerance, self.scale)) is not None:
                 sample, row, what, expected = wrong
                 of_sample = f" of sample {sample}" if self.is_of_samples else ""
                 raise DataError(
@@ -135,6 +135,19 @@ class GivenSet:
         return values
 
 
+@frozen
+class Sought:
+    """The predictions that are looked for: by the options, of this task, for so many `points`, whose labels are of
+    these `classes` in the column `label`; of the kind of those that they are `like`, where no name tells."""
+
+    section: ScoreSection
+    task: Task
+    points: int | None = None
+    classes: AbstractSet[str] = frozenset()
+    label: str | None = None
+    like: GivenSet | None = None
+
+
 def as_logits(p: Float[np.ndarray, "sample point output"], *, several_labels: bool) -> NDArray[Any]:
     """Probabilities as logits: normalised log-probabilities of classes, or the log-odds of labels."""
     log_p = np.log(np.where(p > 0, p, _LOWEST))
@@ -144,64 +157,67 @@ def as_logits(p: Float[np.ndarray, "sample point output"], *, several_labels: bo
 
 
 def wrong_values(
-    values: Float[np.ndarray, "sample row output"], kind: Kind | None, task: Task, tolerance: float = TOLERANCE
+    values: Float[np.ndarray, "sample row output"],
+    kind: Kind | None,
+    task: Task,
+    tolerance: float = TOLERANCE,
+    scale: float = 1,
 ) -> tuple[int, int, str, str] | None:
-    """The first row that is wrong: its sample, its number, what it has, and what is expected; None if there is none."""
+    """The first row that is wrong: its sample, its number, what it has, and what is expected; None if there is none.
+    The values were divided by `scale`, and are shown as they were."""
     allowed = ~np.isnan(values) & (values < np.inf) if kind in ("logits", "log_probabilities") else np.isfinite(values)
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
     if kind in ("probabilities", "confidences"):
-        checks.append(((values < 0) | (values > 1 + tolerance), "probabilities, from 0 to 1"))
+        expected = f"probabilities, from 0 to {scale:g}; logits are --outputs logits, percentages to be divided by 100"
+        checks.append(((values < 0) | (values > 1 + tolerance), expected))
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
             total = (values if kind == "probabilities" else np.exp(values)).sum(-1)
-        cure = "divide each row by its sum" if kind == "probabilities" else "--outputs logits does that"
-        checks.append((~(np.abs(total - 1) <= tolerance), f"a sum of 1 to within {tolerance:.3g}: {cure}"))
+        cure = "--outputs logits divides each row by its sum"
+        if kind == "probabilities":
+            cure = "divide each row by its sum; of several labels, --task multilabel; of several models, --columns NAME"
+        of_sum = f"a sum of {scale:g} to within {tolerance * scale:.3g}: {cure}"
+        checks.append((~(np.abs(total - 1) <= tolerance), of_sum))
     if kind == "quantiles":
         checks.append((np.diff(values, axis=-1) < 0, "quantiles that do not decrease with their level: sort each row"))
     for wrong, expected in checks:
         if wrong.any():
             sample, row, *output = np.argwhere(wrong)[0].tolist()
             if output:
-                return sample, row, f"holds {values[sample, row, output[0]]:.6g} for output {output[0]}", expected
-            return sample, row, f"sums to {total[sample, row]:.6g}", expected
+                return (
+                    sample,
+                    row,
+                    f"holds {values[sample, row, output[0]] * scale:.6g} for output {output[0]}",
+                    expected,
+                )
+            return sample, row, f"sums to {total[sample, row] * scale:.6g}", expected
     return None
 
 
 # ── what is found in a file ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def given_sets(
-    columns: Columns, section: ScoreSection, task: Task, points: int, classes: AbstractSet[str], label: str | None
-) -> dict[str, GivenSet]:
+def given_sets(columns: Columns, sought: Sought) -> dict[str, GivenSet]:
     """The predictions in a file: those of the test set, or, where an array is called "test", of every set by the names
-    of the arrays. The test set has so many `points`, and labels of these `classes` in the column `label`."""
-    if not section.columns and "test" in columns.values:
-        arrays = {name: values for name, values in columns.values.items() if values.ndim > 1}
-        return {name: _of_array(columns, [name], task, None, section.outputs) for name in arrays}
-    return {"test": given_set(columns, section, task, points, classes, label)}
+    of the arrays."""
+    if not sought.section.columns and "test" in columns.values:
+        arrays = [name for name, values in columns.values.items() if values.ndim > 1]
+        unknown = replace(sought, points=None)
+        return {name: _of_array(columns, [name], unknown, sought.section.outputs) for name in arrays}
+    return {"test": given_set(columns, sought)}
 
 
-def given_set(
-    columns: Columns,
-    section: ScoreSection,
-    task: Task,
-    points: int | None = None,
-    classes: AbstractSet[str] = frozenset(),
-    label: str | None = None,
-    like: GivenSet | None = None,
-) -> GivenSet:
-    """The predictions of one set; DataError if there are none, or several, or a column that has no role. Numbers that
-    no name tells are of the kind of those that they are `like`."""
+def given_set(columns: Columns, sought: Sought) -> GivenSet:
+    """The predictions of one set; DataError if there are none, or several, or a column that has no role."""
+    section, task = sought.section, sought.task
     named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
-    roles = named.roles_of(columns, section, label)
+    roles = named.roles_of(columns, section, sought.label, sought.classes)
     asked = [name for name in roles if roles[name] == "predictions"]
     if asked:
-        given, names = _as_asked(columns, asked, section, task, points)
-    elif task.is_regression:
-        given, names = _of_regression(columns, roles, points)
+        given, names = _as_asked(columns, asked, sought)
     else:
-        given, names = _of_classes(columns, roles, section, task, points, classes, like, label)
+        given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if rest and not section.columns:
@@ -213,20 +229,21 @@ def given_set(
     for role in () if task.is_regression else ("hard", "correct"):
         if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
             beside[role] = texts_of(columns[found[0]])
+    if task.is_regression:
+        roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
 
 
-def _as_asked(
-    columns: Columns, asked: Sequence[str], section: ScoreSection, task: Task, points: int | None
-) -> tuple[GivenSet, Sequence[str]]:
+def _as_asked(columns: Columns, asked: Sequence[str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """What the request names: a distribution by the names of its columns, else classes or means in this order."""
-    if task.is_regression:
+    section = sought.section
+    if sought.task.is_regression:
         roles = {name: role for name in asked if (role := named.role_by_name(name)) is not None}
-        roles |= dict.fromkeys(named.levels_of(asked, columns), "quantile")
+        roles |= dict.fromkeys(named.levels_of(asked, columns, section.columns), "quantile")
         if len(roles) == len(asked) > 1:
-            return _of_regression(columns, roles, points)
-        return _of_array(columns, asked, task, points, classes=tuple(asked) if len(asked) > 1 else ()), asked
+            return _of_regression(columns, roles, sought)
+        return _of_array(columns, asked, sought, classes=tuple(asked) if len(asked) > 1 else ()), asked
     kind, classes = section.outputs or named.kind_of(asked[0]), tuple(asked)
     families = named.class_columns(columns, asked)
     patterns = [pattern.split("*") for pattern in section.columns]
@@ -234,28 +251,20 @@ def _as_asked(
         classes = tuple(family.values())
     elif len(patterns) == 1 and len(patterns[0]) == 2:
         classes = tuple(name.removeprefix(patterns[0][0]).removesuffix(patterns[0][1]) for name in asked)
-    return _of_array(columns, asked, task, points, kind, classes if len(asked) > 1 else ()), asked
+    return _of_array(columns, asked, sought, kind, classes if len(asked) > 1 else ()), asked
 
 
-def _of_classes(
-    columns: Columns,
-    roles: Mapping[str, str],
-    section: ScoreSection,
-    task: Task,
-    points: int | None,
-    classes: AbstractSet[str],
-    like: GivenSet | None,
-    label: str | None,
-) -> tuple[GivenSet, Sequence[str]]:
+def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
+    classes, like, outputs = sought.classes, sought.like, sought.section.outputs
     free = [name for name in columns.values if name not in roles]
     sources = _sources(columns, roles, free, classes)
-    if not sources and task.classifies_points:
+    if not sources and sought.task.classifies_points:
         sources = _unnamed(columns, free, classes)
-    if not sources and task.classifies_points and (pair := _pair(columns, roles, classes, like, label)) is not None:
+    if not sources and sought.task.classifies_points and (pair := _pair(columns, roles, sought)) is not None:
         values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
-    sources = sources or [([name], None, ()) for name, role in roles.items() if role == "score"]
+    sources = sources or [([name], None, ()) for name, role in roles.items() if role in _SINGLE[outputs is not None]]
     if len(sources) > 1:
         sets = "; ".join(listed(names) for names, _, _ in sources)
         raise DataError(
@@ -265,9 +274,9 @@ def _of_classes(
     if not sources:
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
-    kind = section.outputs or kind or (None if like is None else like.kind)
-    given = _of_array(columns, names, task, points, kind, of)
-    is_named = like is not None or section.outputs is not None or of or columns[names[0]].shape[1:] not in ((), (1,))
+    kind = outputs or kind or (None if like is None else like.kind)
+    given = _of_array(columns, names, sought, kind, of)
+    is_named = like is not None or outputs is not None or of or columns[names[0]].shape[1:] not in ((), (1,))
     if given.kind == "probabilities" and not is_named and len(given) >= _FEW and given.values[..., 1].min() >= 0.5:
         raise DataError(
             f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
@@ -276,27 +285,29 @@ def _of_classes(
     return given, names
 
 
-def _pair(
-    columns: Columns, roles: Mapping[str, str], classes: AbstractSet[str], like: GivenSet | None, label: str | None
-) -> list[str] | None:
+def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
+    classes, like, label = sought.classes, sought.like, sought.label
     of_roles = (named.flat(columns, roles, role) for role in ("confidence", "score", "hard", "correct", "labels"))
     confidence, score, hard, correct, labels = of_roles
     if len(either := confidence or score) != 1:
         return None
     name, top = either[0], hard or [each for each in labels if each != label]
-    if like is not None and like.kind == "confidences" and not (hard or correct):
+    if getattr(like, "kind", "") == "confidences" and not (hard or correct):
         return [name]
     if not classes or (correct and not hard and confidence):
         return [name, *correct] if correct else None
     if len(top) != 1:
-        if confidence or (label in columns.values and not named.is_numeric(columns[label])):
+        if sought.section.outputs is None and (
+            confidence or (label in columns.values and not named.is_numeric(columns[label]))
+        ):
             file, free = columns.source, [each for each in columns.values if each not in roles]
             raise DataError(
                 f"{file}: {name!r} is the probability of a class that no column names. If {label!r} is the prediction, "
-                f"as of a pipeline of Hugging Face, name the true labels: --labels {file}:{[*free, 'COLUMN'][0]}; else "
-                "call the columns of the classes by these, such as prob_cat."
+                f"as of a pipeline of Hugging Face, name the true labels: --labels {file}:{[*free, 'COLUMN'][0]}; if "
+                "it is that of class 1: --outputs probabilities; else call the columns of the classes by these, such "
+                "as prob_cat."
             )
         return None
     if score and hard and _is_of_class_1(columns, name, hard[0], classes):
@@ -340,13 +351,25 @@ def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str]) -
     numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
     if len(numeric) < 2:
         return []
-    texts = [*map(_as_class, numeric)]
+    texts = [*map(_as_class, _bare(numeric, classes))]
     numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
     if not numbered and not _probabilities(_some(np.stack([columns[name] for name in numeric], axis=-1)[None])):
         if not {*texts} >= classes or len(classes) < 2:
             return []
-        numeric = [name for name, text in zip(numeric, texts, strict=True) if text in classes]
-    return [(numeric, None, tuple(map(str.strip, numeric)))]
+        kept = [at for at, text in enumerate(texts) if text in classes]
+        numeric, texts = [numeric[at] for at in kept], [texts[at] for at in kept]
+    return [(numeric, None, tuple(texts))]
+
+
+def _bare(names: Sequence[str], classes: AbstractSet[str]) -> list[str]:
+    """The names without the beginning, or the end, that those of all classes have (of words; 0 is in other names)."""
+    names, first = [name.strip() for name in names], min(classes, default="")
+    if not first or classes <= {*names} or all(of.isdigit() for of in classes):
+        return names
+    ends = {(name.removesuffix(first), "") for name in names} | {("", name.removeprefix(first)) for name in names}
+    known = {*names}
+    found = [(before, after) for before, after in ends if all(f"{before}{of}{after}" in known for of in classes)]
+    return [name.removeprefix(found[0][0]).removesuffix(found[0][1]) for name in names] if len(found) == 1 else names
 
 
 def _as_class(name: str) -> str:
@@ -355,12 +378,15 @@ def _as_class(name: str) -> str:
 
 
 def _is_wide(columns: Columns, name: str) -> bool:
-    return columns[name].ndim > 1 or (not name and named.is_numeric(columns[name]))
+    return columns[name].ndim > 1 or (name in ("", "0") and named.is_numeric(columns[name]))
 
 
 def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str) -> DataError:
+    for name in free:
+        if not named.is_numeric(columns[name]) and str(columns[name].flat[0]).endswith("%"):
+            numbers_of(columns, name)  # an error, which says so
     if free:
-        return named.without_role(columns, free)
+        return named.without_role(columns, free, found=False)
     hard = [name for name, role in roles.items() if role == "hard"]
     why = (
         f"{listed(hard)} is a hard prediction, which has no uncertainty"
@@ -371,8 +397,9 @@ def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Seque
     return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
 
 
-def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | None) -> tuple[GivenSet, Sequence[str]]:
+def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """Quantiles, a Gaussian, or means."""
+    asked = sought.section.columns
     by_role: dict[str, list[str]] = {}
     for name, role in roles.items():
         by_role.setdefault(role, []).append(name)
@@ -382,11 +409,11 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
         sets = listed([*of_levels, *middle, *spread])
         raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
-    if middle and (unknown := by_role.get("spread")) and not (of_levels or spread):
-        either = f"--columns sigma={unknown[0]} says that it is the standard deviation, --columns variance={unknown[0]}"
-        raise named.without_role(columns, unknown, f"{either} the variance; write σ in place of its logarithm.\n")
+    unknown, told = named.of_which_kind(roles)
+    if unknown and not (of_levels or spread or asked):
+        raise named.without_role(columns, unknown, advice=told)
     if of_levels:
-        return _of_quantiles(columns, of_levels, middle)
+        return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
         values, deviations = (_as_samples(numbers_of(columns, name)) for name in (*middle, *spread))
         if values.shape != deviations.shape or len(values) > 1:
@@ -395,20 +422,21 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], points: int | Non
             deviations = np.sqrt(np.maximum(deviations, 0))
         found = f"mean {middle[0]!r} and {'variance' if 'variance' in by_role else 'σ'} {spread[0]!r}"
         return GivenSet(columns, values, "gaussian", found, sigma=deviations), [*middle, *spread]
-    task = tasks.REGRESSION
     if middle:
-        return _of_array(columns, middle, task, points), middle
+        return _of_array(columns, middle, sought), middle
     if families:
-        return _of_array(columns, families[0], task, points, classes=tuple(families[0])), families[0]
+        return _of_array(columns, families[0], sought, classes=tuple(families[0])), families[0]
     free = [name for name in columns.values if name not in roles]
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution")
 
 
-def _of_quantiles(columns: Columns, names: Sequence[str], beside: Sequence[str]) -> tuple[GivenSet, Sequence[str]]:
+def _of_quantiles(
+    columns: Columns, names: Sequence[str], beside: Sequence[str], asked: Sequence[str]
+) -> tuple[GivenSet, Sequence[str]]:
     if {*names} == {"quantiles", "levels"}:
         values, levels, found = columns["quantiles"][None], columns["levels"], "'quantiles'"
     else:
-        by_name = named.levels_of(names, columns)
+        by_name = named.levels_of(names, columns, asked)
         if not by_name:
             raise DataError(
                 f"{columns.source}: {listed([*names])} has no levels beside it: an array `levels` of (L,), of "
@@ -427,14 +455,10 @@ def _of_quantiles(columns: Columns, names: Sequence[str], beside: Sequence[str])
 
 
 def _of_array(
-    columns: Columns,
-    names: Sequence[str],
-    task: Task,
-    points: int | None,
-    kind: Kind | None = None,
-    classes: tuple[str, ...] = (),
+    columns: Columns, names: Sequence[str], sought: Sought, kind: Kind | None = None, classes: tuple[str, ...] = ()
 ) -> GivenSet:
     """Several columns, or the one array of that name."""
+    task = sought.task
     if len(names) > 1:
         name, values = f"{names[0]} … {names[-1]}", np.stack([numbers_of(columns, each) for each in names], axis=-1)
     else:
@@ -442,8 +466,8 @@ def _of_array(
     found = f"{name!r}" if name else "its array"
     if values.dtype.kind not in "fiu":
         raise DataError(f"{columns.source}: {found} holds {values.dtype}; expected numbers.")
-    if task.is_regression and values.ndim == 2 and points == values.shape[1] != values.shape[0]:
-        values = values[..., None]  # (T, n)
+    if task.is_regression and values.ndim == 2 and len(names) == 1:
+        values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=names[0].lower() == "samples")
     samples = _as_samples(values)
     if samples.ndim == 3 and 0 in samples.shape:
         raise DataError(f"{columns.source}: {found} is empty, of shape {values.shape}; expected at least one point.")
@@ -452,8 +476,10 @@ def _of_array(
             f"{columns.source}: {found} has shape {values.shape}; expected (n, K), or (T, n, K) of samples."
         )
     known: dict[str, Any] = {"kind": "means"} if task.is_regression else _known(columns, found, samples, kind, task)
-    kind = known["kind"]
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
+        if known["kind"] == "probabilities" and (wrong := wrong_values(samples * 1.0, "confidences", task)) is not None:
+            _, row, what, expected = wrong
+            raise DataError(f"{columns.source}: {found}, row {row} (counted from 0) {what}; expected {expected}.")
         with np.errstate(divide="ignore"):  # of a probability of 1
             log_of_other = np.log1p(-np.exp(np.minimum(samples, 0)))
         others = {"logits": np.zeros_like(samples), "log_probabilities": log_of_other}
@@ -464,6 +490,24 @@ def _of_array(
         classes = tuple(map(str, texts.tolist()))
     found = f"{found}, {known['kind'].replace('_', '-')}"
     return GivenSet(columns, samples, found=found, classes=tuple(map(_as_class, classes)), **known)
+
+
+def _as_drawn(values: NDArray[Any], sought: Sought, where: str, *, is_said: bool) -> NDArray[Any]:
+    """An array (T, n) or (n, T) of the samples of a regression as (T, n, 1), by the number of points, or of the samples
+    that they are like. DataError where it may be either, or, unless its name said so, of no samples."""
+    (rows, width), like = values.shape, sought.like
+    first, last = (width, rows) if like is None else (rows, width)
+    count = sought.points if like is None else 0 if like.values.shape[2] > 1 else len(like.values)
+    first, last = first == count, last == count
+    if 1 in (rows, width, count) or not (first or last):
+        return values
+    drawn = values if first else values.T
+    cure = "Write samples as (T, n, 1); quantiles beside an array `levels`; or arrays `mean` and `sigma`."
+    if first and last:
+        raise DataError(f"{where} has shape {values.shape}, of which either axis may be of samples. {cure}")
+    if like is None and not is_said and (len(drawn) == 2 or bool((np.diff(drawn, axis=0) >= 0).all())):
+        raise DataError(f"{where} holds {len(drawn)} numbers of each point: samples, quantiles, or mean and σ? {cure}")
+    return drawn[..., None]
 
 
 def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
@@ -478,6 +522,7 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     texts = [str(text) for text in values.flat]
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
     comma = " Write numbers with a decimal point, not a comma." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
+    comma += " Write numbers without a percent sign." * texts[row].strip().endswith("%")
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{comma}"

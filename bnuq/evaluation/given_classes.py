@@ -19,6 +19,7 @@ from bnuq.data.readers.columns import texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation.given import GivenSet
+from bnuq.evaluation.roles import without_beginning
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 
@@ -36,11 +37,7 @@ class _Named:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The names, without a beginning that all have before a number: 0, 1 of class_0, class_1."""
-        numbers = [re.fullmatch(r"(\D*)0*(\d+)", name) for name in self.names]
-        matches = [match for match in numbers if match is not None]
-        one_beginning = len(matches) == len(self.names) and len({match[1] for match in matches}) == 1
-        return tuple(match[2] for match in matches) if one_beginning else self.names
+        return without_beginning(self.names)
 
     @property
     def has_words(self) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,11 +18,12 @@ from numpy.typing import NDArray
 from bnuq.config import ScoreSection
 from bnuq.data import Points, check_label_matrix, check_labels, check_targets, load_points
 from bnuq.data.common_layout import group_codes
-from bnuq.data.readers.columns import Columns, read_columns, texts_of
+from bnuq.data.readers.columns import UNNAMED, Columns, read_columns, texts_of
 from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
+from bnuq.evaluation import roles as named
 from bnuq.evaluation.given import GivenSet, numbers_of, wrong_values
-from bnuq.evaluation.roles import INDEX, class_columns, flat, is_numeric, matching, role_by_name, roles_of
+from bnuq.evaluation.roles import INDEX, flat, is_numeric, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, joined, note, warning
@@ -31,6 +34,7 @@ from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
 _FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
+_SHORT = 16  # letters of ids in an array of fixed length
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -54,6 +58,11 @@ class Truth:
         if self.values.ndim > 1 or self.is_right:
             return frozenset()
         return frozenset(texts_of(np.unique(self.values) if is_numeric(self.values) else self.values).tolist())
+
+    @property
+    def single(self) -> int | None:
+        """The number of points, where each has one label or target."""
+        return len(self.values) if self.values.size == len(self.values) else None
 
     def label_in(self, columns: Columns) -> str | None:
         """The column of the labels, if it is of this file."""
@@ -83,6 +92,8 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             if len(right) == 1 and {"confidence", "score"} & {*roles.values()}:
                 truth = _truth(first, right[0], section)
                 return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
+            if (unclear := _without_labels(first, roles)) is not None:
+                raise unclear
             raise DataError(
                 f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
                 + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
@@ -98,12 +109,8 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         return Truth(f"{labels}", points.targets, "labels", None, group, tuple(points.classes or ()))
     columns, column = columns_at(labels)
     name = column or _label_of(columns, section)
-    if name is None and len(columns.values) == 1:
-        name = next(iter(columns.values))
     if name is None:
-        raise DataError(
-            f"{columns.source}: no array or column is called label, labels, target or y; name it: FILE:COLUMN."
-        )
+        name = _only_one(columns, first, section)
     if role_by_name(name) == "correct":
         raise DataError(
             f"{columns.source}: {name!r} says by its name whether predictions are right. Leave --labels out, and name "
@@ -112,15 +119,52 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     return _truth(columns, name, section)
 
 
+def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
+    """The one column of a file of labels that is nothing else; DataError where there are several."""
+    others = {"ids", "key", "groups", "ignored"}
+    roles = roles_of(columns, section)
+    names = [of for of in columns.values if roles.get(of) not in others] or [*columns.values]
+    if names == ["0", UNNAMED]:  # by the number of the predictions
+        counts = {count for values in first.values.values() for count in values.shape}
+        names = [of for of in names if len(columns[of]) in counts] or names
+    if len(names) == 1:
+        return names[0]
+    options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[:5])
+    of_zero = " Its first line, 0, may be a name, as pandas gives it to a Series, or a label."
+    raise DataError(
+        f"{columns.source}: no array or column is called label, labels, target or y.{of_zero * (UNNAMED in names)} "
+        f"Name it: {options}."
+    )
+
+
+def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | None:
+    """The error for a table of predictions without a column of labels, which one of the others may be."""
+    free, hard = [name for name in columns.values if name not in roles], flat(columns, roles, "hard")
+    families = [family for family in named.class_columns(columns, free).values() if len(family) > 1]
+    free = [of for of in free if columns[of].ndim == 1 and not any(of in family for family in families)]
+    free += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
+    if not free or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
+        return None
+    words = frozenset(word for family in families for word in family.values())
+    words = words.union(*(texts_of(columns[name]).tolist() for name in hard))
+    alike = [of for of in free if 1 < len(words.intersection(found := {*texts_of(columns[of]).tolist()})) == len(found)]
+    [label] = next(of for of in (alike, free, ["NAME"]) if len(of) == 1)
+    kinds = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
+    kinds |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
+    found = any((families, kinds & {*roles.values()}))
+    unknown, told = named.of_which_kind(roles)
+    return named.without_role(columns, [*free, *unknown], advice=told, label=label, found=found)
+
+
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     """The column with a name of labels; None without one, DataError for several."""
     roles = roles_of(columns, section)
     names, free = [of for of in roles if roles[of] == "labels"], [of for of in columns.values if of not in roles]
-    classes = {name for family in class_columns(columns, free).values() for name in family.values()} | {*free}
+    classes = {name for family in named.class_columns(columns, free).values() for name in family.values()} | {*free}
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        options = " or ".join(f"--labels {columns.source}:{name}" for name in names[::-1])
+        options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[::-1])
         raise DataError(
             f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
             f"it: {options}."
@@ -139,6 +183,8 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
         elif all(re.fullmatch(r"-?\d+(,\d+)?", text) for text in values) and any("," in text for text in values):
             numbers_of(columns, name)  # an error, which says that these are decimal commas
     found, ids, group = f"{name!r}" if name else "its array", _ids(columns, section, name), _groups(columns, section)
+    if ids is not None and max(map(len, ids), default=0) <= _SHORT:
+        ids = ids.astype(str)  # in a third of the memory of objects
     return Truth(columns.source, values, found, ids, group, names, columns, name)
 
 
@@ -179,7 +225,7 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
         return CLASSIFICATION
     if section.task is not None:
         return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[section.task]
-    values, roles = truth.values, roles_of(first, section, truth.label_in(first))
+    values, roles = truth.values, roles_of(first, section, truth.label_in(first), truth.of_classes)
     if not is_numeric(values):
         return CLASSIFICATION
     if values.ndim == 2 and values.shape[1] > 1 and bool(np.isin(values, (0, 1)).all()):
@@ -198,7 +244,7 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     """Whether a column of point predictions with fractions stands alone, beside whole targets; DataError where it may
     be probabilities."""
     of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
-    of_classes |= class_columns(first, [name for name in first.values if name not in roles]).keys()
+    of_classes |= named.class_columns(first, [name for name in first.values if name not in roles]).keys()
     hard = [name for name in roles if roles[name] == "hard" and is_numeric(first[name])]
     hard = [of for of in hard if first[of].ndim == 1 or (first[of].shape[1:] == (1,) and np.ptp(first[of]) > 1)]
     if of_classes or not any(np.any(first[name] % 1) for name in hard):
@@ -219,9 +265,14 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     pair = None if of_one_file else _pairing(given, truth, section)
     findings = list[Finding]()
     if pair is not None and truth.columns is not None:
-        rows = _rows_by_id(columns.texts(*pair[0]), truth.columns.texts(*pair[1]), source, truth.source)
-        is_moved, by = bool((rows != np.arange(len(rows))).any()), joined([name or INDEX for name in pair[0]])
-        if is_moved and section.ids is None and _is_of_rows(pair[0][0]):
+        ids, wanted, by = (
+            columns.texts(*pair[0]),
+            truth.columns.texts(*pair[1]),
+            joined([of or INDEX for of in pair[0]]),
+        )
+        rows = _rows_by_id(ids, wanted, source, truth.source, by)
+        is_moved = bool((rows != np.arange(len(rows))).any())
+        if is_moved and section.ids is None and _is_of_rows(pair[0][0]) and (_counts(ids) or _counts(wanted)):
             raise DataError(
                 f"{source}: its {by} is in another order than that of {truth.source}, and may only number the rows of "
                 f"one file. --ids '{by}' pairs rows by it; --ignore '{by}' pairs them by position."
@@ -280,8 +331,10 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
         return replace(given, right=_is_right(given.correct, source, *given.roles["correctness"]))
     if hard is None:
         raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
-    right = (hard == (texts := texts_of(truth.values))) * 1
-    if (words := {*hard.tolist()}).isdisjoint(labels := {*texts.tolist()}):
+    texts = texts_of(truth.values)
+    hard = _in_words_of(hard, labels := {*texts.tolist()})
+    right = (hard == texts) * 1
+    if (words := {*hard.tolist()}).isdisjoint(labels):
         raise DataError(
             f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "
             f"{listed(sorted(labels)[:5])}: they have no word in common. Write the same words in both."
@@ -293,6 +346,23 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
             "prediction; if not, the file does not say of what its scores are."
         )
     return replace(given, right=right)
+
+
+def _in_words_of(hard: NDArray[Any], classes: AbstractSet[str]) -> NDArray[Any]:
+    """Hard predictions by the numbers behind one word, as LABEL_1 of Hugging Face, where classes are numbers."""
+    words = sorted({*hard.tolist()})
+    bare = dict(zip(words, named.without_beginning(words), strict=True))
+    return np.array([bare[word] for word in hard.tolist()], object) if classes.isdisjoint(words) else hard
+
+
+def unknown_words(given: GivenSet, truth: Truth, method: str) -> Iterator[Finding]:
+    """A warning where predictions beside their confidences, and labels, have words that the other has not."""
+    if given.kind == "confidences" and given.hard is not None and not truth.is_right:
+        labels = {*texts_of(truth.values).tolist()}
+        predicted = {*_in_words_of(given.hard, labels).tolist()}
+        if predicted - labels and labels - predicted:
+            only = [sorted(of)[:5] for of in (predicted - labels, labels - predicted)]
+            yield warning("words-differ", method=method, predicted=only[0], labels=only[1])
 
 
 def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
@@ -313,7 +383,7 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
     if given.hard is None or given.right is not None or given.is_of_samples:
         return
     numbers = {str(name): number for number, name in enumerate(points.classes or range(count))}
-    hard = np.array([numbers.get(text, -1) for text in given.hard.tolist()])
+    hard = np.array([numbers.get(text, -1) for text in _in_words_of(given.hard, numbers.keys()).tolist()])
     if (unknown := np.flatnonzero(hard < 0)).size:
         word = str(given.hard[unknown[0]])[:50]
         yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
@@ -339,7 +409,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
         pairs = [(ours[0], theirs[0])]
     if pairs and not _is_of_rows(pairs[0][0]):
         return pairs[0][:1], pairs[0][1:]
-    used = {*matching(columns, section.ignore, needed=False), truth.name, *filter(_is_of_rows, ours)}
+    used = {*named.matching(columns, section.ignore, needed=False), truth.name, *filter(_is_of_rows, ours)}
     used |= {*given.roles.get("predictions", ()), *given.roles.get("labels", ())}
     if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
         return names, names
@@ -351,6 +421,11 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
                 f"the rows of both in one order; if they are, leave it out: --ignore '{name}'."
             )
     return (pairs[0][:1], pairs[0][1:]) if pairs else None
+
+
+def _counts(texts: NDArray[Any]) -> bool:
+    """Whether ids count the rows, from 0 or from 1."""
+    return any(texts.tolist() == [*map(str, range(start, start + len(texts)))] for start in (0, 1))
 
 
 def _is_shuffled(index: NDArray[Any]) -> bool:
@@ -377,24 +452,25 @@ def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys:
 
 
 def _rows_by_id(
-    ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, *, all_of_them: bool = True
+    ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, by: str = "it", *, all_of_them: bool = True
 ) -> Int64[np.ndarray, " point"]:
     """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
-    for name, texts in ((source, ids), (labels, wanted)):
-        values, counts = np.unique(texts, return_counts=True)
-        if len(counts) and counts.max() > 1:
-            raise DataError(
-                f"{name}: the id {str(values[counts > 1][0])[:50]!r} occurs {counts.max()} times; expected once."
-            )
-    both = (source, labels, ids, wanted), (labels, source, wanted, ids)
+    rows, others = {text: row for row, text in enumerate(ids.tolist())}, {*wanted.tolist()}
+    for name, texts, of in ((source, ids, rows), (labels, wanted, others)):
+        if len(of) < len(texts):
+            [(text, count)] = Counter(texts.tolist()).most_common(1)
+            raise DataError(f"{name}: the id {text[:50]!r} occurs {count} times; expected once.")
+    both = (source, labels, rows, others), (labels, source, others, rows)
     for name, other, there, needed in both if all_of_them else both[:1]:
-        if missing := {*needed.tolist()} - {*there.tolist()}:
+        if missing := [text for text in needed if text not in there]:
+            cure = "Take out the rows that one file has alone, or name the column that pairs the rows: --ids COLUMN."
+            if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
+                cure += f" If {by} counts the rows of one file, and those of both are in one order: --ignore '{by}'."
             raise DataError(
                 f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
-                "the same ids in both. Rows are paired by position where ids are left out: --ignore COLUMN."
+                f"the same ids in both. {cure}"
             )
-    order = np.argsort(ids, kind="stable")
-    return order[np.searchsorted(ids[order], wanted)]
+    return np.array([rows[text] for text in wanted.tolist()], dtype=np.int64)
 
 
 def shared_findings(
@@ -423,8 +499,8 @@ def shared_findings(
 
 def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, classes: Sequence[str]) -> Points:
     """The points with these labels, in the numbers of the classes; DataError for labels that do not fit."""
-    outputs, findings = given.values.shape[2], ()
-    values: Any = truth.values
+    outputs = given.values.shape[2]
+    values = _labels_of(truth, classes, outputs) if task.classifies_points and truth.values.ndim == 1 else truth.values
     if not is_numeric(values) or (task.classifies_points and values.ndim == 1 and _are_texts(classes)):
         values, classes = _numbered(values, classes, outputs, truth)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
@@ -439,13 +515,28 @@ def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, cla
         np.atleast_2d(values.T).T.astype(np.float64) if as_floats else values.astype(np.int64),
         numbers,
         tuple(classes) or None,
-        findings,
         group_names=names,
         names=truth.ids,
     )
     if task.is_regression:
         return check_targets(points, 1 if given.levels is not None else outputs)
     return check_labels(points, outputs) if task.classifies_points else check_label_matrix(points, outputs)
+
+
+def _labels_of(truth: Truth, classes: Sequence[str], outputs: int) -> NDArray[Any]:
+    """The labels of points, booleans by the classes that are called so; DataError for numbers that are neither those of
+    columns without names, from 0 or from 1, nor fewer than these."""
+    values = truth.values
+    if values.dtype.kind == "b" and {name.lower() for name in classes} == {"true", "false"}:
+        return np.array(sorted(classes, key=str.lower), dtype=object)[values * 1]
+    found = [] if classes or not is_numeric(values) else texts_of(np.unique(values)).tolist()
+    numbered = [[*map(str, range(start, start + outputs))] for start in (0, 1)]
+    if len(found) == outputs and found not in numbered and all(re.fullmatch(r"-?\d+", text) for text in found):
+        raise DataError(
+            f"{truth.source}: {truth.found} are {listed(found)}, and the predictions have no names. Say which class "
+            f"each of their columns is: --classes {','.join(found)}, in that order."
+        )
+    return values
 
 
 def _are_texts(classes: Sequence[str]) -> bool:
@@ -485,7 +576,7 @@ def _digests(ids: NDArray[Any]) -> NDArray[Any]:
     """Ids in arrays of fixed length: long ones by their SHA-256."""
     if max(map(len, ids), default=0) > 64:
         ids = np.array([sha256(text.encode()).hexdigest() for text in ids])
-    return ids.astype(str)
+    return ids.astype(str, copy=False)
 
 
 def _numbered_groups(
@@ -506,8 +597,8 @@ def groups_file(section: ScoreSection, first: Columns) -> Truth | None:
     if reference in first.values or not any(map(is_file, files)):
         return None
     columns, column = columns_at(reference)
-    named = [name for name, role in roles_of(columns, section).items() if role == "groups"]
-    return _truth(columns, column or next(iter([*named, *columns.values]), ""), section)
+    names = [name for name, role in roles_of(columns, section).items() if role == "groups"]
+    return _truth(columns, column or next(iter([*names, *columns.values]), ""), section)
 
 
 def with_groups(given: GivenSet, section: ScoreSection) -> GivenSet:

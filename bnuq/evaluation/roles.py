@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -11,39 +13,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
-from bnuq.data.readers.columns import Columns
+from bnuq.data.readers.columns import Columns, texts_of
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 
+_MOST = 300  # names in a command that a message gives
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
 _TABLE = """\
 labels: truth true y_true ytrue true_label label_true true_class gold gold_label ground_truth actual actuals
-    actual_label observed obs outcome label_ids references
-ids: id ids uid uuid guid key index idx filename file path image doc_id
+    actual_label observed obs outcome label_ids references y_test test_labels
+ids: id ids uid uuid guid key index idx filename file path image doc_id row rowindex row_index row_number
 key: unique_id item_id ds date time timestamp cutoff
 groups: groups
 hard: prediction predictions pred preds predict predicted y_pred ypred y_hat forecast pred_label predicted_label
-    prediction_label label_pred pred_class predicted_class class_pred
+    prediction_label label_pred pred_class predicted_class class_pred response
 correct: correct is_correct correctness right is_right hit acc
 confidence: confidence conf prediction_score max_prob max_probability top_prob prediction_confidence pred_confidence
     msp
 score: score
 positive: probability probabilities prob probs proba p y_prob y_proba y_score pred_proba pred_prob y_pred_proba
     y_pred_prob predict_proba predicted_probability softmax sigmoid
-logits: logits logit filtered_resps
-log_probabilities: log_probabilities log_probs logprobs log_prob logprob
-mean: mean mu loc yhat y_mean pred_mean mean_prediction
+logits: logits logit decision_function filtered_resps
+log_probabilities: log_probabilities log_probs logprobs log_prob logprob log_proba predict_log_proba
+mean: mean mu loc yhat y_mean pred_mean mean_prediction predicted_mean fit fitted
 sigma: sigma std sd stddev scale y_std pred_std
 variance: variance var y_var pred_var
 spread: uncertainty unc se sem std_err stderr std_error standard_error log_var logvar log_variance log_std log_sigma
+    se_fit mean_se
+bound: lower upper lwr upr lower_bound upper_bound yhat_lower yhat_upper pred_lower pred_upper y_lower y_upper
+    y_pred_lower y_pred_upper ci_lower ci_upper pi_lower pi_upper mean_ci_lower mean_ci_upper obs_ci_lower obs_ci_upper
+    conf_low conf_high
 quantile: quantiles levels
 array: samples outputs output scores arr_0 test
 classes: classes
 ignored: fold split weight weights sample_weight loss seed epoch batch prediction_time text sentence prompt name url
     source comment comments note notes x inputs images features doc resps arguments acc_norm entropy metrics
-    exact_match filter doc_hash prompt_hash target_hash ood_score
-"""  # in any case; "." at the beginning and "-" or " " for "_" are the same
+    exact_match filter doc_hash prompt_hash target_hash ood_score config resample repeat
+"""  # in any case; "." at the beginning and "-", "." or " " for "_" are the same
 NAMES: dict[Role, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, _, names in (row.partition(":") for row in re.split(r"\n(?! )", _TABLE.strip()))
@@ -54,7 +61,7 @@ _ID = re.compile(r"(.*[_ .\-])?(id|ids|uid|uuid)|.*[a-z](Id|ID|UID)|.*_(ID|Id|UI
 _OTHERS = "y_pred pred prediction class score scores prediction_score raw_score confidence output log_probability"
 PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *_OTHERS.split())  # p0; cat_prob
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
-_BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[_ .\-](.+)|[ _]?[(\[](.+)[)\]]|(\d+))", re.IGNORECASE)
+_BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[ _]?[(\[](?:\w+=)?(.+)[)\]]|[_ .\-](.+)|(\d+))", re.IGNORECASE)
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
@@ -65,7 +72,7 @@ _IN_WORDS |= {"key": "keys", "hard": "hard predictions", "correct": "correctness
 
 def role_by_name(name: str) -> Role | None:
     """The role that the table has for this name; None if it has none."""
-    normal = re.sub(r"[\s\-]+", "_", name.strip().lstrip(".").lower())
+    normal = re.sub(r"[\s.\-]+", "_", name.strip().lstrip(".").lower())
     return _ROLES.get(normal) or ("ids" if _ID.fullmatch(name.strip()) else None)
 
 
@@ -82,8 +89,11 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
     return [*dict.fromkeys(names)]
 
 
-def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) -> dict[str, Role]:
-    """The role of each column that has one by an option or by the table of names; `label` is that of the labels."""
+def roles_of(
+    columns: Columns, section: ScoreSection, label: str | None = None, classes: AbstractSet[str] | None = None
+) -> dict[str, Role]:
+    """The role of each column that has one by an option or by the table of names; `label` is that of the labels, which
+    are of these `classes`, where they are known."""
     single = {"ids": section.ids, "groups": section.groups, "labels": label}
     asked = _asked(columns, section) | {name: role for role, name in single.items() if name in columns.values}
     roles = {name: asked.get(name) or _by_name(columns, name, at) for at, name in enumerate(columns.values)}
@@ -92,7 +102,8 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
         if name not in asked and role is not None and single.get(role) is not None:  # which another column has
             is_hard = role == "labels" and "hard" not in held and {"score", "confidence"} & held
             roles[name] = "hard" if is_hard else "ignored"  # as of a pipeline of Hugging Face
-    quantiles = _levels([name for name, role in roles.items() if role is None], columns)
+    beside = [name for name, role in roles.items() if role in ("labels", "hard") and columns[name].ndim == 1]
+    quantiles = _levels([name for name, role in roles.items() if role is None], columns, classes=classes, beside=beside)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
     roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
@@ -104,10 +115,11 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
     for pattern in section.columns:  # or ROLE=COLUMN
         name, _, column = pattern.partition("=")
         role = role_by_name(name) if column and pattern not in columns.values else None
-        if role is None and column and column in columns.values:
+        role = "quantile" if role is None and column and _LEVEL.fullmatch(name) else role
+        if role in (None, "bound") and column and column in columns.values:
             raise DataError(
-                f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence "
-                "or another name of the table in docs/score.md. Quantiles are named by their levels, such as q0.05."
+                f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence, "
+                "a level of quantiles such as q0.05, or another name of the table in docs/score.md."
             )
         asked |= dict.fromkeys(matching(columns, [column if role else pattern], needed=False), role or "predictions")
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
@@ -118,13 +130,15 @@ def _by_name(columns: Columns, name: str, at: int) -> Role | None:
     """The role by the table; none of what is named like one of two classes, a key of ids that repeat."""
     if (other := _OPPOSITES.get(name.lower())) is not None and columns.named([other]) is not None:
         return None
+    if name == "0" and all(of == name or is_index(of, 0) for of in columns.values):
+        return "array"  # of a Series without a name
     role = "ids" if _is_index(columns, name, at) else role_by_name(name)
     return "key" if role == "ids" and _repeats(columns, name) else role
 
 
 def _is_index(columns: Columns, name: str, at: int) -> bool:
     """Whether a column is the index beside others: of texts or whole numbers."""
-    if not is_index(name, at) or len(columns.values) == 1:
+    if len(columns.values) == 1 or not (name in columns.index or is_index(name, at)):
         return False
     values = columns[name]
     return values.ndim == 1 and not (is_numeric(values) and np.any(values % 1))
@@ -135,13 +149,14 @@ def _repeats(columns: Columns, name: str) -> bool:
     where points are paired."""
     if name.strip().lower() in ("id", "ids", "uid"):
         return False
-    values = columns[name]
-    return values.ndim != 1 or len({*values.tolist()}) < len(values)
+    return columns[name].ndim != 1 or _different(columns[name]) < len(columns[name])
 
 
-def levels_of(names: Sequence[str], columns: Columns) -> dict[str, float]:
-    """The level of each quantile that its name states, in their order; DataError for one that occurs twice."""
-    levels = dict(sorted(_levels(names, columns).items(), key=lambda item: item[1]))
+def levels_of(names: Sequence[str], columns: Columns, asked: Sequence[str] = ()) -> dict[str, float]:
+    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; DataError for
+    one that occurs twice."""
+    called = {column: level for level, _, column in (of.partition("=") for of in asked) if column in columns.values}
+    levels = dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
     if len({*levels.values()}) < len(levels):
         raise DataError(
             f"{columns.source}: two of {listed([*levels])} are quantiles at one level. Leave one out: --ignore."
@@ -149,7 +164,14 @@ def levels_of(names: Sequence[str], columns: Columns) -> dict[str, float]:
     return levels
 
 
-def _levels(names: Sequence[str], columns: Columns) -> dict[str, float]:
+def _levels(
+    names: Sequence[str],
+    columns: Columns,
+    called: Mapping[str, str] | None = None,
+    *,
+    classes: AbstractSet[str] | None = None,
+    beside: Sequence[str] = (),
+) -> dict[str, float]:
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
     levels = {name: 0.5 + (0.5 if match[2] == "hi" else -0.5) * float(match[3]) / 100 for name, match in bounds.items()}
     if len({match[1] for match in bounds.values()}) > 1:
@@ -158,25 +180,30 @@ def _levels(names: Sequence[str], columns: Columns) -> dict[str, float]:
         )
     by_prefix: dict[str, dict[str, str]] = {}
     for name in names:
-        if match := _LEVEL.fullmatch(name.strip()):
+        if match := _LEVEL.fullmatch((called or {}).get(name, name.strip())):
             by_prefix.setdefault((match[1] or "").lower(), {})[name] = match[2] or match[4]
     for prefix, numbers in by_prefix.items():
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
-            levels |= _stated(prefix, numbers, columns)
+            of = [classes or frozenset({""}), *({*texts_of(columns[name])} for name in beside)]
+            are_classes = any({*numbers.values()} >= each for each in of)  # of labels or hard predictions
+            levels |= {} if are_classes else _stated(prefix, numbers, columns, classes)
     return levels if len(levels) > 1 else {}
 
 
-def _stated(prefix: str, numbers: Mapping[str, str], columns: Columns) -> dict[str, float]:
+def _stated(
+    prefix: str, numbers: Mapping[str, str], columns: Columns, classes: AbstractSet[str] | None
+) -> dict[str, float]:
     """The levels that numbers behind this prefix state, by column; none where they are classes. DataError where they
-    may be positions."""
+    may be positions, or classes that the labels do not name."""
     whole = [int(number) for number in numbers.values() if "." not in number]
-    if prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1:
+    if prefix == "p" and whole and (max(whole) - min(whole) == len(whole) - 1 or (max(whole) < 10 and classes is None)):
         return {}  # of classes: p0, p1
-    if whole and prefix in ("q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
+    if whole and prefix in ("p", "q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
         raise DataError(
-            f"{columns.source}: {listed([*numbers])} may be quantiles in order (quartiles, deciles, extremes) or "
-            "percentiles. Name them by their levels above 0 and below 1, such as q0.25, or leave them out: --ignore "
-            f"{','.join([*numbers][:5])}."
+            f"{columns.source}: {listed([*numbers])} may be quantiles in order (quartiles, deciles, extremes), "
+            "percentiles, or of classes that the labels do not name. Say what they are, by levels above 0 and below 1: "
+            f"--columns {','.join(f'q{0.25 * at:g}={name}' for at, name in enumerate([*numbers][:3], 1))}; classes: "
+            f"--columns {','.join(numbers)}; or leave them out: --ignore {','.join([*numbers][:5])}."
         )
     in_percent = prefix in ("pct", "percentile")
     levels = {name: float(of) / (100 if in_percent or "." not in of else 1) for name, of in numbers.items()}
@@ -203,11 +230,19 @@ def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str,
     return found
 
 
+def without_beginning(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, without a beginning that all have before a number: 0, 1 of class_0, class_1."""
+    numbers = [re.fullmatch(r"(\D*)0*(\d+)", name) for name in names]
+    matches = [match for match in numbers if match is not None]
+    one_beginning = len(matches) == len(names) and len({match[1] for match in matches}) == 1
+    return tuple(match[2] for match in matches) if one_beginning else (*names,)
+
+
 def kind_of(prefix: str) -> Literal["logits", "probabilities", "log_probabilities"] | None:
     """What columns that begin so hold, where that says so."""
     prefix = prefix.lower()
-    if prefix.startswith("log"):
-        return "logits" if prefix.startswith("logit") else "log_probabilities"
+    if "log" in prefix or prefix == "decision_function":
+        return "log_probabilities" if "prob" in prefix else "logits"
     return "probabilities" if "prob" in prefix or prefix in ("p", "softmax") else None
 
 
@@ -232,30 +267,53 @@ def is_numeric(values: NDArray[Any]) -> bool:
 def _has_numbers(values: NDArray[Any]) -> bool:
     """Whether there are numbers among the first texts of a column, perhaps with a decimal comma."""
     return not is_numeric(values) and any(
-        re.fullmatch(r"\s*[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?\s*", str(text)) for text in values.flat[:1000]
+        re.fullmatch(r"\s*[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?\s*%?\s*", str(text)) for text in values.flat[:1000]
     )
 
 
-def without_role(columns: Columns, names: Sequence[str], advice: str = "") -> DataError:
-    """The error for columns that have no role: what each looks like, and the options that give it one."""
+def without_role(
+    columns: Columns, names: Sequence[str], *, advice: str = "", label: str | None = None, found: bool = True
+) -> DataError:
+    """The error for columns that have no role, one of which may be the `label`: what each looks like, and what to add
+    to the command to give all one. Predictions are `found`, or named by what looks like them."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:20])
-    alike = [name for name in names if columns[name].ndim == 1 and _all_differ(columns[name])]
-    options = [f"--ignore {','.join(names[:20])}{',…' * (len(names) > 20)} leaves them out"]
-    options += [f"--ids {name} pairs the rows of two files by it" for name in alike[:1]]
-    options += [
-        "--columns NAME,NAME or 'PATTERN_*' names the predictions",
-        f"--labels {columns.source}:NAME the labels",
-    ]
+    rest = [name for name in names if name != label]
+    numeric = [name for name in rest if is_numeric(columns[name])]
+    alike = [of for of in numeric if np.any((v := columns[of]) % 1) and bool(((v >= 0) & (v <= 1)).all())]
+    chosen = rest if found else alike or (numeric if len(numeric) == 1 else ["NAME", "NAME"])
+    options = [] if label is None else [f"--labels {shlex.quote(f'{columns.source}:{label}')}"]
+    if chosen:
+        options += [f"{'--ignore' if found else '--columns'} {shlex.quote(','.join(chosen[:_MOST]))}"]
+    ids = [name for name in names if columns[name].ndim == 1 and _all_differ(columns[name])]
+    others = [f"--ids {name} pairs the rows of two files by it" for name in ids[:1]]
+    others += ["--columns NAME,NAME or 'PATTERN_*' names the predictions, and leaves others out", "--labels the labels"]
     count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
     return DataError(
-        f"{columns.source}: {count} no role (prediction, label, id, …):{shown}\n{advice}Say what they are: "
-        f"{'; '.join(options)}. docs/score.md has the table of names."
+        f"{columns.source}: {count} no role (prediction, label, id, …):{shown}\n{advice}Add to the command, if that is "
+        f"what they are: {' '.join(options)}. Else {'; '.join(others)}. docs/score.md has the table of names."
     )
+
+
+def of_which_kind(roles: Mapping[str, Role]) -> tuple[list[str], str]:
+    """The columns of a spread, or of an interval, of which no name says which, and what says it."""
+    bounds, spreads = ([name for name in roles if roles[name] == role] for role in ("bound", "spread"))
+    told = ""
+    if bounds:
+        ends = ",".join(f"{level}={name}" for level, name in zip(("q0.025", "q0.975"), bounds, strict=False))
+        told = f"--columns {ends} says that they are the ends of the interval of 95 %.\n"
+    for name in spreads[:1]:
+        told += f"--columns sigma={name} says that it is the standard deviation, --columns variance={name} the variance"
+        told += "; write σ in place of its logarithm.\n"
+    return [*bounds, *spreads], told
 
 
 def _all_differ(values: NDArray[Any]) -> bool:
     are_whole = not is_numeric(values) or bool((values == np.round(values)).all())
-    return are_whole and len({*values.tolist()}) == len(values)
+    return are_whole and _different(values) == len(values)
+
+
+def _different(values: NDArray[Any]) -> int:
+    return len(np.unique(values) if is_numeric(values) else {*values.tolist()})
 
 
 def _look(values: NDArray[Any]) -> str:
@@ -263,6 +321,8 @@ def _look(values: NDArray[Any]) -> str:
         return f"an array of shape {values.shape} of {values.dtype}"
     if not is_numeric(values):
         words = {*values.tolist()}
+        if _has_numbers(values[:1]) and not str(values[0]).isdigit():
+            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: write them bare"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

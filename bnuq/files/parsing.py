@@ -475,9 +475,9 @@ def _parquet_file(limits: _Limits, path: str, decoded: int, **options: Any) -> A
 
 
 def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
-    """The number of rows; the columns' names, those that do not hold numbers, that are nested, those of encoded images,
-    and the class names of labels; what all columns take as they are read and in one table; and of each group of rows,
-    which can be read alone, the number of rows and of bytes."""
+    """The number of rows; the columns' names, those of pandas' index, that do not hold numbers, that are nested, those
+    of encoded images, and the class names of labels; what all columns take as they are read and in one table; and of
+    each group of rows, which can be read alone, the number of rows and of bytes."""
     with _parquet_file(limits, path, 0) as file:
         facts, schema = file.metadata, file.schema_arrow
         groups = [
@@ -495,6 +495,7 @@ def _parquet(limits: _Limits, path: str) -> dict[str, Any]:
     size = max(0, sum(size for _, size in groups)) + 16 * rows * columns
     return {
         "names": schema.names,
+        "index": _index_names(schema.metadata or {}),
         "not numbers": not_numbers,
         "nested": [field.name for field in schema if kinds.is_nested(field.type)],
         "bytes": size,
@@ -522,6 +523,14 @@ def _is_encoded(kind: Any) -> bool:
     if kinds.is_struct(kind):
         return kind.get_field_index("bytes") >= 0 and _is_encoded(kind.field("bytes").type)
     return kinds.is_binary(kind) or kinds.is_large_binary(kind)
+
+
+def _index_names(metadata: dict[bytes, bytes]) -> list[str]:
+    """The columns of the index, which pandas notes in the schema; what counts rows alone has none."""
+    try:
+        return [name for name in json.loads(metadata[b"pandas"])["index_columns"] if isinstance(name, str)]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return []
 
 
 def _class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:

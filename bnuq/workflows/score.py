@@ -32,7 +32,7 @@ from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScori
 from bnuq.files.content import sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import sole_request
-from bnuq.findings import Finding, warning
+from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.records import evaluation_file
@@ -124,7 +124,7 @@ def _result(request: ScoreRequest) -> Scored:
         findings.append(warning("too-few-points", sets=["test"]))
     if 0 < len(loaded.points.get(VALIDATION, ())) < _FEW:
         findings.append(warning("few-validation-points", points=len(loaded.points[VALIDATION])))
-    findings += _impossible(loaded)
+    findings += _of_numbers(loaded)
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
@@ -203,9 +203,16 @@ def _judged(points: Points, given: GivenSet | None) -> Points:
     return points if given is None or given.right is None else replace(points, targets=given.right)
 
 
-def _impossible(loaded: Loaded) -> Iterator[Finding]:
-    """A warning for each file that gives the class of some points a probability of 0."""
+def _of_numbers(loaded: Loaded) -> Iterator[Finding]:
+    """A warning for each file that gives the class of some points a probability of 0; for quantiles a note on what the
+    outer ones hold, and on what their scores are."""
     labels = loaded.points["test"].targets
+    for name, sets in loaded.given.items():
+        if (levels := sets["test"].levels) is not None and labels is not None:
+            (low, high), q = levels[[0, -1]].tolist(), sets["test"].values[0]
+            inside = float(((q[:, 0] <= labels[:, 0]) & (labels[:, 0] <= q[:, -1])).mean())
+            share, count = high - low, len(levels)
+            yield note("quantiles-scored", method=name, low=low, high=high, share=share, inside=inside, count=count)
     if loaded.task.classifies_points and isinstance(labels, np.ndarray):
         for name, sets in loaded.given.items():
             of_labels = sets["test"].values[:, np.arange(len(labels)), labels]

@@ -17,10 +17,11 @@ from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import given_points as matching
-from bnuq.evaluation.given import GivenSet, given_set, given_sets
+from bnuq.evaluation.given import GivenSet, Sought, given_set, given_sets
 from bnuq.evaluation.given_classes import in_one_order, order_findings
 from bnuq.evaluation.given_points import Source, Truth, columns_at
 from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.roles import matching as columns_matching
 from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.content import exists
@@ -134,11 +135,12 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     task = matching.task_of(truth, first, section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, section, task, len(truth.values), truth.of_classes, truth.label_in(columns))
+        sets = given_sets(columns, Sought(section, task, truth.single, truth.of_classes, truth.label_in(columns)))
         _add_others(sets, request, section, (number, len(files)), task, truth)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
         findings += [*found, *matching.read_notes(given[name], truth)] if number == 0 else found
+    _check_ignored(request.section.ignore, given, (truth, other_groups))
     _check_alike(given, files)
     given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
     sets = next(iter(given.values()))
@@ -149,7 +151,8 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
         labels = matching.grouped(labels, of_set, other_groups, section, is_test=name == "test")
-        for of_file in given.values():
+        for method, of_file in given.items():
+            findings += matching.unknown_words(of_file[name], labels, method)
             of_file[name] = matching.judged(of_file[name], labels)
         if sets[name].kind == "confidences":
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
@@ -170,6 +173,17 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
 
 
+def _check_ignored(
+    ignore: Sequence[str], given: Mapping[str, Mapping[str, GivenSet]], others: Sequence[Truth | None]
+) -> None:
+    """RequestError for a name that no column of any file has."""
+    held = [each.columns for each in others if each is not None and each.columns is not None]
+    held += [of.columns for sets in given.values() for of in sets.values()]
+    for pattern in ignore:
+        if not any(columns_matching(columns, [pattern], needed=False) for columns in held):
+            raise RequestError(f"--ignore {pattern!r}: no file has such a column; leave it out, or correct its name.")
+
+
 def _add_others(
     sets: dict[str, GivenSet],
     request: ScoreRequest,
@@ -179,7 +193,7 @@ def _add_others(
     truth: Truth,
 ) -> None:
     """Adds the OOD and validation sets of file number … of so many to its test set."""
-    number, count = of
+    (number, count), like = of, Sought(section, task, classes=truth.of_classes, like=sets["test"])
     sets.pop(VALIDATION, None)  # whose labels the file cannot hold
     sets["test"] = matching.with_groups(
         sets["test"], section
@@ -190,13 +204,13 @@ def _add_others(
                 f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
                 f"{count}; expected one for each, in their order. Another set has another name."
             )
-        other = given_set(columns_at(sources[number])[0], section, task, classes=truth.of_classes, like=sets["test"])
+        other = given_set(columns_at(sources[number])[0], like)
         sets[ood] = matching.with_groups(other, section)
     if request.validation and len(request.validation) != count:
         raise RequestError(f"--validation names {len(request.validation)} files; expected {count}, one for each.")
     if request.validation:
         other = columns_at(request.validation[number])[0]
-        sets[VALIDATION] = given_set(other, section, task, classes=truth.of_classes, like=sets["test"])
+        sets[VALIDATION] = given_set(other, like)
 
 
 def _compared(

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -534,14 +535,15 @@ def layout(seed: int) -> tuple[pd.DataFrame, list[str]]:
     """A table in a layout that people write: a column of most roles, in any order; and the columns of the classes."""
     random = np.random.default_rng(seed)
     words = np.array(["cat", "dog", "emu", "owl"])
-    forms = [f"{random.choice(PREFIXES)}_{{}}", f"{{}}_{random.choice(PREFIXES)}", "{}", ".pred_{}", "p{}"]
+    forms = [f"{random.choice(PREFIXES)}_{{}}", f"{{}}_{random.choice(PREFIXES)}", "{}", ".pred_{}", "p{}", "Pet {}"]
     form, named = str(random.choice(forms)), bool(random.integers(2))
     names = [form.format(word if named or form in ("{}",) else k) for k, word in enumerate(words)]
     is_log = "log" in form
     values = np.log(P) if is_log else P.round(int(random.integers(2, 17))) * (100 if random.integers(4) == 0 else 1)
     columns = dict(zip(names, values.T, strict=True))
     columns[str(random.choice(NAMES["labels"]))] = words[LABELS] if random.integers(3) else LABELS
-    for role, of in (("hard", P.argmax(1)), ("ids", np.arange(N) + 7), ("ignored", random.integers(5, size=N))):
+    others = {"hard": P.argmax(1), "ids": np.arange(N) + 7, "ignored": random.integers(5, size=N), "bound": P[:, 0]}
+    for role, of in others.items():
         if random.integers(2):
             columns[str(random.choice([name for name in NAMES[role] if name]))] = of
     columns |= {"Unnamed: 0": np.arange(N)} if random.integers(3) == 0 else {}
@@ -551,7 +553,7 @@ def layout(seed: int) -> tuple[pd.DataFrame, list[str]]:
 
 def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path: Path) -> None:
     right = 0
-    for seed in range(40):
+    for seed in range(60):
         frame, names = layout(seed)
         frame.to_csv(tmp_path / "p.csv", index=False)
         try:
@@ -595,6 +597,17 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"label": LABELS + 1} | {f"p{k}": np.eye(5)[LABELS][:, k] for k in range(5)}, "Subtract 1"),
         ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal point"),
         ({"label": ["no"] * N, "pred": ["LABEL_0"] * N, "confidence": P[:, 0]}, "no word in common"),
+        ({"fit": P[:, 0], "lwr": P[:, 1], "upr": P[:, 2], "y": P[:, 3]}, "--columns q0.025=lwr,q0.975=upr"),
+        ({"p": 90.75 + 0 * LABELS, "label": LABELS % 2}, "holds 90.75"),
+        ({"p0": -90.75 + 0 * LABELS, "p1": 190.75 + 0 * LABELS, "label": LABELS % 2}, "holds -90.75"),
+        ({"p": P[:, 0], "label": LABELS % 2 * 2 - 1}, "--classes -1,1"),
+        ({"no": ["7 %"] * N, "yes": ["93 %"] * N, "label": np.array(["no", "yes"])[LABELS % 2]}, "percent sign"),
+        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "or of classes that"),
+        ({"a_0": P[:, 0], "b_0": P[:, 1], "y": LABELS % 2, "confidence": P[:, 0]}, "--outputs probabilities"),
+        (
+            {"age": 9 * P[:, 0], "pclass": LABELS, "won": LABELS % 2, "pred": LABELS % 2, "conf": P[:, 0]},
+            "p.csv:won --ignore age,pclass.",
+        ),
     ],
 )
 def test_what_cannot_be_known_is_asked(columns: dict[str, np.ndarray], text: str, tmp_path: Path) -> None:
@@ -612,6 +625,7 @@ def test_what_cannot_be_known_is_asked(columns: dict[str, np.ndarray], text: str
         ({"label": LABELS, "p": P, "sample_id": np.arange(N) // 2}, "ids-repeat"),
         ({"label": LABELS, "p": np.c_[P, 0 * LABELS]}, "class-without-probability"),
         ({"label": LABELS, "p": P[:, [2, 0, 3, 1]]}, "classes-in-another-order"),
+        ({"label": np.array([*"abcd"])[LABELS], "pred": np.array([*"abce"])[LABELS], "conf": P[:, 0]}, "words-differ"),
     ],
 )
 def test_what_looks_wrong_is_said(columns: dict[str, np.ndarray], code: str) -> None:
@@ -638,12 +652,51 @@ def test_rows_are_paired_by_keys_together_and_by_an_index_where_that_is_asked(tm
         assert same(asked, bnuq.score(P[ORDER], LABELS), tolerance=1e-9)
 
 
+def test_the_index_of_pandas_pairs_rows(tmp_path: Path) -> None:
+    p, y = pd.DataFrame(P, columns=[f"p{k}" for k in range(K)]), pd.DataFrame({"label": LABELS})
+    files, keys = (tmp_path / "p.parquet", tmp_path / "l.parquet"), pd.DataFrame({"a": LABELS, "b": np.arange(N)})
+    for index in (np.arange(N) + 3, pd.Index(np.arange(N), name="patient"), pd.MultiIndex.from_frame(keys)):
+        p.set_axis(index).iloc[ORDER].to_parquet(files[0])
+        y.set_axis(index).to_parquet(files[1])
+        assert same(bnuq.score(*files, calibrate="off"), bnuq.score(P, LABELS, calibrate="off"))
+
+
+def test_the_name_0_of_a_series_is_no_value(tmp_path: Path) -> None:
+    p, y, files = pd.Series(P[:, 0]), pd.Series(LABELS % 2), (tmp_path / "p.csv", tmp_path / "l.csv")
+    expected = bnuq.score(P[:, 0], LABELS % 2, calibrate="off")
+    for index, header in ((True, True), (False, True), (False, False)):
+        for of, file in zip((p, y), files, strict=True):
+            of.to_csv(file, index=index, header=header)
+        assert same(bnuq.score(*files, calibrate="off"), expected, tolerance=1e-9)
+
+
+def test_samples_of_a_regression_are_along_either_axis() -> None:
+    y, samples = RNG.normal(size=N), RNG.normal(size=(T, N))
+    expected = bnuq.score(samples[..., None], y, ood={"far": samples[:, :50, None]})
+    for given, far in ((samples, samples[:, :50]), (samples.T, samples[:, :50].T)):
+        assert bnuq.score(given, y, ood={"far": far}).summary()["methods"] == expected.summary()["methods"]
+    assert "either axis" in refusal(np.zeros((N, N)), y)
+    for other in (samples[:2], np.sort(samples.T)):
+        assert "or mean and σ" in refusal(other, y)
+
+
 def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
     y, p = LABELS % 2, P[:, :2] / P[:, :2].sum(1, keepdims=True)
     expected, words = bnuq.score(p, y, calibrate="off"), np.array(["no", "yes"])
     assert same(bnuq.score({"predictions": p[:, 1:], "labels": y[:, None]}, calibrate="off"), expected)
     pd.DataFrame(p, columns=["False", "True"]).assign(label=y > 0, **{"": ""}).to_csv(tmp_path / "p.csv", index=False)
     assert same(bnuq.score(tmp_path / "p.csv", calibrate="off"), expected)
+    hard, right = np.array(["LABEL_0", "LABEL_1"])[p.argmax(1)], float((p.argmax(1) == y).mean())
+    for columns in (
+        {"p3": p[:, 0], "p8": p[:, 1], "label": np.array([3, 8])[y]},
+        {"Pet no": p[:, 0], "Pet yes": p[:, 1], "label": words[y]},
+        {"True": p[:, 1], "False": p[:, 0], "label": y > 0},
+        {"p": p, "pred": hard, "label": y},
+        {"conf": p.max(1), "pred": hard, "label": y},
+    ):
+        scored = bnuq.score(columns, calibrate="off")
+        assert scored.summary()["methods"]["predictions"]["sets"]["test"]["accuracy"]["value"] == pytest.approx(right)
+        assert not any(finding.severity == "warning" for finding in scored.findings)
     top = {"label": words[p.argmax(1)], "score": p.max(1), "truth": words[y]}
     pd.DataFrame(top).to_json(tmp_path / "p.jsonl", orient="records", lines=True)
     assert f"--labels {tmp_path / 'p.jsonl'}:truth" in refusal(tmp_path / "p.jsonl")
@@ -850,5 +903,15 @@ def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_the
     bands = pd.DataFrame({"fit": P[:, 0], "lwr": P[:, 1], "y": P[:, 2]})
     bands.to_csv(tmp_path / "b.csv", index=False)
     assert "lower is no role" in refusal(tmp_path / "b.csv", columns=("mean=fit", "lower=lwr"))
+    wide = bands.assign(fit=P[:, 1] + 0.3)
+    ends = bnuq.score(wide, columns=("q0.05=lwr", "q0.95=fit"), calibrate="off")
+    [noted] = [finding.values for finding in ends.findings if finding.code == "quantiles-scored"]
+    assert noted["inside"] == np.mean((P[:, 1] <= P[:, 2]) & (P[:, 2] <= wide["fit"]))
+    assert (noted["low"], noted["high"], noted["share"]) == (0.05, 0.95, pytest.approx(0.9))
+    assert "coverage50" not in ends.summary()["methods"]["predictions"]["sets"]["test"]
+    assert "no file has such a column" in refusal({"m": {"p": P}}, LABELS, ignore=("",))
+    with zipfile.ZipFile(tmp_path / "book.xlsx", "w") as book:
+        book.writestr("xl/workbook.xml", "<workbook/>")
+    assert "workbook of a spreadsheet" in refusal(tmp_path / "book.xlsx", LABELS)
     np.savez(tmp_path / "c.npz", confidences=P.max(1), correctness=P.argmax(1) == LABELS)
     assert "columns confidence=NAME" in refusal(f"{tmp_path / 'c.npz'}", f"{tmp_path / 'c.npz'}:correctness")

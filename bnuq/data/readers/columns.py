@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import mmap
@@ -29,8 +30,10 @@ from bnuq.frozen import frozen
 _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
 _MOST_NAMES = 100_000  # columns, or names in a line of JSON
 _TOO_MANY = f" has more than {_MOST_NAMES:,} names. Write them as .npy or .npz."
+_FEW = 2**16  # texts, of each of which there is one string
 _CELLS = 200_000  # of a table that are parsed together
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none")
+UNNAMED = "column 0"  # the only column, where its first line, 0, is no name
 _SCALARS = (str, int, float, type(None))  # bool is an int
 
 
@@ -38,12 +41,14 @@ _SCALARS = (str, int, float, type(None))  # bool is an int
 class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
-    objects hold, `nested` what holds neither numbers nor texts, and `exact` gives numbers as they are written."""
+    objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, and `exact` gives
+    numbers as they are written."""
 
     source: str
     values: Mapping[str, NDArray[Any]]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
+    index: tuple[str, ...] = ()
     exact: Callable[[str], NDArray[Any]] | None = None
 
     def named(self, names: Sequence[str]) -> str | None:
@@ -125,6 +130,9 @@ def read_columns(path: Path) -> Columns:
 
 def _of_archive(path: Path) -> _Lazy:
     with npz_arrays(path) as (sizes, _):
+        if {"xl/workbook.xml", "content.xml"} & {*sizes}:
+            save = "Save its sheet as CSV, or pandas.read_excel(FILE).to_csv('FILE.csv', index=False)"
+            raise DataError(f"{path}: is the workbook of a spreadsheet (.xlsx or .ods). {save}.")
         check_size(path, sum(sizes.values()), stored=path.stat().st_size, error=DataError, memory=False)
 
     def read_one(name: str) -> NDArray[Any]:
@@ -154,7 +162,7 @@ def _of_parquet(path: Path) -> Columns:
         columns = ask("parquet numbers", location, numeric, size) if numeric else np.empty((0, 0))
     places = {name: at for at, name in enumerate(numeric)}
     values = {name: columns[:, places[name]] if name in places else None for name in header["names"]}
-    return Columns(f"{path}", _Lazy(values, texts), exact=texts)
+    return Columns(f"{path}", _Lazy(values, texts), index=(*header["index"],), exact=texts)
 
 
 # ── tables ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -168,7 +176,7 @@ def _of_table(path: Path) -> Columns:
     if max(map(line.count, ",;\t")) >= _MOST_NAMES:
         raise DataError(f"{path}: its first line has more than {_MOST_NAMES:,} columns. Write them as .npy or .npz.")
     with delimited(path, is_header=_are_names) as table:
-        names, named = [*table.names], table.named
+        names, named, first = [*table.names], table.named, table.first
     while len(names) > 1 and not names[-1]:  # of separators at the ends of lines
         names.pop()
     if len({*names}) < len(names):
@@ -203,22 +211,34 @@ def _of_table(path: Path) -> Columns:
                         numbers[at].append(column)
         joined = {at: np.concatenate(columns) for at, columns in numbers.items()}
 
+    @functools.cache
     def texts(name: str) -> NDArray[Any]:
-        at, known = names.index(name), dict[str, str]()  # each text once
-        cells = (row[at] for block in blocks() for row in block)
-        return np.array([known.setdefault(cell, cell) for cell in cells], dtype=object)
+        at, known = names.index(name), dict[str, str]()  # few texts once each
+        with delimited(path, is_header=_are_names) as table:
+            cells = (row[at] for block in blocks() for row in block)
+            if at in joined and not _has_quotes(path):  # rows that numpy has read
+                cells = (line.split(table.separator, at + 1)[at].strip() for line in table.lines)
+            once = (known.get(text, text) if len(known) > _FEW else known.setdefault(text, text) for text in cells)
+            return np.array([*once], dtype=object)
 
-    if not named and len(joined) == len(names) > 1:
+    if not named and len(joined) == len(names):
+        if first == ["0"] and len(joined[0]) > 1:  # pandas calls a Series so, and a label may be 0
+            is_name = all("." in text or "e" in text for text in texts(names[0])[1:].tolist())
+            return Columns(f"{path}", {"0": joined[0][1:]} | ({} if is_name else {UNNAMED: joined[0]}))
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
     return Columns(f"{path}", _Lazy({name: joined.get(at) for at, name in enumerate(names)}, texts), exact=texts)
+
+
+def _has_quotes(path: Path) -> bool:
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+        return whole.find(b'"', whole.find(b"\n")) >= 0
 
 
 def _at_once(path: Path) -> dict[int, NDArray[Any]]:
     """The columns that hold no word in the first row, by numpy, in a third of the time; DataError where another row
     has a word or nothing there, and for quotes, which it takes less seriously than `csv`."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
-        if whole.find(b'"', whole.find(b"\n")) >= 0:
-            raise DataError(f"{path}: has quotes below its first line.")
+    if _has_quotes(path):
+        raise DataError(f"{path}: has quotes below its first line.")
     with delimited(path, is_header=_are_names) as table:
         numeric = [at for at, cell in enumerate(table.first) if _numbers((cell,)) is not None]
         numbers = table.numbers(dict.fromkeys({*range(len(table.names))} - {*numeric}, lambda _: 0.0))

@@ -22,6 +22,7 @@ from bnuq.shapes import Float
 
 _NO_NOISE = sys.float_info.max  # τ: the distribution has all of it
 _PSEUDO_SAMPLES = 100  # at equal steps of a quantile function whose levels are others
+_NEAR = (1e-9, 0.1 + 1e-9)  # between levels that are equal, and that quantiles are linear between
 _DIGITS = 12  # of a level, beyond which it is rounding
 
 
@@ -63,7 +64,7 @@ class DistributionScorer(RegressionScorer):
 
 class _QuantileReduction(RegressionReduction):
     """Takes blocks of quantiles (L, chunk, 1) at these levels. Their quantile function is linear between the levels,
-    and constant beyond them, where no coverage is known."""
+    and constant beyond them; coverage is known where it ends at levels, or between two that are near each other."""
 
     def __init__(self, levels: Float[np.ndarray, " level"], weights: DrawWeights, **options: Any) -> None:
         super().__init__(weights, **options)
@@ -87,7 +88,7 @@ class _QuantileReduction(RegressionReduction):
         values["crps"] = np.broadcast_to(loss, values["mae"].shape)
         for level in LEVELS.tolist():
             ends = np.round([(1 - level) / 2, (1 + level) / 2], _DIGITS)
-            if self._levels[0] <= ends[0] and ends[1] <= self._levels[-1]:
+            if all(_is_known(self._levels, end) for end in ends.tolist()):
                 low, high = self._at(ends)
                 inside = ((low <= truth) & (truth <= high)).astype(np.float64)
                 self._blocks.add("sum", {_inside(level): inside.sum(keepdims=True)})
@@ -100,6 +101,11 @@ def _steps(levels: Float[np.ndarray, " level"]) -> Float[np.ndarray, " step"]:
     """Equal steps of a quantile function: the levels, where they are that."""
     equal = (np.arange(len(levels)) + 0.5) / len(levels)
     return equal if np.allclose(levels, equal) else (np.arange(_PSEUDO_SAMPLES) + 0.5) / _PSEUDO_SAMPLES
+
+
+def _is_known(levels: Float[np.ndarray, " level"], end: float) -> bool:
+    at = int(np.searchsorted(levels, end - _NEAR[0]))
+    return at < len(levels) and bool(levels[at] <= end + _NEAR[0] or (at and levels[at] - levels[at - 1] <= _NEAR[1]))
 
 
 def _inside(level: float) -> str:

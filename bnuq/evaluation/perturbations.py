@@ -30,7 +30,7 @@ from bnuq.frozen import frozen
 from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
+from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite, finite_points
 from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.shapes import Float, Shaped
 from bnuq.trust import code_of, resolve_factory
@@ -181,7 +181,7 @@ class Perturbed:
         def ascent(changed: Any) -> Any:
             inputs = self.pipeline.prepared_on_device(changed)
             gradient = self.through.unchecked_gradient(inputs, loss, start=rows.start)
-            finite.append(gradient.isfinite().all())
+            finite.append(finite_points(gradient))
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
@@ -189,8 +189,8 @@ class Perturbed:
             apply = self.perturbation.kind.apply
             assert apply is not None
             changed = self._valid(apply(block, size))
-            fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all()})
-        check_finite(bool(fetched["finite"]))
+            fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all(0)})
+        check_finite(fetched["finite"], self.clean.index[rows])
         return fetched["points"]
 
     @cached_property
@@ -311,12 +311,15 @@ def perturbed_sets(
 
 def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
-    probability, or the squared error of the mean."""
+    probability, or the squared error of the mean. That of a class depends on its logit above those of all others
+    together, whose gradient does not vanish where the network is sure: 1 − p would be 0."""
     scale = target_scale(run, data.train, plan.outputs) if plan.task.is_regression else None
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
-        of_class = outputs.log_softmax(-1).gather(-1, y.expand(outputs.shape[:2])[..., None])
-        return -of_class.logsumexp(0).sum()
+        label = y.expand(outputs.shape[:2])[..., None]
+        outputs = outputs.clamp_min(torch.finfo(outputs.dtype).min / 4)  # masked classes are −∞
+        margin = outputs.gather(-1, label)[..., 0] - outputs.scatter(-1, label, -math.inf).logsumexp(-1)
+        return -nn.functional.logsigmoid(margin).logsumexp(0).sum()
 
     def multilabel(outputs: Tensor, y: Tensor) -> Tensor:
         return -nn.functional.logsigmoid(torch.where(y == 1, outputs, -outputs)).logsumexp(0).sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,7 +54,7 @@ class Differentiable:
         gradient, or it is not finite.
         """
         total = self.unchecked_gradient(inputs, loss, start=start)
-        check_finite(bool(total.isfinite().all()))
+        check_finite(finite_points(total).cpu().numpy(), range(start, start + len(total)))
         return total
 
     def unchecked_gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
@@ -74,10 +75,18 @@ class Differentiable:
         return total
 
 
-def check_finite(is_finite: bool) -> None:
-    """Raise SamplingError where a gradient is not finite."""
-    if not is_finite:
-        raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
+def finite_points(gradient: Tensor) -> Tensor:
+    """Of which points a gradient is finite."""
+    return gradient.isfinite().flatten(1).all(1)
+
+
+def check_finite(is_finite: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
+    """Raise SamplingError that names the first of these points whose gradient is not finite."""
+    if not is_finite.all():
+        raise SamplingError(
+            f"the gradient by the network's inputs is not finite at point {numbers[int(is_finite.argmin())]} (counted "
+            "from 0), so it cannot be attacked. If its probability is 0 or 1 by rounding, let the network give logits."
+        )
 
 
 def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:

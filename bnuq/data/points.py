@@ -174,12 +174,8 @@ class Points:
 
     @property
     def sample(self) -> NDArray[np.int64]:
-        """The points of a Dataset, or files, that stand for all where they are `listed`: all of a few, else some at
-        random, always the same."""
-        count = len(self)
-        if count <= _SAMPLE:
-            return np.arange(count)
-        return np.sort(np.random.default_rng(count).choice(count, _SAMPLE, replace=False))
+        """The points of a Dataset, or files, that stand for all where they are `listed`."""
+        return sample_of(len(self))
 
     @cached_property
     def identity(self) -> str:
@@ -198,6 +194,10 @@ class Points:
     def raw(self, indices: Any) -> NDArray[Any]:
         """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""
         return _scaled(self.inputs[indices])
+
+    def raw_blocks(self) -> Iterator[NDArray[Any]]:
+        """All points as `raw` gives them, block by block."""
+        return (_scaled(block) for _, block in blocks(self.inputs))
 
     def changed(self, indices: Any, size: Size, change: Callable[[int, Pixels], Pixels]) -> NDArray[Any]:
         """The pictures at `indices` as they are stored, not resized, each made of this `size` by `change`, which is
@@ -227,6 +227,13 @@ class Points:
             rows=self.index[rows],
             names=_rows(self.names, rows),
         )
+
+
+def sample_of(count: int) -> NDArray[np.int64]:
+    """Some of so many items that stand for all: all of a few, else 256 at random, always the same."""
+    if count <= _SAMPLE:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(count).choice(count, _SAMPLE, replace=False))
 
 
 def _rows(values: Any, rows: NDArray[Any]) -> Any:

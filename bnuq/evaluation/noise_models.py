@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from bnuq import metrics
 from bnuq.config import Counts, Run
 from bnuq.data import Points
@@ -116,7 +118,9 @@ def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerC
     result = []
     for layer in bank.layers:
         nominal = float(layer.count[0]) / bank.batch_size
-        counts = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
+        is_biased = bank.variance == "biased"
+        var = layer.var if is_biased else layer.var.astype(np.float64) * (1 - 1 / layer.count)[:, None]
+        counts = metrics.effective_counts(layer.mean, var, batch_size=bank.batch_size, population=population)
         mean, sd = (value if math.isfinite(value) and value > 0 else nominal for value in (counts.mean, counts.sd))
         result.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
     return tuple(result)

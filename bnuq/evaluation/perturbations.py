@@ -37,7 +37,6 @@ from bnuq.trust import code_of, resolve_factory
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
-_LOOKED_AT, _LOOKED_AT_VALUES = 1000, 2**24  # points, and their values, that say what the values of all are like
 _OWN_STREAM = 3  # of random numbers, for the user's functions
 
 
@@ -125,7 +124,6 @@ class Perturbed:
         if self.function is not None:
             changed = self._by_function(raw, constants[0], int(numbers[0]))
         elif kind.apply is None:
-            self._check_values(raw, numbers)
             random = Random(self.pipeline.run.seed, numbers)
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
@@ -156,16 +154,6 @@ class Perturbed:
             what = f"shape {changed.shape}" if changed.shape != raw.shape else "numbers that are not finite"
             raise RequestError(f"{code} returned an array of {what} at severity {severity:g}; expected {expected}.")
         return changed
-
-    def _check_values(self, raw: np.ndarray, numbers: np.ndarray) -> None:
-        """Raise RequestError for a point with a value that the perturbation is not for."""
-        outside = self.perturbation.kind.outside(raw)
-        if outside is not None and outside.any():
-            point = int(np.flatnonzero(outside.reshape(len(raw), -1).any(1))[0])
-            raise RequestError(
-                f"{self.perturbation} is for pictures with values from 0 to 1, and point {numbers[point]} of "
-                f"{self.clean.reference} has {raw[outside][0]:.4g}. Leave it out, or store the pictures as 8 bits."
-            )
 
     def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after an attack, which is computed on the device without waiting for it."""
@@ -201,7 +189,7 @@ class Perturbed:
         if normalize is not None and len(self.shape) == 2:
             return np.array(normalize.std)
         of_deviations = self.perturbation.is_severity and self.values.form != "picture"
-        return self.values.columns.deviation if of_deviations else np.array(1.0)
+        return self.values.columns.deviation if of_deviations and self.values.columns else np.array(1.0)
 
     def _valid(self, values: Any) -> Any:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures, and of others
@@ -214,26 +202,37 @@ class Perturbed:
 
 @frozen
 class Values:
-    """What the points are that are changed, by their shape and the first of them."""
+    """What the points are that are changed: by their shape, and by the values of all of them."""
 
     form: Form
     scale: str  # of severities, see `PerturbationKind`
-    columns: ColumnMoments
+    columns: ColumnMoments | None  # None of 8-bit pictures, whose values are not read
 
     @staticmethod
     def of(points: Points) -> Values:
         shape = points.point_shape
-        raw = points.raw(slice(0, max(2, min(_LOOKED_AT, _LOOKED_AT_VALUES // max(1, math.prod(shape))))))
-        axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
-        of_column = (-1, *([1] * (raw.ndim - 2)))
-        with np.errstate(all="ignore"):
-            mean, deviation = (f(axis=axes, dtype=np.float64).reshape(of_column) for f in (raw.mean, raw.std))
         forms: dict[int, Form] = {1: "table", 2: "sequence", 3: "image"}
-        form = forms.get(len(shape), "array")
-        if form == "image" and bool(np.all((raw >= 0) & (raw <= 1))):
-            form = "picture"
+        form, is_within, columns = forms.get(len(shape), "array"), True, None
+        if form != "image" or points.inputs.dtype != np.uint8:
+            is_within, columns = _read_once(points)
+        form = "picture" if form == "image" and is_within else form
         scale = "other" if form != "picture" else "small" if min(shape[1:]) <= SMALL else "large"
-        return Values(form, scale, ColumnMoments(mean, deviation))
+        return Values(form, scale, columns)
+
+
+def _read_once(points: Points) -> tuple[bool, ColumnMoments]:
+    """Whether all values lie from 0 to 1, and the moments of each column, which the order of points changes by rounding
+    alone."""
+    count, mean, squares, is_within = 0, np.zeros(()), np.zeros(()), True
+    with np.errstate(all="ignore"):
+        for raw in points.raw_blocks():
+            axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
+            n, of_block = raw.size // raw.shape[1], raw.mean(axes, np.float64, keepdims=True)
+            change, count = of_block - mean, count + n
+            squares = squares + ((raw - of_block) ** 2).sum(axes, keepdims=True) + change**2 * (n - n**2 / count)
+            mean = mean + change * (n / count)
+            is_within &= bool(np.all((raw >= 0) & (raw <= 1)))
+        return is_within, ColumnMoments(mean[0], np.sqrt(squares[0] / count))
 
 
 def _no_gradient(*_: Any) -> Any:
@@ -251,12 +250,10 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 # ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> Run:
+def _with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> Run:
     """The run whose perturbations are those that apply to these points: each family that fits in the place of "all".
     RequestError for others that do not apply."""
-    if not run.perturb:
-        return run
-    values, changes = Values.of(test), dict[str, Perturbation]()
+    changes = dict[str, Perturbation]()
     for change in run.perturb:
         of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
         why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
@@ -285,14 +282,16 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
 
 def perturbed_sets(
     run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
-) -> dict[str, Points]:
-    """The test set after each perturbation of the run, by its name; RequestError for a function that changes more than
-    the values of its inputs."""
+) -> tuple[Run, dict[str, Points]]:
+    """The run with the perturbations that apply to these points, and the test set after each, by its name; RequestError
+    for a function that changes more than the values of its inputs."""
     if not run.perturb:
-        return {}
+        return run, {}
+    values = Values.of(test)
+    run = _with_families(run, plan, pipeline, test, values)
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
-    through, values = Differentiable.of_networks([model]), Values.of(test)
+    through = Differentiable.of_networks([model])
     loss_of = None if plan.task.is_dense else _loss_of(run, plan, data)
     sets = {}
     for change in run.perturb:
@@ -306,7 +305,7 @@ def perturbed_sets(
         sets[change.set_name] = replace(
             test, name=change.set_name, reference=f"{test.reference} + {change}", inputs=inputs, findings=()
         )
-    return sets
+    return run, sets
 
 
 def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:

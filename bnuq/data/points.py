@@ -153,7 +153,7 @@ class Points:
         elif self.listed:
             if not inputs.source.encoded:
                 digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
-                for content in inputs.picked(self.sample).contents():
+                for content in inputs.picked(sample_of(len(self))).contents():
                     digest.update(content)
             for line in inputs.listing():
                 digest.update(line)
@@ -172,18 +172,13 @@ class Points:
             _update(digest, masks.stored)
         return digest.hexdigest()
 
-    @property
-    def sample(self) -> NDArray[np.int64]:
-        """The points of a Dataset, or files, that stand for all where they are `listed`."""
-        return sample_of(len(self))
-
     @cached_property
     def identity(self) -> str:
         """The SHA-256 of all that is known of the points: their groups, names, classes and numbers too, and, where they
         are `listed`, the bytes of a `sample` of the files."""
         digest = hashlib.sha256(self.sha256.encode())
         if self.listed and isinstance(self.inputs, Decoded) and self.inputs.source.encoded:
-            for content in self.inputs.picked(self.sample).contents():
+            for content in self.inputs.picked(sample_of(len(self))).contents():
                 digest.update(content)
         for values in (self.group_names, self.classes, self.names):
             digest.update(json.dumps(None if values is None else list(map(str, values))).encode())

@@ -168,7 +168,7 @@ def pixelate(x: Pictures, _: Random, __: ColumnMoments, share: float) -> Picture
     for axis in (2, 3):
         size = x.shape[axis]
         small = max(1, int(size * share))
-        # Of pixels in the middle between two rows the rounding decides: that of Pillow, in whose order this is computed.
+        # Rounding decides on pixels in the middle between two rows: that of Pillow, in whose order this is computed.
         scale, pixels = size / small, np.arange(size)
         centres = (np.arange(small)[:, None] + 0.5) * scale
         low, high = (np.trunc(centres + side * 0.5 * scale + 0.5) for side in (-1, 1))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-import numpy as np
-
 from bnuq import metrics
 from bnuq.config import Counts, Run
 from bnuq.data import Points
@@ -118,8 +116,7 @@ def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerC
     result = []
     for layer in bank.layers:
         nominal = float(layer.count[0]) / bank.batch_size
-        is_biased = bank.variance == "biased"
-        var = layer.var if is_biased else layer.var.astype(np.float64) * (1 - 1 / layer.count)[:, None]
+        var = layer.var if bank.variance == "biased" else layer.var * (1 - 1 / layer.count[:, None])
         counts = metrics.effective_counts(layer.mean, var, batch_size=bank.batch_size, population=population)
         mean, sd = (value if math.isfinite(value) and value > 0 else nominal for value in (counts.mean, counts.sd))
         result.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))

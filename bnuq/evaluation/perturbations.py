@@ -17,7 +17,7 @@ from bnuq import devices
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
 from bnuq.evaluation.datasets import RunData
@@ -30,7 +30,7 @@ from bnuq.frozen import frozen
 from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite, finite_points
+from bnuq.sampling.gradients import Differentiable, Loss, agrees
 from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.shapes import Float, Shaped
 from bnuq.trust import code_of, resolve_factory
@@ -168,8 +168,8 @@ class Perturbed:
 
         def ascent(changed: Any) -> Any:
             inputs = self.pipeline.prepared_on_device(changed)
-            gradient = self.through.unchecked_gradient(inputs, loss, start=rows.start)
-            finite.append(finite_points(gradient))
+            gradient = self.through.gradient(inputs, loss, start=rows.start)
+            finite.append(gradient.isfinite().flatten(1).all(1))
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
@@ -178,7 +178,12 @@ class Perturbed:
             assert apply is not None
             changed = self._valid(apply(block, size))
             fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all(0)})
-        check_finite(fetched["finite"], self.clean.index[rows])
+        if not (is_finite := fetched["finite"]).all():
+            point = self.clean.index[rows][int(is_finite.argmin())]
+            raise SamplingError(
+                f"the gradient by the inputs of point {point} of {self.clean.reference} is not finite, so it cannot be "
+                "attacked. If a probability is 0 or 1 by rounding, let the network give logits."
+            )
         return fetched["points"]
 
     @cached_property

@@ -175,7 +175,7 @@ def planned_run(run: Run, prepared: Prepared) -> PlannedRun:
     sets |= perturbed
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
-    networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
+    networks, members = other_networks(run, prepared, plan)
     subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, networks)
     return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
 

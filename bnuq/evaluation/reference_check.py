@@ -36,8 +36,9 @@ def reference_check(
     Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
     the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
     b out of N_ref, gives √([((b/M)·m/(2−m) + (b/N_ref)(1 − N_ref/N_train))/(1 − b/N_ref) + 1/J]·(J−1)/(J−3)) by batch
-    noise alone: mini-batches without replacement vary less, by 1 − b/N_ref. Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
-    the median layer exceeds 3 times that, or the worst layer 6 times.
+    noise alone: mini-batches without replacement vary less, by 1 − b/N_ref. Without `train_size` the reference may be
+    any part of the training set, and N_ref/N_train counts as 0. Failed where the median layer exceeds 3 times that, or
+    the worst layer 6 times.
 
     A channel that is constant in some batch or has a running variance of 0 is left out, and so is a layer in which no
     channel varies from batch to batch: without noise the gap has no unit. Where only the mean does not vary (another

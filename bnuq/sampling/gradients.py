@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,18 +46,12 @@ class Differentiable:
         return Differentiable([loop.model], [of(draw) for draw in draws])
 
     def gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
-        """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype.
+        """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype. It may
+        not be finite: an accelerator is not waited for.
 
         That of each point is scaled by a positive number of its own, so that a confident prediction does not make it
-        underflow. The networks, their gradients, modes and buffers stay as they were. SamplingError where there is no
-        gradient, or it is not finite.
+        underflow. Networks, their gradients, modes and buffers stay as they were. SamplingError where there is none.
         """
-        total = self.unchecked_gradient(inputs, loss, start=start)
-        check_finite(finite_points(total).cpu().numpy(), range(start, start + len(total)))
-        return total
-
-    def unchecked_gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
-        """`gradient`, which may not be finite: an accelerator is not waited for."""
         with ExitStack() as closing:
             for model in self.networks:
                 closing.enter_context(undisturbed(model, gradients=True))
@@ -73,20 +66,6 @@ class Differentiable:
                 output_gradient = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
                 total += _by_input(output, leaf, output_gradient)
         return total
-
-
-def finite_points(gradient: Tensor) -> Tensor:
-    """Of which points a gradient is finite."""
-    return gradient.isfinite().flatten(1).all(1)
-
-
-def check_finite(is_finite: np.ndarray, numbers: Sequence[int] | np.ndarray) -> None:
-    """Raise SamplingError that names the first of these points whose gradient is not finite."""
-    if not is_finite.all():
-        raise SamplingError(
-            f"the gradient by the network's inputs is not finite at point {numbers[int(is_finite.argmin())]} (counted "
-            "from 0), so it cannot be attacked. If its probability is 0 or 1 by rounding, let the network give logits."
-        )
 
 
 def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:

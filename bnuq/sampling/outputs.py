@@ -80,35 +80,35 @@ class AsLogits(Around):
         self.outputs: Outputs = outputs
 
     def forward(self, inputs: Tensor) -> Any:
-        is_attacked = inputs.requires_grad
+        is_attacked = inputs.requires_grad and self.outputs == "probabilities"
         with _Activation() if is_attacked else nullcontext() as activation:
             output = as_rows(scored_output(self.network(inputs))[0], inputs)
         if not isinstance(output, Tensor) or output.ndim < 2:
             return output
-        unsaturated = None if activation is None else activation.log_probabilities(output)
-        return _logits(output, self.outputs, is_attacked) if unsaturated is None else unsaturated
+        logits = None if activation is None else activation.logits(output)
+        return _logits(output, self.outputs, is_attacked) if logits is None else logits
 
 
 class _Activation(TorchFunctionMode):
     """Remembers the latest sigmoid or softmax of a forward, whose gradient is lost where it has saturated."""
 
-    _latest: tuple[str, Tensor, Tensor] | None = None  # which it was, what it was given, and its result
+    _latest: Any = None  # its name, argument and result, and the result's version
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if (name := getattr(func, "__name__", "")) in ("sigmoid", "softmax") and args:
-            self._latest = name, args[0], result
+            self._latest = name, args[0], result, result._version
         return result
 
-    def log_probabilities(self, output: Tensor) -> Tensor | None:
-        """The logarithms of the probabilities `output`, computed before the activation that gave them, if one did."""
-        name, given, result = self._latest or ("", output, output)
-        if not name or result.data_ptr() != output.data_ptr() or result.numel() != output.numel():
+    def logits(self, output: Tensor) -> Tensor | None:
+        """The logarithms of the probabilities `output`, of what the activation that gave them was given, if one did."""
+        name, given, result, version = self._latest or ("", output, output, -1)
+        if result.data_ptr() != output.data_ptr() or (result._version, result.numel()) != (version, output.numel()):
             return None
         x = given.reshape(output.shape)
-        if name == "softmax":
-            return x.log_softmax(1) if output.shape[1] > 1 else None
-        return nn.functional.logsigmoid(torch.cat([-x, x], 1)) if output.shape[1] == 1 else None
+        if name == "sigmoid":
+            return nn.functional.logsigmoid(torch.cat([-x, x], 1)) if x.shape[1] == 1 else None
+        return x.log_softmax(1)
 
 
 def as_logits(network: nn.Module, outputs: Outputs) -> nn.Module:

@@ -155,8 +155,8 @@ def _listed_labels(items: DatasetItems) -> NDArray[Any] | None:
         labels = _listed_labels_of(data, position)
     if labels is None or len(labels) != len(data):
         return None
-    read = (np.array_equal(items.raw(index).label, labels[index]) for index in sample_of(len(data)).tolist())
-    return labels if np.array_equal(items.raw(0).label, labels[0]) and all(read) else None
+    read = ((items.raw(index).label, labels[index]) for index in (0, *sample_of(len(data)).tolist()))
+    return labels if all(given is not None and np.array_equal(given, listed) for given, listed in read) else None
 
 
 def _listed_labels_of(data: Any, position: int) -> NDArray[Any] | None:

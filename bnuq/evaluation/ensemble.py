@@ -22,7 +22,6 @@ from bnuq.records.evaluation import MethodResult
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.outputs import as_logits
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.sampling.site_search import find_sites
 
 _FAR, _LOWEST = 0.1, -1e4  # nats that a network far below the others loses beside twice theirs; those of −∞
 _POINTS, _OF_CLASS = 1000, 20  # that say whether classes have another order: half the errors would be right in it
@@ -33,8 +32,7 @@ def other_networks(
 ) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
     """The networks of an ensemble after the first, ready for its inputs, and how they were loaded.
 
-    Raises ModelError for one that cannot be read, has other outputs than the first network, keeps no running
-    statistics, or is there twice.
+    Raises ModelError for one that cannot be read, has other outputs than the first network, or is there twice.
     """
     sets = (prepared.data.test, prepared.data.train, prepared.data.validation, *prepared.data.ood.values())
     read = [points for points in sets if points is not None]
@@ -50,12 +48,6 @@ def other_networks(
                 raise ModelError(
                     f"the network gives {sizes[0]} outputs for a point, and that of {run.checkpoint} gives {sizes[1]}; "
                     "expected networks of an ensemble to predict the same."
-                )
-            sites = find_sites(network, prepared.example).live_batchnorms
-            if untracked := [site.name for site in sites if not site.tracked]:
-                raise ModelError(
-                    f"BatchNorm {untracked[0]} keeps no running statistics, so the network has no evaluation mode of "
-                    "its own; expected networks of an ensemble to have one."
                 )
             found = findings_on_outputs(replace(prepared, model=network), plan)
         networks.append(network)
@@ -87,12 +79,11 @@ def findings_on_members(subject: Subject, methods: Mapping[str, MethodResult]) -
         return
     values = as_float64(likelihood).reshape(len(likelihood), -1).clip(_LOWEST)
     pll, together = values.mean(1), np.logaddexp.reduce(values, 0) - np.log(len(values))
-    worst_first = np.argsort(pll).tolist()
-    for number in worst_first:
-        others = [other for other in worst_first if other != number]
-        usual = others[len(others) // 2]
+    order, middle = np.argsort(pll).tolist(), (len(pll) - 1) // 2
+    for place, number in enumerate(order):
+        usual = order[middle + (place <= middle)]  # the middle one of the others
         is_far = _is_above(values[usual], values[number], by=_FAR + abs(pll[usual]))
-        if is_far or (number == worst_first[0] and _is_above(values[0], together)):
+        if is_far or (place == 0 and _is_above(values[0], together)):
             name, looks = _name(subject.run, number), _looks(subject, number)
             yield warning("member-below", network=name, looks=looks, pll=float(pll[number]), others=float(pll[usual]))
 

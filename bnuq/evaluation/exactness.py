@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from bnuq.data import Points
-from bnuq.errors import is_out_of_memory
+from bnuq.evaluation import memory
 from bnuq.evaluation.draws import always_passed, part_drawn, passes_of_samples
 from bnuq.evaluation.ensemble import named
 from bnuq.evaluation.pipeline import Pipeline
@@ -61,19 +62,13 @@ def _outputs_on_test(subject: Subject, model: nn.Module) -> Tensor:
     """The outputs of a network for a few test points, once it is checked on every set."""
     tracked = model is not subject.model or all(site.tracked for site in subject.plan.sites.live_batchnorms)
     check = check_each_point if tracked else check_repeatable
-    outputs: dict[str, Tensor] = {}
-    for name, points in subject.sets.items():
+
+    def outputs(name: str, points: Points) -> Tensor:
         size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
-        while True:
-            try:
-                inputs = subject.pipeline.evaluated(points, slice(0, size))
-                outputs[name] = check(model, inputs, where=f" on {name}")
-                break
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or size < 2:
-                    raise
-            size //= 2  # as the passes do
-    return outputs["test"]
+        inputs = partial(subject.pipeline.evaluated, points)
+        return next(memory.in_halves(lambda rows: check(model, inputs(rows), where=f" on {name}"), size))
+
+    return {name: outputs(name, points) for name, points in subject.sets.items()}["test"]
 
 
 def check_network_unchanged(checked: Checked, subject: Subject) -> None:

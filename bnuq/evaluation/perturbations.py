@@ -255,20 +255,6 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 # ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> Run:
-    """The run whose perturbations are those that apply to these points: each family that fits in the place of "all".
-    RequestError for others that do not apply."""
-    changes = dict[str, Perturbation]()
-    for change in run.perturb:
-        of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
-        why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
-        fitting = [each for each, why in why_not.items() if not why]
-        if not fitting:
-            raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
-        changes |= {each.set_name: each for each in fitting}
-    return replace(run, perturb=tuple(changes.values()))
-
-
 def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
     """Why a perturbation does not apply to this network and these points, or nothing."""
     kind, dense = change.kind, plan.task.is_dense
@@ -288,12 +274,19 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
 def perturbed_sets(
     run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
 ) -> tuple[Run, dict[str, Points]]:
-    """The run with the perturbations that apply to these points, and the test set after each, by its name; RequestError
-    for a function that changes more than the values of its inputs."""
+    """The run with the perturbations that apply to these points, of "all" each family that does, and the test set after
+    each, by its name; RequestError for others, and for a function that changes more than the values of its inputs."""
     if not run.perturb:
         return run, {}
-    values = Values.of(test)
-    run = _with_families(run, plan, pipeline, test, values)
+    values, changes = Values.of(test), dict[str, Perturbation]()
+    for change in run.perturb:
+        of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
+        why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
+        fitting = [each for each, why in why_not.items() if not why]
+        if not fitting:
+            raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
+        changes |= {each.set_name: each for each in fitting}
+    run = replace(run, perturb=tuple(changes.values()))
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
     through = Differentiable.of_networks([model])

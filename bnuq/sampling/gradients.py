@@ -58,7 +58,9 @@ class Differentiable:
             pull = None
             if len(self.passes) > 1:
                 with torch.no_grad():
-                    pull = _pull(torch.stack([sample_pass(inputs.clone(), start) for sample_pass in self.passes]), loss)
+                    leaves = [inputs.clone().requires_grad_() for _ in self.passes]  # as below
+                    outputs = [each(leaf, start) for each, leaf in zip(self.passes, leaves, strict=True)]
+                    pull = _pull(torch.stack(outputs), loss)
             total = torch.zeros_like(inputs)
             for number, sample_pass in enumerate(self.passes):
                 leaf = inputs.detach().clone().requires_grad_()

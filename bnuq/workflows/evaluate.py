@@ -13,7 +13,6 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation import certification, memory
 from bnuq.evaluation.datasets import fetch_missing
 from bnuq.evaluation.draws import passes_of_samples, shift_in_words
-from bnuq.evaluation.ensemble import findings_on_members
 from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
@@ -79,11 +78,10 @@ def evaluate(
             *planned.findings(),
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if journal.reused else journal.doubts),
-            *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
+            *findings_on_outcome(subject, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
             *findings_on_channels(outcome.omega),
-            *findings_on_members(subject, outcome.methods),
         )
         result = Result(
             run=resolved(subject, measured.noise_models).record(),

@@ -49,6 +49,8 @@ class Fingerprints:
     def _rows(self) -> list[int] | None:
         if not isinstance(self._inputs, np.ndarray):
             return None
+        if self._points.layout is not None:  # several inputs are packed: they are compared by their bytes
+            return [hash(row.tobytes()) for row in np.asarray(self._inputs)]
         blocks = (raw.astype(np.float32, copy=False) + np.float32(0) for raw in self._points.raw_blocks())  # −0 is 0
         return [hash(row.tobytes()) for block in blocks for row in block]
 

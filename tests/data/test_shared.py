@@ -41,6 +41,12 @@ def test_rows_are_compared_in_float32_whatever_the_dtypes(tmp_path):
     sets.append(load_points(str(tmp_path / "rows.csv")))
     of_sets = [Fingerprints(points) for points in sets]
     assert {one.shared_with(other) for one in of_sets for other in of_sets} == {(6, 6)}
+    several = [
+        {"a": np.full((1, 1), value, np.float32), "b": np.ones((1, 2), np.float32) * value} for value in (1, 1.5)
+    ]
+    several.append({"a": several[0]["a"], "b": np.array([[2, 1]], np.float32)})
+    packed = [Fingerprints(points_in_memory(each, name="test")) for each in several]
+    assert [packed[0].shared_with(other)[0] for other in packed] == [1, 0, 0]
 
 
 def test_files_are_compared_by_their_bytes_whatever_their_names(tmp_path):

@@ -105,10 +105,6 @@ class PerturbationKind:
         forms = " and ".join(words for name, words in _FORMS.items() if name in self.forms)
         return f"is for {forms}; the points of {reference} are {_FORMS[form]}, of shape {shape}"
 
-    def outside(self, raw: np.ndarray) -> np.ndarray | None:
-        """Which of these values it is not for; None where it is for any."""
-        return (raw < 0) | (raw > 1) if self.is_for_pictures else None
-
 
 def _with_noise(block: RawBlock, size: Any) -> Values:
     return block.raw + size * block.noise()

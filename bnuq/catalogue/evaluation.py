@@ -459,6 +459,10 @@ EVALUATION: Catalogue = {
         "stated errors do not include.",
         "Hold more points out of training and name them as `validation`; a few hundred are enough.",
     ),
+    "member-below": Entry(
+        "{network}: its PLL on the test set is {pll:.3f}, and that of the others {others:.3f}. It looks {looks}.",
+        "Leave it out, or give it an --arch of its own that changes its inputs or outputs to what they are elsewhere.",
+    ),
     "worse-than-the-mean": Entry(
         "The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, {sd:.3g}: "
         "predicting their mean would do better. Do normalize and normalize_targets match training?",

@@ -9,7 +9,7 @@ import numpy as np
 
 from bnuq.data.decoded import OTHER_SIZE, Decoded, InArray, ItemSizes, sides
 from bnuq.data.masks import Masks
-from bnuq.data.points import Points
+from bnuq.data.points import Points, sample_of
 from bnuq.data.resizing import Fit, Size
 from bnuq.errors import DataError, RequestError
 from bnuq.findings import note, warning
@@ -41,7 +41,7 @@ def fitted(
     if surveyed:
         points, sizes = _surveyed(points) if whole else (_unread(points, like), {})
     if not whole and isinstance(points.inputs, Decoded) and not isinstance(points.inputs.source, InArray):
-        findings, sample = points.findings, len(points.sample)
+        findings, sample = points.findings, len(sample_of(len(points)))
         if not points.inputs.source.encoded and sample < len(points):
             few = warning("dataset-sampled", reference=points.reference, points=len(points), sample=sample)
             findings = (*findings, few)

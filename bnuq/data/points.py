@@ -153,7 +153,7 @@ class Points:
         elif self.listed:
             if not inputs.source.encoded:
                 digest.update(f"{inputs.dtype.str}{inputs.shape}".encode())
-                for content in inputs.picked(self.sample).contents():
+                for content in inputs.picked(sample_of(len(self))).contents():
                     digest.update(content)
             for line in inputs.listing():
                 digest.update(line)
@@ -172,22 +172,13 @@ class Points:
             _update(digest, masks.stored)
         return digest.hexdigest()
 
-    @property
-    def sample(self) -> NDArray[np.int64]:
-        """The points of a Dataset, or files, that stand for all where they are `listed`: all of a few, else some at
-        random, always the same."""
-        count = len(self)
-        if count <= _SAMPLE:
-            return np.arange(count)
-        return np.sort(np.random.default_rng(count).choice(count, _SAMPLE, replace=False))
-
     @cached_property
     def identity(self) -> str:
         """The SHA-256 of all that is known of the points: their groups, names, classes and numbers too, and, where they
         are `listed`, the bytes of a `sample` of the files."""
         digest = hashlib.sha256(self.sha256.encode())
         if self.listed and isinstance(self.inputs, Decoded) and self.inputs.source.encoded:
-            for content in self.inputs.picked(self.sample).contents():
+            for content in self.inputs.picked(sample_of(len(self))).contents():
                 digest.update(content)
         for values in (self.group_names, self.classes, self.names):
             digest.update(json.dumps(None if values is None else list(map(str, values))).encode())
@@ -198,6 +189,10 @@ class Points:
     def raw(self, indices: Any) -> NDArray[Any]:
         """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""
         return _scaled(self.inputs[indices])
+
+    def raw_blocks(self) -> Iterator[NDArray[Any]]:
+        """All points as `raw` gives them, block by block."""
+        return (_scaled(block) for _, block in blocks(self.inputs))
 
     def changed(self, indices: Any, size: Size, change: Callable[[int, Pixels], Pixels]) -> NDArray[Any]:
         """The pictures at `indices` as they are stored, not resized, each made of this `size` by `change`, which is
@@ -227,6 +222,13 @@ class Points:
             rows=self.index[rows],
             names=_rows(self.names, rows),
         )
+
+
+def sample_of(count: int) -> NDArray[np.int64]:
+    """Some of so many items that stand for all: all of a few, else 256 at random, always the same."""
+    if count <= _SAMPLE:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(count).choice(count, _SAMPLE, replace=False))
 
 
 def _rows(values: Any, rows: NDArray[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Points that two sets share: compared by their bytes, where both are arrays or both are files."""
+"""Points that two sets share: compared by their values in float32, where both are arrays, and files by their bytes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fingerprints:
     size, of which only those are read that another set has of the same size."""
 
     def __init__(self, points: Points) -> None:
-        self._inputs = points.inputs
+        self._points, self._inputs = points, points.inputs
         self._contents: dict[int, int] = {}
 
     def shared_with(self, others: Fingerprints) -> tuple[int, int]:
@@ -49,7 +49,10 @@ class Fingerprints:
     def _rows(self) -> list[int] | None:
         if not isinstance(self._inputs, np.ndarray):
             return None
-        return [hash(row.tobytes()) for row in np.asarray(self._inputs)]  # rows of a mapped array are slower
+        if self._points.layout is not None:  # several inputs are packed: they are compared by their bytes
+            return [hash(row.tobytes()) for row in np.asarray(self._inputs)]
+        blocks = (raw.astype(np.float32, copy=False) + np.float32(0) for raw in self._points.raw_blocks())  # −0 is 0
+        return [hash(row.tobytes()) for block in blocks for row in block]
 
     @cached_property
     def _distinct(self) -> set[int]:

@@ -168,13 +168,14 @@ def pixelate(x: Pictures, _: Random, __: ColumnMoments, share: float) -> Picture
     for axis in (2, 3):
         size = x.shape[axis]
         small = max(1, int(size * share))
-        # A row covers the pixels whose centres lie in its interval of the picture, of which the end belongs to it.
-        centres = np.arange(size) + 0.5
-        ends = np.arange(small + 1) * (size / small)
-        of_row = np.searchsorted(ends, centres, side="left") - 1
-        mean = (of_row == np.arange(small)[:, None]).astype(np.float64)
+        # Rounding decides on pixels in the middle between two rows: that of Pillow, in whose order this is computed.
+        scale, pixels = size / small, np.arange(size)
+        centres = (np.arange(small)[:, None] + 0.5) * scale
+        low, high = (np.trunc(centres + side * 0.5 * scale + 0.5) for side in (-1, 1))
+        place = (pixels - centres + 0.5) * (1 / scale)
+        mean = ((place > -0.5) & (place <= 0.5) & (pixels >= low) & (pixels < high)).astype(np.float64)
         mean /= mean.sum(1, keepdims=True)
-        nearest = np.minimum((centres * (small / size)).astype(np.int64), small - 1)
+        nearest = np.minimum(((pixels + 0.5) * (small / size)).astype(np.int64), small - 1)
         x = np.moveaxis(np.moveaxis(x, axis, -1) @ mean[nearest].T, -1, axis)
     return x
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor, nn
 
 from bnuq.data import Points
-from bnuq.errors import is_out_of_memory
+from bnuq.evaluation import memory
 from bnuq.evaluation.draws import always_passed, part_drawn, passes_of_samples
+from bnuq.evaluation.ensemble import named
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.plan import by_reason
 from bnuq.evaluation.subject import Subject
@@ -18,6 +20,7 @@ from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batchnorm_calls import smallest_batch
 from bnuq.sampling.exactness import Exactness, check_each_point, check_exact, check_repeatable, check_unchanged
+from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.trace import CHECKED_ROWS
 
@@ -28,28 +31,16 @@ _SHARE = 100  # of the samples' passes, a mini-batch may have the hundredth part
 
 @frozen
 class Checked:
-    """Findings of the checks, and the network's outputs for a few test points."""
+    """Findings of the checks, and the outputs of each network for a few test points."""
 
     findings: tuple[Finding, ...]
-    outputs: Tensor | None = None
+    outputs: tuple[Tensor, ...] = ()
 
 
 def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Checked:
-    """Raise SamplingError unless the network is deterministic and treats points independently on every set, and its
-    MCBN is exact: at these batch sizes, or at that of the plan."""
+    """Raise SamplingError unless the network, and every other of an ensemble, is deterministic and treats points
+    independently on every set, and its MCBN is exact: at these batch sizes, or at that of the plan."""
     plan, model, pipeline, test = subject.plan, subject.model, subject.pipeline, subject.sets["test"]
-    tracked = all(site.tracked for site in plan.sites.live_batchnorms)
-    outputs: dict[str, Tensor] = {}
-    for name, points in subject.sets.items():
-        size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
-        while True:
-            try:
-                outputs[name] = _check_set(model, pipeline.evaluated(points, slice(0, size)), name, independent=tracked)
-                break
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error) or size < 2:
-                    raise
-            size //= 2  # as the passes do
     affordable = max(always_passed(test), passes_of_samples(subject) // _SHARE)
     sizes = batch_sizes or ((min(plan.batch_size, affordable),) if plan.batch_size is not None else ())
     if subject.train is None or not sizes:
@@ -58,14 +49,34 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
         train = subject.train if batch_sizes else part_drawn(subject)
         assert train is not None
         batches = [mini_batch(pipeline, train, size) for size in sizes]
-    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=outputs["test"])
+    outputs = list[Tensor]()
+    for number, network in enumerate((model, *subject.members)):
+        with named(subject.run, number):
+            outputs.append(_outputs_on_test(subject, network))
+            if number:
+                check_mcbn(network, find_sites(network, batches[0][:3]), batches, ())
+    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=tuple(outputs))
+
+
+def _outputs_on_test(subject: Subject, model: nn.Module) -> Tensor:
+    """The outputs of a network for a few test points, once it is checked on every set."""
+    tracked = model is not subject.model or all(site.tracked for site in subject.plan.sites.live_batchnorms)
+    check = check_each_point if tracked else check_repeatable
+
+    def outputs(name: str, points: Points) -> Tensor:
+        size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
+        inputs = partial(subject.pipeline.evaluated, points)
+        return next(memory.in_halves(lambda rows: check(model, inputs(rows), where=f" on {name}"), size))
+
+    return {name: outputs(name, points) for name, points in subject.sets.items()}["test"]
 
 
 def check_network_unchanged(checked: Checked, subject: Subject) -> None:
-    """Raise SamplingError where the network is no longer the one that was checked: one forward of a few points."""
-    assert checked.outputs is not None
-    points = subject.pipeline.evaluated(subject.sets["test"], slice(0, len(checked.outputs)))
-    check_unchanged(subject.model, points, checked.outputs, where=" on test")
+    """Raise SamplingError where a network is no longer the one that was checked: one forward of a few points."""
+    for number, (model, outputs) in enumerate(zip((subject.model, *subject.members), checked.outputs, strict=True)):
+        points = subject.pipeline.evaluated(subject.sets["test"], slice(0, len(outputs)))
+        with named(subject.run, number):
+            check_unchanged(model, points, outputs, where=" on test")
 
 
 def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers: Sequence[BatchNormSite]) -> Checked:
@@ -81,11 +92,6 @@ def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
         pipeline.run.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
     )
     return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
-
-
-def _check_set(model: nn.Module, inputs: Tensor, name: str, *, independent: bool) -> Tensor:
-    """The outputs for these points of a set."""
-    return (check_each_point if independent else check_repeatable)(model, inputs, where=f" on {name}")
 
 
 def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:

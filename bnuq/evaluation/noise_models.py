@@ -116,7 +116,8 @@ def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerC
     result = []
     for layer in bank.layers:
         nominal = float(layer.count[0]) / bank.batch_size
-        counts = metrics.effective_counts(layer.mean, layer.var, batch_size=bank.batch_size, population=population)
+        var = layer.var if bank.variance == "biased" else layer.var * (1 - 1 / layer.count[:, None])
+        counts = metrics.effective_counts(layer.mean, var, batch_size=bank.batch_size, population=population)
         mean, sd = (value if math.isfinite(value) and value > 0 else nominal for value in (counts.mean, counts.sd))
         result.append(LayerCounts(layer.name, layer.mean.shape[1], nominal, mean, sd))
     return tuple(result)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import Run
 from bnuq.evaluation.datasets import RunData
+from bnuq.evaluation.ensemble import findings_on_members
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.measured import Measurements
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.runner import RunnerResult
-from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.replicates import independent_units
@@ -28,12 +28,9 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
 def findings_on_outcome(
-    run: Run,
-    plan: RunPlan,
-    measured: Measurements,
-    outcome: RunnerResult,
-    data: RunData,
+    subject: Subject, measured: Measurements, outcome: RunnerResult, data: RunData
 ) -> Iterator[Finding]:
+    run, plan = subject.run, subject.plan
     was_trained = any(site.tracked and not site.never_trained for site in plan.layers)  # else another warning says so
     if data.train is not None and measured.stale and was_trained:
         yield from reference_findings(measured.check, run, data.train, plan.sites.live_batchnorms, outcome.methods)
@@ -53,6 +50,7 @@ def findings_on_outcome(
     if fitted_to is not None and len(fitted_to) < FEW:
         yield warning("few-validation-points", points=len(fitted_to))
     yield from outcome.findings
+    yield from findings_on_members(subject, outcome.methods)
     if run.methods is None and not any(not method_named(name).is_single for name in outcome.methods):
         yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):

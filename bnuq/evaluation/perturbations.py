@@ -17,7 +17,7 @@ from bnuq import devices
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
 from bnuq.evaluation.datasets import RunData
@@ -30,14 +30,13 @@ from bnuq.frozen import frozen
 from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import default_chunk
-from bnuq.sampling.gradients import Differentiable, Loss, agrees, check_finite
+from bnuq.sampling.gradients import Differentiable, Loss, agrees
 from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.shapes import Float, Shaped
 from bnuq.trust import code_of, resolve_factory
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
 _ROOM = 2**30  # bytes of perturbed inputs that are kept
-_LOOKED_AT, _LOOKED_AT_VALUES = 1000, 2**24  # points, and their values, that say what the values of all are like
 _OWN_STREAM = 3  # of random numbers, for the user's functions
 
 
@@ -125,7 +124,6 @@ class Perturbed:
         if self.function is not None:
             changed = self._by_function(raw, constants[0], int(numbers[0]))
         elif kind.apply is None:
-            self._check_values(raw, numbers)
             random = Random(self.pipeline.run.seed, numbers)
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
@@ -157,16 +155,6 @@ class Perturbed:
             raise RequestError(f"{code} returned an array of {what} at severity {severity:g}; expected {expected}.")
         return changed
 
-    def _check_values(self, raw: np.ndarray, numbers: np.ndarray) -> None:
-        """Raise RequestError for a point with a value that the perturbation is not for."""
-        outside = self.perturbation.kind.outside(raw)
-        if outside is not None and outside.any():
-            point = int(np.flatnonzero(outside.reshape(len(raw), -1).any(1))[0])
-            raise RequestError(
-                f"{self.perturbation} is for pictures with values from 0 to 1, and point {numbers[point]} of "
-                f"{self.clean.reference} has {raw[outside][0]:.4g}. Leave it out, or store the pictures as 8 bits."
-            )
-
     def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after an attack, which is computed on the device without waiting for it."""
         values = torch.from_numpy(np.require(self.clean.raw(rows), requirements="W"))
@@ -180,8 +168,8 @@ class Perturbed:
 
         def ascent(changed: Any) -> Any:
             inputs = self.pipeline.prepared_on_device(changed)
-            gradient = self.through.unchecked_gradient(inputs, loss, start=rows.start)
-            finite.append(gradient.isfinite().all())
+            gradient = self.through.gradient(inputs, loss, start=rows.start)
+            finite.append(gradient.isfinite().flatten(1).all(1))
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
@@ -189,8 +177,13 @@ class Perturbed:
             apply = self.perturbation.kind.apply
             assert apply is not None
             changed = self._valid(apply(block, size))
-            fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all()})
-        check_finite(bool(fetched["finite"]))
+            fetched = devices.fetch({"points": changed, "finite": torch.stack(finite).all(0)})
+        if not (is_finite := fetched["finite"]).all():
+            point = self.clean.index[rows][int(is_finite.argmin())]
+            raise SamplingError(
+                f"the gradient by the inputs of point {point} of {self.clean.reference} is not finite, so it cannot be "
+                "attacked. If a probability is 0 or 1 by rounding, let the network give logits."
+            )
         return fetched["points"]
 
     @cached_property
@@ -201,7 +194,7 @@ class Perturbed:
         if normalize is not None and len(self.shape) == 2:
             return np.array(normalize.std)
         of_deviations = self.perturbation.is_severity and self.values.form != "picture"
-        return self.values.columns.deviation if of_deviations else np.array(1.0)
+        return self.values.columns.deviation if of_deviations and self.values.columns else np.array(1.0)
 
     def _valid(self, values: Any) -> Any:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures, and of others
@@ -214,26 +207,37 @@ class Perturbed:
 
 @frozen
 class Values:
-    """What the points are that are changed, by their shape and the first of them."""
+    """What the points are that are changed: by their shape, and by the values of all of them."""
 
     form: Form
     scale: str  # of severities, see `PerturbationKind`
-    columns: ColumnMoments
+    columns: ColumnMoments | None  # None of 8-bit pictures, whose values are not read
 
     @staticmethod
     def of(points: Points) -> Values:
         shape = points.point_shape
-        raw = points.raw(slice(0, max(2, min(_LOOKED_AT, _LOOKED_AT_VALUES // max(1, math.prod(shape))))))
-        axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
-        of_column = (-1, *([1] * (raw.ndim - 2)))
-        with np.errstate(all="ignore"):
-            mean, deviation = (f(axis=axes, dtype=np.float64).reshape(of_column) for f in (raw.mean, raw.std))
         forms: dict[int, Form] = {1: "table", 2: "sequence", 3: "image"}
-        form = forms.get(len(shape), "array")
-        if form == "image" and bool(np.all((raw >= 0) & (raw <= 1))):
-            form = "picture"
+        form, is_within, columns = forms.get(len(shape), "array"), True, None
+        if form != "image" or points.inputs.dtype != np.uint8:
+            is_within, columns = _read_once(points)
+        form = "picture" if form == "image" and is_within else form
         scale = "other" if form != "picture" else "small" if min(shape[1:]) <= SMALL else "large"
-        return Values(form, scale, ColumnMoments(mean, deviation))
+        return Values(form, scale, columns)
+
+
+def _read_once(points: Points) -> tuple[bool, ColumnMoments]:
+    """Whether all values lie from 0 to 1, and the moments of each column, which the order of points changes by rounding
+    alone."""
+    count, mean, squares, is_within = 0, np.zeros(()), np.zeros(()), True
+    with np.errstate(all="ignore"):
+        for raw in points.raw_blocks():
+            axes = tuple(axis for axis in range(raw.ndim) if axis != 1)
+            n, of_block = raw.size // raw.shape[1], raw.mean(axes, np.float64, keepdims=True)
+            change, count = of_block - mean, count + n
+            squares = squares + ((raw - of_block) ** 2).sum(axes, keepdims=True) + change**2 * (n - n**2 / count)
+            mean = mean + change * (n / count)
+            is_within &= bool(np.all((raw >= 0) & (raw <= 1)))
+        return is_within, ColumnMoments(mean[0], np.sqrt(squares[0] / count))
 
 
 def _no_gradient(*_: Any) -> Any:
@@ -249,22 +253,6 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 
 
 # ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def with_families(run: Run, plan: RunPlan, pipeline: Pipeline, test: Points) -> Run:
-    """The run whose perturbations are those that apply to these points: each family that fits in the place of "all".
-    RequestError for others that do not apply."""
-    if not run.perturb:
-        return run
-    values, changes = Values.of(test), dict[str, Perturbation]()
-    for change in run.perturb:
-        of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
-        why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
-        fitting = [each for each, why in why_not.items() if not why]
-        if not fitting:
-            raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
-        changes |= {each.set_name: each for each in fitting}
-    return replace(run, perturb=tuple(changes.values()))
 
 
 def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
@@ -285,14 +273,23 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
 
 def perturbed_sets(
     run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
-) -> dict[str, Points]:
-    """The test set after each perturbation of the run, by its name; RequestError for a function that changes more than
-    the values of its inputs."""
+) -> tuple[Run, dict[str, Points]]:
+    """The run with the perturbations that apply to these points, of "all" each family that does, and the test set after
+    each, by its name; RequestError for others, and for a function that changes more than the values of its inputs."""
     if not run.perturb:
-        return {}
+        return run, {}
+    values, changes = Values.of(test), dict[str, Perturbation]()
+    for change in run.perturb:
+        of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
+        why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
+        fitting = [each for each, why in why_not.items() if not why]
+        if not fitting:
+            raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
+        changes |= {each.set_name: each for each in fitting}
+    run = replace(run, perturb=tuple(changes.values()))
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
-    through, values = Differentiable.of_networks([model]), Values.of(test)
+    through = Differentiable.of_networks([model])
     loss_of = None if plan.task.is_dense else _loss_of(run, plan, data)
     sets = {}
     for change in run.perturb:
@@ -306,17 +303,20 @@ def perturbed_sets(
         sets[change.set_name] = replace(
             test, name=change.set_name, reference=f"{test.reference} + {change}", inputs=inputs, findings=()
         )
-    return sets
+    return run, sets
 
 
 def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
-    probability, or the squared error of the mean."""
+    probability, or the squared error of the mean. That of a class depends on its logit above those of all others
+    together, whose gradient does not vanish where the network is sure: 1 − p would be 0."""
     scale = target_scale(run, data.train, plan.outputs) if plan.task.is_regression else None
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
-        of_class = outputs.log_softmax(-1).gather(-1, y.expand(outputs.shape[:2])[..., None])
-        return -of_class.logsumexp(0).sum()
+        label = y.expand(outputs.shape[:2])[..., None]
+        outputs = outputs.clamp_min(torch.finfo(outputs.dtype).min / 4)  # masked classes are −∞
+        margin = outputs.gather(-1, label)[..., 0] - outputs.scatter(-1, label, -math.inf).logsumexp(-1)
+        return -nn.functional.logsigmoid(margin).logsumexp(0).sum()
 
     def multilabel(outputs: Tensor, y: Tensor) -> Tensor:
         return -nn.functional.logsigmoid(torch.where(y == 1, outputs, -outputs)).logsumexp(0).sum()

@@ -18,7 +18,7 @@ from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
 from bnuq.evaluation.ensemble import other_networks
 from bnuq.evaluation.noise_models import NoiseModels
-from bnuq.evaluation.perturbations import Perturbed, perturbed_sets, with_families
+from bnuq.evaluation.perturbations import Perturbed, perturbed_sets
 from bnuq.evaluation.plan import check_random, plan_of
 from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity, provenance, surrounding
 from bnuq.evaluation.recalibration import check_calibration
@@ -171,11 +171,11 @@ def planned_run(run: Run, prepared: Prepared) -> PlannedRun:
     )
     check_random(run, plan, data.train)
     sets, scorer = scored_sets(run, plan, data)
-    run = with_families(run, plan, prepared.pipeline, sets["test"])
-    sets |= perturbed_sets(run, plan, model, prepared.pipeline, data, sets["test"])
+    run, perturbed = perturbed_sets(run, plan, model, prepared.pipeline, data, sets["test"])
+    sets |= perturbed
     output_findings = findings_on_outputs(prepared, plan)
     descriptions = {name: _description(name, points, plan.task) for name, points in sets.items()}
-    networks, members = other_networks(run, prepared, (plan.outputs, *(plan.image or ())))
+    networks, members = other_networks(run, prepared, plan)
     subject = Subject(run, plan, sets, scorer, model, prepared.pipeline, data.train, networks)
     return PlannedRun(prepared, subject, output_findings, descriptions, behaviour(model, prepared.example), members)
 

@@ -35,9 +35,10 @@ def reference_check(
 
     Per channel (running − mean over batches) / (spread over batches), for the mean and for the log variance; per layer
     the root mean square over channels. An average of momentum m over training batches of M, compared with J batches of
-    b out of N_ref, gives √([(b/M)·m/(2−m) + 1/J + (b/N_ref)(1 − N_ref/N_train)]·(J−1)/(J−3)) by batch noise alone.
-    Without `train_size` the reference may be any part of the training set, and N_ref/N_train counts as 0. Failed where
-    the median layer exceeds 3 times that, or the worst layer 6 times.
+    b out of N_ref, gives √([((b/M)·m/(2−m) + (b/N_ref)(1 − N_ref/N_train))/(1 − b/N_ref) + 1/J]·(J−1)/(J−3)) by batch
+    noise alone: mini-batches without replacement vary less, by 1 − b/N_ref. Without `train_size` the reference may be
+    any part of the training set, and N_ref/N_train counts as 0. Failed where the median layer exceeds 3 times that, or
+    the worst layer 6 times.
 
     A channel that is constant in some batch or has a running variance of 0 is left out, and so is a layer in which no
     channel varies from batch to batch: without noise the gap has no unit. Where only the mean does not vary (another
@@ -85,7 +86,8 @@ def _expected(
     average = batch_size / train_batch_size * momentum / (2 - momentum)
     share = 0.0 if train_size is None else min(1.0, population / train_size)
     reference = batch_size / population * (1 - share)
-    return math.sqrt((average + 1 / batches + reference) * (batches - 1) / (batches - 3))
+    drawn = max(1, population - batch_size) / population
+    return math.sqrt(((average + reference) / drawn + 1 / batches) * (batches - 1) / (batches - 3))
 
 
 def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:

@@ -46,25 +46,21 @@ class Differentiable:
         return Differentiable([loop.model], [of(draw) for draw in draws])
 
     def gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
-        """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype.
+        """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype. It may
+        not be finite: an accelerator is not waited for.
 
         That of each point is scaled by a positive number of its own, so that a confident prediction does not make it
-        underflow. The networks, their gradients, modes and buffers stay as they were. SamplingError where there is no
-        gradient, or it is not finite.
+        underflow. Networks, their gradients, modes and buffers stay as they were. SamplingError where there is none.
         """
-        total = self.unchecked_gradient(inputs, loss, start=start)
-        check_finite(bool(total.isfinite().all()))
-        return total
-
-    def unchecked_gradient(self, inputs: Tensor, loss: Loss, *, start: int = 0) -> Tensor:
-        """`gradient`, which may not be finite: an accelerator is not waited for."""
         with ExitStack() as closing:
             for model in self.networks:
                 closing.enter_context(undisturbed(model, gradients=True))
             pull = None
             if len(self.passes) > 1:
                 with torch.no_grad():
-                    pull = _pull(torch.stack([sample_pass(inputs.clone(), start) for sample_pass in self.passes]), loss)
+                    leaves = [inputs.clone().requires_grad_() for _ in self.passes]  # as below
+                    outputs = [each(leaf, start) for each, leaf in zip(self.passes, leaves, strict=True)]
+                    pull = _pull(torch.stack(outputs), loss)
             total = torch.zeros_like(inputs)
             for number, sample_pass in enumerate(self.passes):
                 leaf = inputs.detach().clone().requires_grad_()
@@ -72,12 +68,6 @@ class Differentiable:
                 output_gradient = (_pull(output.detach()[None], loss) if pull is None else pull)[number]
                 total += _by_input(output, leaf, output_gradient)
         return total
-
-
-def check_finite(is_finite: bool) -> None:
-    """Raise SamplingError where a gradient is not finite."""
-    if not is_finite:
-        raise SamplingError("the gradient by the network's inputs is not finite, so they cannot be attacked.")
 
 
 def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:

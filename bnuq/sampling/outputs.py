@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from bnuq.config import Outputs
 from bnuq.errors import ModelError
@@ -78,8 +80,35 @@ class AsLogits(Around):
         self.outputs: Outputs = outputs
 
     def forward(self, inputs: Tensor) -> Any:
-        output = as_rows(scored_output(self.network(inputs))[0], inputs)
-        return _logits(output, self.outputs) if isinstance(output, Tensor) and output.ndim > 1 else output
+        is_attacked = inputs.requires_grad and self.outputs == "probabilities"
+        with _Activation() if is_attacked else nullcontext() as activation:
+            output = as_rows(scored_output(self.network(inputs))[0], inputs)
+        if not isinstance(output, Tensor) or output.ndim < 2:
+            return output
+        logits = None if activation is None else activation.logits(output)
+        return _logits(output, self.outputs, is_attacked) if logits is None else logits
+
+
+class _Activation(TorchFunctionMode):
+    """Remembers the latest sigmoid or softmax of a forward, whose gradient is lost where it has saturated."""
+
+    _latest: Any = None  # its name, argument and result, and the result's version
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if (name := getattr(func, "__name__", "")) in ("sigmoid", "softmax") and args:
+            self._latest = name, args[0], result, result._version
+        return result
+
+    def logits(self, output: Tensor) -> Tensor | None:
+        """The logarithms of the probabilities `output`, of what the activation that gave them was given, if one did."""
+        name, given, result, version = self._latest or ("", output, output, -1)
+        if result.data_ptr() != output.data_ptr() or (result._version, result.numel()) != (version, output.numel()):
+            return None
+        x = given.reshape(output.shape)
+        if name == "sigmoid":
+            return nn.functional.logsigmoid(torch.cat([-x, x], 1)) if x.shape[1] == 1 else None
+        return x.log_softmax(1)
 
 
 def as_logits(network: nn.Module, outputs: Outputs) -> nn.Module:
@@ -97,10 +126,11 @@ def unconverted(model: nn.Module) -> nn.Module:
     return model.network if isinstance(model, AsLogits) else model
 
 
-def _logits(output: Tensor, outputs: Outputs) -> Tensor:
+def _logits(output: Tensor, outputs: Outputs, is_attacked: bool = False) -> Tensor:
     """The logits of a network's outputs (points, K, …); NaN for what is not a probability.
 
-    A probability of 0 counts as the smallest normal number of its type, whose logarithm is -87.3 in float32.
+    A probability of 0 counts as the smallest normal number of its type, whose logarithm is -87.3 in float32, but not
+    under attack: there it has no gradient, and the point is named.
     """
     classes = output.shape[1]
     if outputs == "binary":
@@ -122,4 +152,4 @@ def _logits(output: Tensor, outputs: Outputs) -> Tensor:
         logits = output.log() if classes > 1 else torch.cat([(-output).log1p(), output.log()], 1)
     else:
         logits = output if classes > 1 else torch.cat([(-output.expm1()).log(), output], 1)
-    return logits.clamp_min(lowest)
+    return logits if is_attacked else logits.clamp_min(lowest)

@@ -78,7 +78,7 @@ def evaluate(
             *planned.findings(),
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if journal.reused else journal.doubts),
-            *findings_on_outcome(run, subject.plan, measured, outcome, planned.prepared.data),
+            *findings_on_outcome(subject, measured, outcome, planned.prepared.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
             *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
             *findings_on_channels(outcome.omega),

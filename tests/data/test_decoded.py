@@ -12,6 +12,7 @@ from making_points import png
 
 from bnuq.data import Fit, ahead, fitted, labelled, load_points
 from bnuq.data.decoded import each
+from bnuq.data.points import sample_of
 from bnuq.data.readers.images import PictureFiles
 from bnuq.errors import DataError, RequestError
 
@@ -177,6 +178,8 @@ class Labelled(Plain):
     targets = [index % 3 for index in range(20_000)]
 class Wrong(Plain):
     targets = [9] * 20_000
+class Corrected(Plain):
+    targets = [(index % 3 + (index % 10 == 9)) % 3 for index in range(20_000)]
 class Random(Plain):
     def __getitem__(self, index): return np.full((1, 4, 4), random.random(), np.float32), 0
 class Sizes(Plain):
@@ -186,6 +189,7 @@ class Broken(Plain):
 def plain(): return Plain()
 def labelled(): return Labelled()
 def wrong(): return Wrong()
+def corrected(): return Corrected()
 def randomly(): return Random()
 def sizes(): return Sizes()
 def broken(): return Broken()
@@ -212,11 +216,13 @@ def test_a_reference_of_20000_items_is_read_as_it_is_drawn(sets):
     assert set(seen) == {0, 4, 5, 8, 15}
 
 
-def test_labels_come_from_the_datasets_list_if_it_agrees_with_the_first_item(sets):
+def test_labels_come_from_the_datasets_list_if_it_agrees_with_a_sample_of_the_items(sets):
     points, seen = sets("labelled")
     assert points.targets[:4].tolist() == [0, 1, 2, 0]
-    assert set(seen) == {0}
+    assert set(seen) == {0, *sample_of(20_000)}
     assert sets("wrong")[0].targets is None
+    corrected = sets("corrected")[0]
+    assert corrected.targets is None and labelled(corrected.subset([9, 19])).targets.tolist() == [0, 1]
 
 
 def test_a_torch_subset_has_the_labels_of_its_items(tmp_path):

@@ -32,6 +32,23 @@ def test_rows_of_arrays_are_compared_whatever_the_labels():
     assert array(slice(0, 4)).shared_with(array(slice(4, 12))) == (0, 4)
 
 
+def test_rows_are_compared_in_float32_whatever_the_dtypes(tmp_path):
+    exact = RNG.normal(size=(6, 3))
+    exact[0] = (0.0, 1.0, 2.0)
+    np.savetxt(tmp_path / "rows.csv", np.c_[exact, range(6)], delimiter=",", header="a,b,c,label", comments="")
+    minus = np.where(exact == 0, -0.0, exact).astype(np.float32)
+    sets = [points_in_memory(x, name="test") for x in (exact, minus, minus.astype(np.float64))]
+    sets.append(load_points(str(tmp_path / "rows.csv")))
+    of_sets = [Fingerprints(points) for points in sets]
+    assert {one.shared_with(other) for one in of_sets for other in of_sets} == {(6, 6)}
+    several = [
+        {"a": np.full((1, 1), value, np.float32), "b": np.ones((1, 2), np.float32) * value} for value in (1, 1.5)
+    ]
+    several.append({"a": several[0]["a"], "b": np.array([[2, 1]], np.float32)})
+    packed = [Fingerprints(points_in_memory(each, name="test")) for each in several]
+    assert [packed[0].shared_with(other)[0] for other in packed] == [1, 0, 0]
+
+
 def test_files_are_compared_by_their_bytes_whatever_their_names(tmp_path):
     some, others, rest = folder(tmp_path / "a", range(6)), folder(tmp_path / "b", range(4, 12)), range(6, 12)
     assert some.shared_with(others) == (2, 6) and others.shared_with(some) == (2, 8)

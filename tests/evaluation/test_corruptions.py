@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from bnuq.data import points_in_memory
 from bnuq.evaluation import corruptions
 from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
+from bnuq.evaluation.perturbations import Values
 from bnuq.perturbations import KINDS, Perturbation
 
 EXPECTED = Path(__file__).with_name("expected") / "corruptions.npz"  # see make_corruptions.py beside it
@@ -56,6 +59,16 @@ def test_pictures_are_those_of_an_independent_package(
         np.testing.assert_allclose(255 * found[::2, ::2], wanted.astype(float), rtol=0, atol=tolerance + 0.01)
 
 
+@pytest.mark.parametrize("side", [15, 31, 35, 45, 225])
+def test_pixels_between_two_rows_go_where_pillow_puts_them(side: int) -> None:
+    x = np.random.default_rng(side).random((side, side)).astype(np.float32)
+    for share in (0.95, 0.85, 0.75, 0.65, 0.5):
+        few = Image.fromarray(x).resize([int(side * share)] * 2, Image.Resampling.BOX)
+        expected = np.asarray(few.resize((side, side), Image.Resampling.BOX))
+        found = CORRUPTIONS["pixelate"](x[None, None], random(), NO_COLUMNS, share)[0, 0]
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 def test_a_motion_at_the_same_angle_is_that_of_an_independent_package(expected: dict[str, np.ndarray]) -> None:
     x = np.tile(expected["picture"], (2, 3, 1)).transpose(2, 0, 1) / 255
     for severity, wanted, angle in zip(SEVERITIES, expected["motion"], expected["angles"], strict=True):
@@ -82,6 +95,18 @@ def test_noise_has_the_moments_of_an_independent_package(expected: dict[str, np.
 def test_small_pictures_have_the_severities_of_cifar_c() -> None:
     assert {name: KINDS[name].severities["small"] for name in CIFAR_C} == CIFAR_C
     assert {name for name, kind in KINDS.items() if kind.published} == {*CIFAR_C}
+
+
+def test_the_form_and_the_moments_of_points_are_those_of_all_in_any_order() -> None:
+    x = np.repeat([[-1.0, 0.0], [1.0, 100.0]], 1500, axis=0).astype(np.float32)
+    bright = np.random.default_rng(0).random((1200, 2, 6, 6)).astype(np.float32)
+    bright[-1, 0, 0, 0] = 1.5
+    for values, form in ((x, "table"), (x[:, :, None], "sequence"), (bright, "image"), (bright[:-1], "picture")):
+        for order in (np.arange(len(values)), np.random.default_rng(1).permutation(len(values))):
+            found, axes = Values.of(points_in_memory(values[order], name="test")), (0, *range(2, values.ndim))
+            assert found.form == form and found.columns is not None
+            np.testing.assert_allclose(found.columns.mean.ravel(), values.mean(axes, np.float64), atol=1e-12)
+            np.testing.assert_allclose(found.columns.deviation.ravel(), values.std(axes, np.float64), rtol=1e-12)
 
 
 def test_every_kind_without_a_rule_of_its_own_has_a_function() -> None:

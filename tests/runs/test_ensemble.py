@@ -14,6 +14,7 @@ import small_run
 import torch
 from report_text import rendered
 from scipy.special import logsumexp
+from torch import nn
 
 import bnuq
 from bnuq.cli.main import main
@@ -222,6 +223,60 @@ def test_a_network_that_does_not_fit_is_refused_by_name(
     with pytest.raises(BnuqError, match=message):
         evaluated(folder, *names, methods=("ensemble",))
     assert not (folder / "out.h5").exists()
+
+
+class Changed(nn.Module):
+    """A network whose inputs and outputs are changed by these functions."""
+
+    def __init__(self, network: nn.Module, before: Any = lambda x: x, after: Any = lambda z: z) -> None:
+        super().__init__()
+        self.network, self.before, self.after = network, before, after
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.network(self.before(x)))
+
+
+CENTRES = 4 * np.eye(4, 6)
+ROWS, CLASSES = np.random.default_rng(0).normal(size=(400, 6)).astype(np.float32), np.arange(400) % 4
+
+
+def trained(seed: int) -> nn.Module:
+    """The Bayes classifier of four normal classes, a little moved."""
+    network = nn.Linear(6, 4)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network.weight[:] = torch.tensor(CENTRES) + 0.1 * torch.randn(4, 6)
+        network.bias[:] = -8
+    return network
+
+
+def of_members(*changes: dict[str, Any]) -> Any:
+    networks = [trained(0), *(Changed(trained(seed), **change) for seed, change in enumerate(changes, 1))]
+    x = (ROWS + CENTRES[CLASSES]).astype(np.float32)
+    return bnuq.evaluate(networks, test=(x, CLASSES), methods=["ensemble"], post_hoc=False, device="cpu").record
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"after": lambda z: z.softmax(1)}, "look like the probabilities of a softmax"),
+        ({"before": lambda x: x - x.mean(0)}, "depends on which points pass with it"),
+        ({"after": lambda z: z + torch.tensor(np.random.random(4), dtype=z.dtype)}, "draws from numpy's generator"),
+    ],
+)
+def test_every_network_passes_what_the_first_one_passes(change: dict[str, Any], message: str):
+    with pytest.raises(BnuqError, match=rf"network 3 of the ensemble \(Changed\): .*{message}"):
+        of_members({}, change)
+
+
+def test_a_network_far_below_the_others_is_named_with_what_it_looks_like():
+    assert not [finding for finding in of_members({}, {}).findings if finding.code == "member-below"]
+    changes = {"after": lambda z: z.roll(1, 1)}, {"before": lambda x: 1 - x}
+    found = [each.values for each in of_members({}, {}, *changes).findings if each.code == "member-below"]
+    assert {each["network"][:9]: each["looks"][:27] for each in found} == {
+        "network 4": "like another order of class",
+        "network 5": "like other preprocessing, o",
+    }
 
 
 def test_one_network_is_no_ensemble_and_other_commands_take_one(folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -19,12 +19,14 @@ from verdicts import verdict
 from bnuq import metrics
 from bnuq.errors import RequestError, SamplingError
 from bnuq.estimates import Estimate
+from bnuq.evaluation.noise_models import layer_counts
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 from bnuq.report.comparison import compared
 from bnuq.report.evaluation import report
 from bnuq.report.evaluation_findings import findings
+from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 
 MODELS = ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
 ALONE = small_run.RUN.replace('train = "train.npz"\n', "")  # no reference
@@ -193,6 +195,14 @@ def test_an_unbiased_variance_is_that_of_the_noise_models_too(tmp_path):
         result = run(tmp_path / variance, text=ALONE, methods=("mcbn-chi2",), variance=variance, batch_size=2, ood=())
         means.append(result.methods["mcbn-chi2"].sets["test"].estimates["pll"].value)
     assert means[0] != means[1]
+
+
+def test_counts_do_not_depend_on_the_divisor_of_the_variance():
+    draws, count, found = np.random.default_rng(0).normal(size=(200, 4, 30)), np.full(200, 4), []
+    for divisor, variance in enumerate(("biased", "unbiased")):
+        layer = LayerStatistics("bn", 1e-5, draws.mean(1), draws.var(1, ddof=divisor), count)
+        found.append(layer_counts(BatchStatistics((layer,), "f", 4, variance=variance), math.inf)[0])
+    assert found[1].mean == pytest.approx(found[0].mean) and found[1].sd == pytest.approx(found[0].sd)
 
 
 def test_options_that_no_method_draws_by_are_told(tmp_path):

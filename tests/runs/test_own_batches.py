@@ -122,6 +122,14 @@ def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(
             np.testing.assert_array_equal(values, whole.methods[OWN].sets[name].points[score])
 
 
+def test_every_layer_is_normalised_by_the_batch_whatever_the_layers_that_mcbn_samples() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()
+    given = {"test": (3 * x + 1, np.arange(60) % 2), "methods": [OWN], "batch_size": B, "post_hoc": False}
+    results = [bnuq.evaluate(model, layers=layers, **given).record for layers in ("all", "first:1")]
+    assert results[0].methods[OWN].sets["test"].estimates == results[1].methods[OWN].sets["test"].estimates
+
+
 def test_the_network_is_left_as_it_was(folder: Path) -> None:
     model = network(folder)
     before = copy.deepcopy(model.state_dict())

@@ -16,6 +16,7 @@ import torch
 from report_text import rendered
 from torch import nn
 
+import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.evaluation import perturbations
@@ -107,6 +108,45 @@ def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(
         assert sets[f"test+{kind}:0.05"].estimates["pll"].value < sets["test"].estimates["pll"].value
     weaker, stronger = (whole.methods["mcbn"].sets[f"test+{k}:0.05"].estimates["pll"].value for k in ("fgsm", "pgd"))
     assert stronger <= weaker
+
+
+def two(z: torch.Tensor) -> torch.Tensor:
+    return torch.cat([-z / 2, z / 2], 1)
+
+
+WRITTEN: dict[str, tuple[str, Any]] = {  # one function in several ways, from its logit
+    "one": ("binary", lambda z: z),
+    "two": ("logits", two),
+    "masked": ("logits", lambda z: torch.cat([two(z), two(z) - 999, torch.full_like(z, -torch.inf)], 1)),
+    "sigmoid": ("probabilities", torch.sigmoid),
+    "softmax": ("probabilities", lambda z: two(z).softmax(1)),
+    "by hand": ("probabilities", lambda z: 1 / (1 + (-z).exp())),
+}
+
+
+class Sure(nn.Linear):
+    """A network whose logits are up to ± 500."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return WRITTEN[self.written][1](500 * x @ torch.tensor([[1.0], [-0.25]]))
+
+
+@pytest.mark.parametrize("kind", ["fgsm", "pgd"])
+def test_an_attack_follows_the_gradient_at_any_margin_however_the_function_is_written(kind: str) -> None:
+    y, distances, size = np.arange(40) % 2, np.linspace(0.05, 1, 40), 0.4
+    x = np.stack([(2 * y - 1) * distances, np.zeros(40)], 1).astype(np.float32)
+
+    def accuracy(written: str) -> float:
+        network = Sure(1, 1)
+        network.written = written
+        given = {"perturb": [f"{kind}:{size}"], "outputs": WRITTEN[written][0], "methods": ["deterministic"]}
+        result = bnuq.evaluate(network, test=(x, y), device="cpu", post_hoc=False, **given).record
+        return result.methods["deterministic"].sets[f"test+{kind}:{size}"].estimates["accuracy"].value
+
+    for written in ("one", "two", "masked", "sigmoid", "softmax"):
+        assert accuracy(written) == np.mean(distances > 1.25 * size)
+    with pytest.raises(BnuqError, match=r"the gradient by the inputs of point \d+ .* let the network give logits"):
+        accuracy("by hand")
 
 
 def test_gradients_through_draws_are_those_of_the_plain_loop(folder: Path, whole: Result) -> None:

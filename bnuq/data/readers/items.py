@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bnuq.data.common_layout import points_of
 from bnuq.data.decoded import Decoded
 from bnuq.data.masks import INT64, Masks
-from bnuq.data.points import Contents, Points
+from bnuq.data.points import Contents, Points, sample_of
 from bnuq.data.readers.pieces import (
     Piece,
     as_array,
@@ -130,8 +130,9 @@ def items_of(spec: str, data: Any, raw: Piece, whole: bool) -> Contents | None:
     first = common.inputs[:][0]
     if whole and count * first.nbytes <= _KEPT:
         return None
-    known = None if label is None else _listed_labels(data, label, common.layout)
-    items = DatasetItems(spec, data, known, common.layout, raw)
+    items = DatasetItems(spec, data, None, common.layout, raw)
+    if label is not None:
+        items = replace(items, known_labels=_listed_labels(items))
     inputs = Decoded(items, np.arange(count), first.shape, first.dtype)
     labels: Any = items.known_labels
     if label is not None and labels is None and is_mask(label):
@@ -142,18 +143,20 @@ def items_of(spec: str, data: Any, raw: Piece, whole: bool) -> Contents | None:
     return Contents(inputs, labels, findings=common.findings, layout=common.layout)
 
 
-def _listed_labels(data: Any, first: NDArray[Any], layout: Layout | None) -> NDArray[Any] | None:
-    """The labels of all items where the Dataset has a list of them, which must begin with the `first` item's: a
-    transform may make others of them."""
+def _listed_labels(items: DatasetItems) -> NDArray[Any] | None:
+    """The labels of all items where the Dataset has a list of them, which must be those of a sample of the items: these
+    may give others, corrected or made by a transform."""
+    data, layout = items.data, items.layout
     subset, position = getattr(data, "indices", None), 1 if layout is None else len(layout.inputs)
     if subset is not None and hasattr(data, "dataset"):
         labels = _listed_labels_of(data.dataset, position)
         labels = None if labels is None else labels[as_array(subset)]
     else:
         labels = _listed_labels_of(data, position)
-    if labels is None or len(labels) != len(data) or not np.array_equal(labels[0], first):
+    if labels is None or len(labels) != len(data):
         return None
-    return labels
+    read = ((items.raw(index).label, labels[index]) for index in (0, *sample_of(len(data)).tolist()))
+    return labels if all(given is not None and np.array_equal(given, listed) for given, listed in read) else None
 
 
 def _listed_labels_of(data: Any, position: int) -> NDArray[Any] | None:

@@ -1,4 +1,4 @@
-"""Prediction-time BatchNorm: one pass in which evaluated points are normalised by the batch that they pass in.
+"""Prediction-time BatchNorm: one pass in which every layer normalises evaluated points by the batch that they pass in.
 
 Source: Nado et al. 2020, "Evaluating Prediction-Time Batch Normalization for Robustness under Covariate Shift".
 """
@@ -86,7 +86,7 @@ class OwnBatches:
         return outputs
 
     def _of_batch(self, inputs: Tensor) -> Tensor:
-        model, layers = self.subject.model, self.subject.plan.layers
+        model, layers = self.subject.model, self.subject.plan.sites.live_batchnorms
 
         def run() -> Tensor:
             with MeasurementMode(layers) as mode:  # with the biased variance, as in training

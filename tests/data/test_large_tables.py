@@ -65,3 +65,4 @@ def test_a_column_of_lists_and_deep_json_and_utf_16_are_refused_with_the_cause(t
         assert "recursion depth" in read(path)
     path.write_text("p0,p1,label\n0.5,0.5,1\n", encoding="utf-16")
     assert "is a text, and not in UTF-8. Save it as UTF-8: iconv -f LATIN1 (or UTF-16)" in read(path)
+    assert "is a folder; expected a file of predictions or labels." in read(tmp_path)

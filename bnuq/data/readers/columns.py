@@ -112,6 +112,8 @@ def read_columns(path: Path) -> Columns:
         return Columns(f"{path}", _of_archive(path))
     if kind == "parquet":
         return _of_parquet(path)
+    if kind == "folder":
+        raise DataError(f"{path}: is a folder; expected a file of predictions or labels.")
     if kind == "gzip":
         raise DataError(f"{path}: is compressed. Unpack it: gunzip {path.name}.")
     if kind != "text":

@@ -172,9 +172,14 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
     )
 
 
-def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) -> str:
-    of_methods = (f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures)
-    return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
+def _temperatures(
+    how: str, temperatures: Sequence[Sequence[Any]], errors: float | None, whole: Sequence[float] = ()
+) -> str:
+    of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
+    if whole:
+        of_methods = [f"{text}, of all points {_theta(of)}" for text, of in zip(of_methods, whole, strict=True)]
+    held = "" if errors is None else f". Each is drawn towards 1 as by 3 errors beside the {errors:.2g} or more of its fit"
+    return f"temperatures {how}: {'; '.join(of_methods) if whole else ', '.join(of_methods)}{held}"
 
 
 def _by_output(sizes: Sequence[float], covered: Sequence[float]) -> str:
@@ -392,8 +397,16 @@ EVALUATION: Catalogue = {
     "own-batches": Entry(_own_batches),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
-    "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
-    "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
+    "temperature-fitted": Entry(
+        lambda temperatures, points, errors=None: _temperatures(
+            f"fitted to {points:,} validation points", temperatures, errors
+        )
+    ),
+    "temperature-cross-fitted": Entry(
+        lambda temperatures, points, whole=(), errors=None: _temperatures(
+            f"cross-fitted on halves of the {points:,} test points", temperatures, errors, whole
+        )
+    ),
     "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation points")),
     "vector-cross-fitted": Entry(
         partial(
@@ -404,9 +417,9 @@ EVALUATION: Catalogue = {
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
-            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. Either all points that it is "
-            "fitted to are classified correctly; or no more than by chance, so that --outputs, the labels or the order "
-            "of the classes may not match the network; or the logits of each point are all equal"
+            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The points that it is fitted to "
+            "may be classified no better than by chance, so that --outputs, the labels or the order of the classes may "
+            "not match the network; or the logits of each point are all equal"
         ),
     ),
     "probabilities-not-kept": Entry(

@@ -156,6 +156,7 @@ from bnuq.metrics.prediction_sets import (
     lac_size as lac_size,
 )
 from bnuq.metrics.recalibration import (
+    PSEUDO_ERRORS as PSEUDO_ERRORS,
     TEMPERATURES as TEMPERATURES,
     VECTOR_RIDGE as VECTOR_RIDGE,
     LogitMaps as LogitMaps,
@@ -163,6 +164,7 @@ from bnuq.metrics.recalibration import (
     fitted_vector as fitted_vector,
     pll_by_temperature as pll_by_temperature,
     pll_slopes as pll_slopes,
+    pseudo_weight as pseudo_weight,
     refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (

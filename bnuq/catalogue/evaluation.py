@@ -289,6 +289,14 @@ EVALUATION: Catalogue = {
         "The section on the certificate says which risk could be promised. Use more validation points, a larger --risk "
         "or a lower --confidence.",
     ),
+    "promise-refuted": Entry(
+        lambda risk, method, refuted: (
+            f"The test set refutes the promise of {method}, an error of at most {100 * risk:g} %: "
+            + "; ".join(f"{100 * e:.3g} %{f' of {name}' if name else ''} of {n:,} points" for name, e, n in refuted)
+            + ". Validation and test points are not drawn alike."
+        ),
+        "Name validation points that are drawn as those are that the promise is about.",
+    ),
     "few-samples": Entry(
         "With {samples} {samples:sample|samples} no Monte Carlo error can be estimated; use at least {minimum}."
     ),

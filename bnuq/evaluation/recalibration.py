@@ -94,10 +94,11 @@ def _temperatures(
 ) -> tuple[Float[np.ndarray, " fit"], float]:
     """The temperature of each choice of rows, and the errors of that with the fewest. A grid over the points of a part
     says which maximum is the largest, as the mean of several samples may have more than one; a few passes over all
-    points find it, drawn towards 1 by `metrics.pseudo_weight`, for which the errors of the part stand for all."""
-    part, first, step = list[Array](), 0, 0
+    points find it, drawn towards 1 by `metrics.pseudo_weight`."""
+    part, errors, first, step = list[Array](), list[np.ndarray](), 0, 0
     for block in blocks():
         step = step or max(1, len(block) * len(y) * block.shape[2] // _PART)
+        errors.append(metrics.errors_of_points(block, y[first : first + block.shape[1]]))
         part.append(block[:, -first % step :: step])  # every point whose number is a multiple of the step
         first += block.shape[1]
     xp = array_namespace(*part)
@@ -105,7 +106,7 @@ def _temperatures(
     pll = as_numpy(metrics.pll_by_temperature(logits, np.array(y[::step])))
     chosen = [rows[::step] if rows[::step].any() else ... for rows in rows_of_fits]
     start = [metrics.fitted_temperature(pll[:, rows]) for rows in chosen]
-    weights = [metrics.pseudo_weight(logits[:, rows], y[::step][rows]) / step for rows in chosen]
+    weights = [metrics.pseudo_weight(np.concatenate(errors, axis=1)[:, rows]) for rows in rows_of_fits]
 
     def slopes(temperatures: Float[np.ndarray, " fit"]) -> Float[np.ndarray, "2 fit"]:
         totals, first = np.zeros((2, len(temperatures))), 0

@@ -22,6 +22,7 @@ from bnuq.metrics.calibration import (
     ece_adaptive_of_replicates as ece_adaptive_of_replicates,
     ece_classwise as ece_classwise,
     ece_debiased_of_bins as ece_debiased_of_bins,
+    ece_floor as ece_floor,
     ece_of_bins as ece_of_bins,
     mce_of_bins as mce_of_bins,
 )
@@ -160,6 +161,7 @@ from bnuq.metrics.recalibration import (
     TEMPERATURES as TEMPERATURES,
     VECTOR_RIDGE as VECTOR_RIDGE,
     LogitMaps as LogitMaps,
+    errors_of_points as errors_of_points,
     fitted_temperature as fitted_temperature,
     fitted_vector as fitted_vector,
     pll_by_temperature as pll_by_temperature,

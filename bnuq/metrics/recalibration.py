@@ -96,9 +96,23 @@ def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
     return float(TEMPERATURES[best] * math.exp(step * math.log(TEMPERATURES[1] / TEMPERATURES[0])))
 
 
-def pseudo_weight(logits: Float[Array, "sample point class"], y: Integer[Array, "point"]) -> float:
-    """The weight λ of each point's own predictions beside its label, for `pll_slopes`: PSEUDO_ERRORS over the errors of
-    the points, those made or those that the confidence of the mean prediction states, whichever are more.
+def errors_of_points(
+    logits: Float[Array, "sample point class"], y: Integer[Array, "point"]
+) -> Float[np.ndarray, "2 point"]:
+    """Whether the mean prediction of each point is wrong, and how probable it states that to be, 1 − its largest
+    probability; lower is better.
+
+    Source: definition.
+    """
+    xp = array_namespace(logits)
+    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
+    p = as_float64(predictive(weights / xp.sum(weights, axis=-1, keepdims=True)))
+    return np.stack([p.argmax(axis=-1) != as_numpy(y), 1 - p.max(axis=-1)]).astype(np.float64)
+
+
+def pseudo_weight(errors: Float[np.ndarray, "2 point"]) -> float:
+    """The weight λ of each point's own predictions beside its label, for `pll_slopes`: PSEUDO_ERRORS over the
+    `errors_of_points`, those made or those stated, whichever are more.
 
     A temperature then maximises Σ ln p(y; θ) + λ Σ_k p_k(1) ln p_k(θ). The second term is the conjugate prior of 1/θ
     around 1, as of λn further points whose labels the predictions themselves draw: it keeps finite what points without
@@ -107,11 +121,7 @@ def pseudo_weight(logits: Float[Array, "sample point class"], y: Integer[Array, 
     Source: Diaconis & Ylvisaker 1979, Conjugate Priors for Exponential Families; Platt 1999, §2.2 (targets that a few
     more points smooth); 3 by Hanley & Lippman-Hand 1983, If Nothing Goes Wrong, Is Everything All Right?
     """
-    xp = array_namespace(logits)
-    weights = xp.exp(logits - xp.max(logits, axis=-1, keepdims=True))
-    p = as_float64(predictive(weights / xp.sum(weights, axis=-1, keepdims=True)))
-    wrong = float((p.argmax(axis=-1) != as_numpy(y)).sum())
-    return PSEUDO_ERRORS / max(wrong, float((1 - p.max(axis=-1)).sum()), np.finfo(float).eps)
+    return PSEUDO_ERRORS / max(float(errors.sum(axis=1).max()), np.finfo(float).eps)
 
 
 def pll_slopes(

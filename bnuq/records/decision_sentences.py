@@ -23,7 +23,15 @@ MEASURED, SET = 2, 6  # digits of percents: of a measured share, and of one that
 _MOST_DECIMALS = 9
 
 
-def _use(
+def _use(calibrated: str = "", ece: Sequence[float] = (), **values: Any) -> str:
+    text = _used(**values)
+    if not calibrated:
+        return text
+    value, mean, high = (f"{each:.3f}" for each in ece)
+    return f"{text} {_CALIBRATED[calibrated]}: ECE {value}, by chance {mean} (95 %: {high})."
+
+
+def _used(
     method: str,
     passes: int,
     temperatures: Sequence[float],
@@ -87,6 +95,11 @@ def _size(gain: Mapping[str, Any]) -> str:
     return " ± ".join(f"{value:.3g}" if digits is None else f"{value:.{digits}f}" for value in values)
 
 
+_CALIBRATED = {
+    "indistinguishable": "Its confidence is indistinguishable from calibrated",
+    "not": "Its confidence is not calibrated",
+    "undecided": "Whether its confidence is calibrated cannot be told",
+}
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
     "temperature": "no temperature was fitted, which may gain as much; fit one (`--calibrate cross`)",
@@ -170,16 +183,20 @@ def _defer(
     of: str = "",
     temperature: float | None = None,
     several: bool = False,
+    refuted: bool = False,
+    off: str = "",
 ) -> str:
     if risk is None:
         promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
     else:
         sure = "on average over images" if confidence is None else f"with {percent(confidence, SET)} confidence"
-        promise = f"at most {percent(risk, SET)} {sure}{_of_parts(parts)}"
+        refutes = ", which the test set refutes (see the warning)" if refuted else ""
+        promise = f"at most {percent(risk, SET)} {sure}{refutes}{_of_parts(parts)}"
     if what == "intervals":
         reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
         how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
-        missed = "" if error is None else f" {percent(error)} of the targets lie outside;"
+        expected = f", not 5 %: σ is too {off}" if off else ""
+        missed = "" if error is None else f" {percent(error)} of the targets lie outside{expected};"
         whose = "" if method == used else f"of {method} "
         return f"State predictions {whose}with an interval of {reach}{how}:{missed} {promise}."
     if deferred == 0 or math.isinf(threshold):

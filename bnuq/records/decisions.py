@@ -20,6 +20,7 @@ from bnuq.metrics import standard_error
 from bnuq.metrics.certificates import exact_interval
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import FALSE_ALARMS, aurocs_of, best_score, can_be_judged, caught, scores_of
+from bnuq.records.calibrated import calibration_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
@@ -40,7 +41,8 @@ from bnuq.records.verdict import (
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
-_ALONE = "constant", "at-chance", "few-points"  # reasons beside which nothing is decided
+_ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
+NOMINAL = 0.95  # of intervals that nothing certifies
 _SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
 
 
@@ -61,7 +63,8 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if is_mismatched(result) or (use is not None and use.values.get("reason") in _ALONE):
         return () if use is None else (use,)
     method = result.first if use is None else use.values["method"]
-    defer = next(_measured(result, method), None)
+    is_known = use is None or use.values.get("reason") != "few-points"
+    defer = next(_measured(result, method), None) if is_known else None
     if (certification := result.certification) is not None:
         used = method_named(method).plain.name  # a temperature promises nothing else
         defer = certified(result, used if used in certification.methods else certification.method, used)
@@ -140,7 +143,8 @@ def _unproven(result: Result, method: str) -> tuple[str, dict[str, Any]]:
     accuracy, is_dense, labels = test.estimates.get("accuracy"), result.task.is_dense, evaluated.labels
     if accuracy is None or result.model.get("labels"):
         return "", {}
-    if not is_dense and np.ptp(test.points["predictive_entropy"]) < _SAME and not np.ptp(test.predicted, axis=0).any():
+    spread = np.ptp(test.points.get("predictive_entropy", (0, 1)))
+    if not is_dense and spread < _SAME and not np.ptp(test.predicted, axis=0).any():
         return "constant", {}
     values: dict[str, Any] = {"accuracy": accuracy.value}
     if not is_dense and (units := independent_units(evaluated.n, evaluated.group)) < FEWEST_POINTS:
@@ -221,10 +225,11 @@ def _points_needed(comparison: MethodComparison, points: int, comparisons: int) 
 
 
 def _prediction(result: Result, method: str) -> dict[str, Any]:
-    """A method, its passes, and its temperature, if it has one."""
+    """A method, its passes, its temperature, if it has one, and whether it is calibrated."""
     temperature = temperature_of(result, method)
     temperatures = [] if temperature is None else [temperature]
-    return {"method": method, "passes": passes_of(method, result), "temperatures": temperatures}
+    passes = passes_of(method, result)
+    return {"method": method, "passes": passes, "temperatures": temperatures, **calibration_of(result, method)}
 
 
 def temperature_of(result: Result, method: str) -> float | None:
@@ -261,6 +266,7 @@ def certified(result: Result, method: str, used: str) -> Finding:
         "confidence": None if chosen.is_expected else certification.confidence,
         "points": outcome.points,
     }
+    values["refuted"] = any(each.code == "promise-refuted" for each in result.findings)
     if certification.each:
         values["parts"] = [certification.each, sum(part.is_kept for part in parts), len(parts)]
     if not outcome.is_kept:
@@ -290,7 +296,11 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
         if covered is not None and test.sigma is not None and result.given_distribution != "quantiles":
             width = REACH * float(np.mean(test.sigma))
             values |= {"what": "intervals", "score": "sigma", "threshold": REACH, "deferred": None, "before": None}
-            yield finding("defer", **values, width=width, error=1 - covered.value, points=len(test.sigma))
+            units = independent_units(len(test.sigma), result.sets["test"].group)
+            low, high = exact_interval(round(units * (1 - covered.value)), units)
+            off = "small" if low > 1 - NOMINAL else "large" if high < 1 - NOMINAL else ""
+            values |= {"error": 1 - covered.value, "off": off}
+            yield finding("defer", **values, width=width, points=len(test.sigma))
         return
     uncertainty, right = test.points.get("predictive_entropy"), test.points.get("accuracy")
     if uncertainty is None or right is None or not np.isfinite(uncertainty).all():

@@ -387,9 +387,10 @@ def _best_of_files(result: Result, comparisons: Sequence[MethodComparison]) -> I
         return
     same = [each for each in comparisons if (each.metric, each.set) == (first.metric, first.set)]
     worse = [[each.method, each.difference, each.se] for each in same if each.is_worse]
-    alike = [each.method for each in same if not each.is_worse and each.method != first.against]
+    alike = [each.method for each in same if each.p is not None and not each.is_worse and each.method != first.against]
+    unknown = [each.method for each in same if each.p is None]
     values = {"method": first.against, "metric": first.metric, "set": first.set, "value": first.value_of_against}
-    yield finding("best-predictions", **values, worse=worse, alike=alike)
+    yield finding("best-predictions", **values, worse=worse, alike=alike, unknown=unknown)
 
 
 def _lacks_temperature(result: Result) -> bool:

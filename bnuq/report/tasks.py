@@ -10,6 +10,7 @@ import numpy as np
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
 from bnuq.metrics import selective
+from bnuq.records.calibrated import ece_floor
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
@@ -28,7 +29,20 @@ def recalibration_in_words(result: Result) -> str:
     kinds = {kind: None for name in result.methods if (kind := method_named(name).recalibration)}
     if not kinds:
         return ""
-    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}."
+    plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
+    plain = {name: plls[method_named(name).plain.name] for name in plls if method_named(name).recalibration}
+    worse = [name for name, before in plain.items() if before and (pll := plls[name]) and pll.value < before.value]
+    lowered = f" PLL is lower than without it: {', '.join(worse)}." if worse else ""
+    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}.{lowered}"
+
+
+def ece_by_chance(result: Result) -> str:
+    """The ECE that calibrated methods would show; "" where it is not known."""
+    floors = [floor for name in result.methods if (floor := ece_floor(result, name)) is not None]
+    if not floors:
+        return ""
+    mean, high = max(each.mean for each in floors), max(each.high for each in floors)
+    return f"A calibrated network would show an ECE of {mean:.3f} by chance, at most {high:.3f} (95 %)."
 
 
 def fitted_to(result: Result) -> str:

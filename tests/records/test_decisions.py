@@ -92,7 +92,7 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
     assert text.startswith("Undecided whether 32 passes are worth it: no temperature was fitted")
 
 
-@pytest.mark.parametrize(("fitted", "said"), [([1.224], "1.22"), ([1.2, 1.3], "1.25")])
+@pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
 def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
     result = made()

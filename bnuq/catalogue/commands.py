@@ -264,7 +264,7 @@ COMMANDS: Catalogue = {
     ),
     "calibrated-as-by-chance": Entry(
         lambda methods: "; ".join(
-            f"the ECE of {name}, {value:.4f}, is what a calibrated network shows by chance: {mean:.4f}, at most {high:.4f}"
+            f"ECE of {name}, {value:.4f}, is what a calibrated network shows by chance: {mean:.4f} (95 %: {high:.4f})"
             for name, value, mean, high in methods
         )
     ),

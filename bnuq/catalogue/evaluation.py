@@ -178,7 +178,7 @@ def _temperatures(
     of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
     if whole:
         of_methods = [f"{text}, of all points {_theta(of)}" for text, of in zip(of_methods, whole, strict=True)]
-    held = "" if errors is None else f". Each is drawn towards 1 as by 3 errors beside the {errors:.2g} or more of its fit"
+    held = "" if errors is None else f". Each is drawn to 1 as by 3 errors beside the {errors:.2g} or more of its fit"
     return f"temperatures {how}: {'; '.join(of_methods) if whole else ', '.join(of_methods)}{held}"
 
 
@@ -425,9 +425,9 @@ EVALUATION: Catalogue = {
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
-            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The points that it is fitted to "
-            "may be classified no better than by chance, so that --outputs, the labels or the order of the classes may "
-            "not match the network; or the logits of each point are all equal"
+            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The points that it is fitted "
+            "to may be classified no better than by chance, so that --outputs, the labels or the order of the classes "
+            "may not match the network; or the logits of each point are all equal"
         ),
     ),
     "probabilities-not-kept": Entry(

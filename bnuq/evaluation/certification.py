@@ -119,9 +119,9 @@ def _refuted(made: Certification, test: SetResult, group: np.ndarray | None) -> 
             continue
         right, units = 1 - float(losses.mean()), independent_units(len(losses), None if group is None else group[rows])
         if certificate.is_expected or units < len(losses):
-            p = float(certificates.hoeffding_bentkus_p_value(right, units, 1 - made.risk))
+            p = certificates.hoeffding_bentkus_p_value(right, units, 1 - made.risk)
         else:
-            p = float(certificates.binomial_p_value(round(right * units), units, 1 - made.risk))
+            p = certificates.binomial_p_value(np.array(round(right * units)), np.array(units), 1 - made.risk)
         if p < _REFUTED / len(kept):
             yield certificate.names[number], 1 - right, len(losses)
 

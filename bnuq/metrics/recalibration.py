@@ -99,8 +99,7 @@ def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
 def errors_of_points(
     logits: Float[Array, "sample point class"], y: Integer[Array, "point"]
 ) -> Float[np.ndarray, "2 point"]:
-    """Whether the mean prediction of each point is wrong, and how probable it states that to be, 1 − its largest
-    probability; lower is better.
+    """Whether the mean prediction of each point is wrong, and 1 − its largest probability; lower is better.
 
     Source: definition.
     """

@@ -24,7 +24,6 @@ from bnuq.records.calibrated import calibration_of
 from bnuq.records.certificate import outcomes
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
-from bnuq.shapes import Float
 from bnuq.records.verdict import (
     LEVEL,
     REACH,
@@ -37,6 +36,7 @@ from bnuq.records.verdict import (
     passes_of,
     uncorrected,
 )
+from bnuq.shapes import Float
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object

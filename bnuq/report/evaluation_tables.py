@@ -72,7 +72,7 @@ def estimates_table(result: Result, *, roomy: bool) -> Table:
         if not name.startswith("image_aurc_")  # which have a table of their own
     ]
     floors = [ece_floor(result, name) for name in result.methods]
-    mean, high = ([floor and Estimate(getattr(floor, end)) for floor in floors] for end in ("mean", "high"))
+    mean, high = ([None if f is None else Estimate(getattr(f, end)) for f in floors] for end in ("mean", "high"))
     noise = [Estimate(noise_sd(row["tau"].value)) if "tau" in row else None for row in estimates]
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
     rows += [("  ECE by chance, mean", mean, 4), ("  ECE by chance, 95 %", high, 4)]

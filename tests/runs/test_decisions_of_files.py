@@ -1,4 +1,4 @@
-"""Decisions on predictions whose truth is known, read as a user reads them and held against the estimates beside them."""
+"""Decisions on predictions whose truth is known, read as users read them and held against the estimates beside them."""
 
 from __future__ import annotations
 
@@ -91,6 +91,12 @@ def test_a_temperature_that_few_errors_decide_stays_near_1_and_underconfidence_i
     p[np.arange(100), y[:100] % 4] = 0.321
     said = bnuq.score({"m": p}, y[:100] % 4, calibrate="cross", out=tmp_path / "o.h5").summary()["decisions"][0]
     assert said["text"].startswith("Use m with a temperature of 0.07")
+
+
+def test_a_check_says_that_an_error_of_calibration_is_within_chance() -> None:
+    logits, y = made("calibrated", 2, 0)
+    of = [bnuq.score({"m": logits}, y, outputs="logits", calibrate="off") for _ in range(2)]
+    assert "is what a calibrated network shows by chance" in " ".join(bnuq.check(*of).summary()["notes"])
 
 
 def test_of_one_point_or_of_equal_differences_it_cannot_be_told_which_file_is_better(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def _use(calibrated: str = "", ece: Sequence[float] = (), **values: Any) -> str:
     if not calibrated:
         return text
     value, mean, high = (f"{each:.3f}" for each in ece)
-    return f"{text} {_CALIBRATED[calibrated]}: ECE {value}, by chance {mean} (95 %: {high})."
+    return f"{text} ECE {value} {_CALIBRATED[calibrated]} (by chance {mean}, 95 %: {high})."
 
 
 def _used(
@@ -96,9 +96,9 @@ def _size(gain: Mapping[str, Any]) -> str:
 
 
 _CALIBRATED = {
-    "indistinguishable": "Its confidence is indistinguishable from calibrated",
-    "not": "Its confidence is not calibrated",
-    "undecided": "Whether its confidence is calibrated cannot be told",
+    "indistinguishable": "is indistinguishable from calibrated",
+    "not": "is not calibrated",
+    "undecided": "may or may not be calibrated",
 }
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",

@@ -83,11 +83,12 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     metric = of_labels[0].metric if of_labels else "pll"
     single = _prediction(result, _single(of_labels, verdict.comparisons) if of_labels else result.first)
     shared = _shared(result, verdict, metric)
-    reason, values = _unproven(result, single["method"])
+    if of_labels and is_of_another_pipeline(result):
+        reason, values = "pipeline", _pipeline(result)
+    else:
+        reason, values = _unproven(result, single["method"])
     if not (reason or of_labels):
         return
-    if not reason and is_of_another_pipeline(result):
-        reason, values = "pipeline", _pipeline(result)
     if reason:
         yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
         return

@@ -153,7 +153,6 @@ def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
     legend = (
         _error_legend(result),
         tasks.recalibration_in_words(result),
-        tasks.ece_by_chance(result),
         f"Estimates are means over the {labels} labels; `--full` lists each." if labels else "",
         f"Cost relative to as many deterministic passes: {costs}." if costs else "",
     )

@@ -42,7 +42,7 @@ def ece_by_chance(result: Result) -> str:
     if not floors:
         return ""
     mean, high = max(each.mean for each in floors), max(each.high for each in floors)
-    return f"A calibrated network would show an ECE of {mean:.3f} by chance, at most {high:.3f} (95 %)."
+    return f"ECE by chance: {mean:.3f} (95 %: {high:.3f})."
 
 
 def fitted_to(result: Result) -> str:

@@ -193,21 +193,17 @@ def _defer(
         refutes = ", which the test set refutes (see the warning)" if refuted else ""
         promise = f"at most {percent(risk, SET)} {sure}{refutes}{_of_parts(parts)}"
     if what == "intervals":
-        reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
-        how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
+        reach = _interval(score, threshold, width, is_promised=risk is not None)
         expected = f", not 5 %: σ is too {off}" if off else ""
         missed = "" if error is None else f" {percent(error)} of the targets lie outside{expected};"
-        whose = "" if method == used else f"of {method} "
-        return f"State predictions {whose}with an interval of {reach}{how}:{missed} {promise}."
+        return f"State predictions {_whose(method, used)}with an interval of {reach}:{missed} {promise}."
     if deferred == 0 or math.isinf(threshold):
         subject = f"Deferring no {what} leaves"
     else:
         share = "the" if deferred is None else f"the {percent(deferred)}"
-        whose = f"{metric_of(score).label}{'' if method == used else f' of {method}'}"
-        if of and (temperature is not None or method != used):
-            scaled = of if temperature is None else f"{of} / {_three(temperature)}"
-            whose = f"entropy of {'the mean of ' * several}softmax({scaled})"
-        rule = f"({whose} above {_three(threshold)})"
+        by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
+        by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
+        rule = f"({by} above {_three(threshold)})"
         subject = f"Deferring {share} least certain {'points' if what == 'labels' else what} {rule} leaves"
     rates = {"images": "a pixel error rate", "pixels": "a share of wrong pixels", "labels": "a label error rate"}
     rate = rates.get(what, "an error rate")
@@ -222,6 +218,21 @@ def _defer(
     if error == 0 and deferred is not None:  # the rule of three
         instead = f" (95 %: up to {percent(3 / (points * (1 - deferred)))}){instead}"
     return f"{subject} {rate} of {percent(error)}{instead}; {promise}."
+
+
+def _interval(score: str, threshold: float, width: float | None, *, is_promised: bool) -> str:
+    if score == "absolute_error":
+        return f"± {_three(width)}{'' if is_promised else ' on average'}"
+    return f"± {_three(width)} on average ({_three(threshold)} σ)"
+
+
+def _whose(method: str, used: str) -> str:
+    return "" if method == used else f"of {method} "
+
+
+def _entropy(of: str, temperature: float | None, several: bool) -> str:
+    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
+    return f"entropy of {'the mean of ' * several}softmax({scaled})"
 
 
 def _not_promised(

@@ -83,14 +83,10 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     metric = of_labels[0].metric if of_labels else "pll"
     single = _prediction(result, _single(of_labels, verdict.comparisons) if of_labels else result.first)
     shared = _shared(result, verdict, metric)
-    if of_labels and is_of_another_pipeline(result):
-        reason, values = "pipeline", _pipeline(result)
-    else:
-        reason, values = _unproven(result, single["method"])
-    if not (reason or of_labels):
-        return
+    reason, values = _checked_first(result, single["method"], bool(of_labels))
     if reason:
         yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
+    if reason or not of_labels:
         return
     undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
     reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
@@ -117,9 +113,8 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     first = of_labels[0]
     best, worse = first.against, {each.method for each in of_labels if each.metric == first.metric and each.is_worse}
     for loss in _losses(of_labels, best):
-        sharper = method_named(loss.against).plain == method_named(best).plain  # no temperature that lowers the PLL
-        if loss.against not in worse and not sharper:
-            best = loss.against
+        if loss.against not in worse and method_named(loss.against).plain != method_named(best).plain:
+            best = loss.against  # but no temperature that lowers the PLL
             break
     as_it_is = uncorrected(comparisons, best, first.metric)
     return best if as_it_is is None else as_it_is.method
@@ -136,10 +131,12 @@ def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
     return {"most_passes": passes, "points": result.sets["test"].n, **of_files}
 
 
-def _unproven(result: Result, method: str) -> tuple[str, dict[str, Any]]:
-    """Why no prediction is used, whatever is compared: all outputs are the same, there are too few points, or neither
-    accuracy nor PLL, with a temperature or without, is above chance beyond twice its error. Chance is to state the
-    frequencies of the classes, or of pixels that all are alike."""
+def _checked_first(result: Result, method: str, is_compared: bool) -> tuple[str, dict[str, Any]]:
+    """Why no prediction is used, whatever is compared: the pipeline may be wrong, all outputs are the same, points are
+    too few, or neither accuracy nor PLL, with a temperature or without, is above chance beyond twice its error. Chance
+    is to state the frequencies of the classes, or that all are alike for pixels."""
+    if is_compared and is_of_another_pipeline(result):
+        return "pipeline", _pipeline(result)
     test, evaluated = result.methods[method].sets["test"], result.sets["test"]
     accuracy, is_dense, labels = test.estimates.get("accuracy"), result.task.is_dense, evaluated.labels
     if accuracy is None or result.model.get("labels"):
@@ -158,15 +155,12 @@ def _unproven(result: Result, method: str) -> tuple[str, dict[str, Any]]:
     else:
         counts = np.bincount(labels)
         chance, base = labels == counts.argmax(), np.log(counts[labels] / len(labels))
+    tried = [result.methods[name].sets["test"] for name in (plain, f"{plain}+temperature") if name in result.methods]
+    gains = [test.points["accuracy"] - chance, *(each.points["pll"] - base for each in tried)]
     with np.errstate(invalid="ignore"):
-        gains = [test.points["accuracy"] - chance] + [
-            result.methods[name].sets["test"].points["pll"] - base
-            for name in (plain, f"{plain}+temperature")
-            if name in result.methods
-        ]
-        errors = [standard_error(gain, group=evaluated.group) for gain in gains]
-        above = [bool(np.mean(gain) > REACH * error) for gain, error in zip(gains, errors, strict=True)]
-    return ("", {}) if any(above) else ("at-chance", values | {"chance": float(np.mean(chance))})
+        if any(np.mean(gain) > REACH * standard_error(gain, group=evaluated.group) for gain in gains):
+            return "", {}
+    return "at-chance", values | {"chance": float(np.mean(chance))}
 
 
 def _kind(result: Result, method: str) -> str:

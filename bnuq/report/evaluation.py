@@ -41,9 +41,8 @@ from bnuq.report.document import (
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import answers, findings
+from bnuq.report.evaluation_findings import answers, findings, is_of_one_method
 from bnuq.report.evaluation_sentences import SENTENCES
-from bnuq.report.method_names import plain_methods
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
@@ -65,7 +64,7 @@ _OUTPUTS = {  # of files of predictions
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
     verdicts = tuple(findings(result))
-    in_short, essential = answers(result, [each for each in verdicts if not _is_of_one_method(each, result)])
+    in_short, essential = answers(result, [each for each in verdicts if not is_of_one_method(each, result)])
     shifted = tuple(shift.in_short(result))
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
@@ -82,12 +81,6 @@ def report(result: Result, *, columns: int = 100) -> Report:
     )
 
 
-def _is_of_one_method(finding: Finding, result: Result) -> bool:
-    """Whether it is of one method among several: the verdict on all methods stands before these."""
-    of_several = ("explains-targets", "sigma-", "intervals-") if len(plain_methods(result)) > 2 else ()
-    return finding.code.startswith(("explains-labels", *of_several))
-
-
 def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> Iterator[ReportSection]:
     task = result.task
     ood_legend = tuple(ood.legend(result))
@@ -101,7 +94,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
         verdict.parts(result, roomy=roomy),
     )
-    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if _is_of_one_method(finding, result))
+    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if is_of_one_method(finding, result))
     parts = (
         *([BulletList(single_verdicts)] if single_verdicts else []),
         evaluation_tables.estimates_table(result, roomy=roomy),

@@ -261,7 +261,7 @@ def certified(result: Result, method: str, used: str) -> Finding:
         "confidence": None if chosen.is_expected else certification.confidence,
         "points": outcome.points,
     }
-    values["refuted"] = any(each.code == "promise-refuted" for each in result.findings)
+    values["refuted"] = any((f.code, f.values.get("method")) == ("promise-refuted", method) for f in result.findings)
     if certification.each:
         values["parts"] = [certification.each, sum(part.is_kept for part in parts), len(parts)]
     if not outcome.is_kept:

@@ -10,7 +10,6 @@ import numpy as np
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
 from bnuq.metrics import selective
-from bnuq.records.calibrated import ece_floor
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
@@ -34,15 +33,6 @@ def recalibration_in_words(result: Result) -> str:
     worse = [name for name, before in plain.items() if before and (pll := plls[name]) and pll.value < before.value]
     lowered = f" PLL is lower than without it: {', '.join(worse)}." if worse else ""
     return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}.{lowered}"
-
-
-def ece_by_chance(result: Result) -> str:
-    """The ECE that calibrated methods would show; "" where it is not known."""
-    floors = [floor for name in result.methods if (floor := ece_floor(result, name)) is not None]
-    if not floors:
-        return ""
-    mean, high = max(each.mean for each in floors), max(each.high for each in floors)
-    return f"ECE by chance: {mean:.3f} (95 %: {high:.3f})."
 
 
 def fitted_to(result: Result) -> str:

@@ -43,7 +43,9 @@ def _gain(name: str, running: Crossing, population: Crossing) -> Iterator[Findin
             continue
         gain = population.gains.get(metric)
         errors = [error_of(each) for each in ((before, after) if gain is None else (gain,))]  # of earlier versions two
-        is_clear = None if None in errors else abs(change) > 2 * math.hypot(*filter(None, errors))
+        known = [error for error in errors if error is not None]
+        is_unknown = len(known) < len(errors) or (change and not any(known))  # 0 where all points change alike
+        is_clear = None if is_unknown else abs(change) > 2 * math.hypot(*known)
         changes[metric] = before.value, after.value, is_clear
         directions |= {1 if change * better > 0 else -1} if is_clear else set()
     if changes:

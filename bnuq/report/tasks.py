@@ -13,7 +13,7 @@ from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
-from bnuq.report.method_names import method_label
+from bnuq.report.method_names import lowered_by, method_label
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 from bnuq.shapes import Float
 from bnuq.tasks import REGRESSION, SEGMENTATION
@@ -28,10 +28,7 @@ def recalibration_in_words(result: Result) -> str:
     kinds = {kind: None for name in result.methods if (kind := method_named(name).recalibration)}
     if not kinds:
         return ""
-    plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
-    plain = {name: plls[method_named(name).plain.name] for name in plls if method_named(name).recalibration}
-    worse = [name for name, before in plain.items() if before and (pll := plls[name]) and pll.value < before.value]
-    lowered = f" PLL is lower than without it: {', '.join(worse)}." if worse else ""
+    lowered = f" PLL is lower than without it: {', '.join(worse)}." if (worse := lowered_by(result)) else ""
     return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}.{lowered}"
 
 

@@ -125,3 +125,14 @@ def test_a_promise_that_the_test_set_refutes_is_a_warning_and_intervals_that_mis
     assert "100 % of the targets lie outside, not 5 %: σ is too small" in " ".join(text.split())
     assert "(too narrow at 50 %, too narrow at 95 %)" in " ".join(text.split())
     assert len(repr(scored.methods)) < 5000, "of 600 points"
+
+
+def test_a_temperature_that_lowers_the_likelihood_is_said_to_and_neither_recommended_nor_drawn(tmp_path: Path) -> None:
+    logits, y = made("calibrated", 3, 0)
+    held_out = softmax(5 * logits[:500], axis=1), y[:500]  # of another scale than the test set's
+    scored = bnuq.score(softmax(logits[500:], axis=1), y[500:], validation=held_out, recalibration=("temperature",))
+    assert "PLL is lower than without it: predictions+temperature." in " ".join(scored.text().split())
+    assert scored.summary()["decisions"][0]["text"].startswith("Use predictions as it is")
+    scored.figure("reliability").save(tmp_path / "r.svg")
+    drawn = (tmp_path / "r.svg").read_text()
+    assert "predictions, ECE" in drawn and "+temperature" not in drawn

@@ -173,13 +173,17 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
 
 
 def _temperatures(
-    how: str, temperatures: Sequence[Sequence[Any]], errors: float | None, whole: Sequence[float] = ()
+    how: str,
+    temperatures: Sequence[Sequence[Any]],
+    points: int,
+    whole: Sequence[float] = (),
+    errors: float | None = None,
 ) -> str:
     of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
-    if whole:
-        of_methods = [f"{text}, of all points {_theta(of)}" for text, of in zip(of_methods, whole, strict=True)]
+    if "halves" in how and whole:
+        of_methods = [f"{text} (all points: {_theta(of)})" for text, of in zip(of_methods, whole, strict=True)]
     held = "" if errors is None else f". Each is drawn to 1 as by 3 errors beside the {errors:.2g} or more of its fit"
-    return f"temperatures {how}: {'; '.join(of_methods) if whole else ', '.join(of_methods)}{held}"
+    return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}{held}"
 
 
 def _by_output(sizes: Sequence[float], covered: Sequence[float]) -> str:
@@ -405,16 +409,8 @@ EVALUATION: Catalogue = {
     "own-batches": Entry(_own_batches),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
-    "temperature-fitted": Entry(
-        lambda temperatures, points, errors=None: _temperatures(
-            f"fitted to {points:,} validation points", temperatures, errors
-        )
-    ),
-    "temperature-cross-fitted": Entry(
-        lambda temperatures, points, whole=(), errors=None: _temperatures(
-            f"cross-fitted on halves of the {points:,} test points", temperatures, errors, whole
-        )
-    ),
+    "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
+    "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
     "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation points")),
     "vector-cross-fitted": Entry(
         partial(

@@ -211,15 +211,15 @@ def findings(fits: Mapping[Method, Recalibrated]) -> Iterator[Finding]:
             temperatures.append([method.name, *(1 / used[:, 0]).tolist()])
     points = next(iter(fits.values())).points
     errors = min((fit.errors for fit in fits.values() if fit.errors is not None), default=None)
+    whole = [float(1 / fit.scale[0, 0]) for method, fit in fits.items() if method.recalibration == "temperature"]
     if any(fit.second is not None for fit in fits.values()):
-        whole = [float(1 / fit.scale[0, 0]) for method, fit in fits.items() if method.recalibration == "temperature"]
         made = (
             note("temperature-cross-fitted", temperatures=temperatures, points=points, whole=whole, errors=errors),
             note("vector-cross-fitted", maps=vectors, points=points),
         )
     else:
         made = (
-            note("temperature-fitted", temperatures=temperatures, points=points, errors=errors),
+            note("temperature-fitted", temperatures=temperatures, points=points, whole=whole, errors=errors),
             note("vector-fitted", maps=vectors, points=points),
         )
     yield from (finding for finding, of in zip(made, (temperatures, vectors), strict=True) if of)

@@ -231,10 +231,9 @@ def temperature_of(result: Result, method: str) -> float | None:
     """The temperature of a method that new points are given: that fitted to all points, or of results of earlier
     versions the mean of those of the halves that they were cross-fitted to."""
     for found in result.findings:
-        if found.code == "temperature-cross-fitted" and "whole" in found.values:
-            fits = zip(found.values["temperatures"], found.values["whole"], strict=True)
-            if fitted := {name: float(whole) for (name, *_), whole in fits}.get(method):
-                return fitted
+        fits = zip(found.values.get("temperatures", ()), found.values.get("whole", ()), strict=False)
+        if fitted := next((float(whole) for (name, *_), whole in fits if name == method), None):
+            return fitted
     temperatures = np.unique(result.methods[method].sets["test"].points.get("temperature", []))
     return float(np.mean(temperatures)) if len(temperatures) else None
 

@@ -262,6 +262,12 @@ COMMANDS: Catalogue = {
         "{methods:joined}: no threshold can be certified, as one was in the baseline.",
         "`bnuq report` of the current result says which risk could be promised.",
     ),
+    "calibrated-as-by-chance": Entry(
+        lambda methods: "; ".join(
+            f"ECE of {name}, {value:.4f}, is what a calibrated network shows by chance: {mean:.4f} (95 %: {high:.4f})"
+            for name, value, mean, high in methods
+        )
+    ),
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
     # monitor
     "reference-trained-on": Entry(

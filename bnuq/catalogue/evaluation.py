@@ -172,9 +172,18 @@ def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: 
     )
 
 
-def _temperatures(how: str, temperatures: Sequence[Sequence[Any]], points: int) -> str:
-    of_methods = (f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures)
-    return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}"
+def _temperatures(
+    how: str,
+    temperatures: Sequence[Sequence[Any]],
+    points: int,
+    whole: Sequence[float] = (),
+    errors: float | None = None,
+) -> str:
+    of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
+    if "halves" in how and whole:
+        of_methods = [f"{text} (all points: {_theta(of)})" for text, of in zip(of_methods, whole, strict=True)]
+    held = "" if errors is None else f". Each is drawn to 1 as by 3 errors beside the {errors:.2g} or more of its fit"
+    return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}{held}"
 
 
 def _by_output(sizes: Sequence[float], covered: Sequence[float]) -> str:
@@ -284,6 +293,14 @@ EVALUATION: Catalogue = {
         "promised.",
         "The section on the certificate says which risk could be promised. Use more validation points, a larger --risk "
         "or a lower --confidence.",
+    ),
+    "promise-refuted": Entry(
+        lambda risk, method, refuted: (
+            f"The test set refutes the promise of {method}, an error of at most {100 * risk:g} %: "
+            + "; ".join(f"{100 * e:.3g} %{f' of {name}' if name else ''} of {n:,} points" for name, e, n in refuted)
+            + ". Validation and test points are not drawn alike."
+        ),
+        "Name validation points that are drawn as those are that the promise is about.",
     ),
     "few-samples": Entry(
         "With {samples} {samples:sample|samples} no Monte Carlo error can be estimated; use at least {minimum}."
@@ -405,9 +422,9 @@ EVALUATION: Catalogue = {
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
-            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. Either all points that it is "
-            "fitted to are classified correctly; or no more than by chance, so that --outputs, the labels or the order "
-            "of the classes may not match the network; or the logits of each point are all equal"
+            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The points that it is fitted "
+            "to may be classified no better than by chance, so that --outputs, the labels or the order of the classes "
+            "may not match the network; or the logits of each point are all equal"
         ),
     ),
     "probabilities-not-kept": Entry(

@@ -6,7 +6,7 @@ What is chosen depends on the test set alone, and validation points are scored b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -24,14 +24,16 @@ from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
 from bnuq.findings import Finding, warning
 from bnuq.methods import POPULATION, Method
-from bnuq.metrics import SCORES
+from bnuq.metrics import SCORES, certificates
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
-from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult
+from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.shapes import Float
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 _CANDIDATES = 200  # thresholds that are tried
 _UNFIT = ("validation-in-reference", "validation-in-test")  # warnings about points that are not independent
+_REFUTED = 0.01  # the level of all promises together at which the test set refutes one
 _BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 
 
@@ -91,8 +93,37 @@ def certify(subject: ScoredSubject, outcome: AnyOutcome) -> tuple[AnyOutcome, Ce
     made = _certification(subject, outcome)
     made, methods = _with_estimates(subject, outcome, made)
     kept = made.chosen.is_kept()
-    findings = () if kept else (warning("promise-not-earned", risk=made.risk, method=made.method),)
+    findings = [] if kept else [warning("promise-not-earned", risk=made.risk, method=made.method)]
+    test, group = methods[made.method].sets["test"], subject.sets["test"].group
+    if refuted := [*_refuted(made, test, group)]:
+        findings.append(warning("promise-refuted", risk=made.risk, method=made.method, refuted=refuted))
     return replace(outcome, methods=methods, findings=(*outcome.findings, *findings), scored={}), made
+
+
+def _refuted(made: Certification, test: SetResult, group: np.ndarray | None) -> Iterator[tuple[str, float, int]]:
+    """The kept promises of the chosen method that test points refute: the name of each, their error, and how many they
+    are. By the exact binomial test; where losses are no single errors, or points in groups, by the bound of
+    Hoeffding and Bentkus on as many independent ones."""
+    certificate = made.chosen
+    kept = [number for number in range(len(certificate.names)) if certificate.is_kept(number)]
+    for number in kept:
+        part, threshold = certificate.test_part, float(certificate.thresholds[number])
+        rows = np.flatnonzero(part == number) if number and part is not None else np.arange(len(test.predicted))
+        losses = certificate.test_errors
+        if losses is not None and not certificate.is_expected:
+            losses = (losses[rows] > threshold).astype(float)
+        elif losses is None and "accuracy" in test.points:
+            rows = rows[test.points[certificate.score][rows] <= threshold]
+            losses = 1.0 - test.points["accuracy"][rows]
+        if losses is None or not len(losses):
+            continue
+        right, units = 1 - float(losses.mean()), independent_units(len(losses), None if group is None else group[rows])
+        if certificate.is_expected or units < len(losses):
+            p = certificates.hoeffding_bentkus_p_value(right, units, 1 - made.risk)
+        else:
+            p = certificates.binomial_p_value(np.array(round(right * units)), np.array(units), 1 - made.risk)
+        if p < _REFUTED / len(kept):
+            yield certificate.names[number], 1 - right, len(losses)
 
 
 def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
@@ -265,16 +296,16 @@ def _with_estimates(
 ) -> tuple[Certification, dict[str, MethodResult]]:
     """The certificates, and the results with the share of test points that each accepts, or the width of its intervals,
     at the given threshold: the error of that is not in theirs."""
-    changed, certificates = dict(outcome.methods), dict(made.methods)
+    changed, by_method = dict(outcome.methods), dict(made.methods)
     for method, scored in outcome.scored.items():
-        if (certificate := certificates.get(method.name)) is None:
+        if (certificate := by_method.get(method.name)) is None:
             continue
         result, test = outcome.methods[method.name], scored.sets["test"]
         draws = subject.weights(method, outcome.samples)
         name = WIDTH if certificate.is_of_width else ACCEPTED
         if subject.plan.task.is_dense:
             value, points, replicates, losses = _of_pixels(PixelScores.among(test), certificate)
-            certificates[method.name] = replace(certificate, test_errors=losses)
+            by_method[method.name] = replace(certificate, test_errors=losses)
         elif certificate.is_of_width:
             value, points, replicates = _widths(RegressionScores.among(test), certificate, draws)
         else:
@@ -297,7 +328,7 @@ def _with_estimates(
         in_order = {key: every[key] for key in metrics.METRICS if key in every}
         set_result = replace(set_result, estimates=in_order, points=values, contributions=contributions)
         changed[method.name] = replace(result, sets={**result.sets, "test": set_result})
-    return replace(made, methods=certificates), changed
+    return replace(made, methods=by_method), changed
 
 
 _Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"]]

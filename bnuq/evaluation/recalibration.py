@@ -35,6 +35,7 @@ class Recalibrated:
     shift: Float[np.ndarray, "map class"]
     points: int
     second: Bool[np.ndarray, " point"] | None = None
+    errors: float | None = None  # of the fit with the fewest, where they say how closely a temperature is held near 1
 
     def of(self, name: str, points: Points) -> LogitMaps:
         """The maps of the points of the set of this name; perturbed points have those of the test points."""
@@ -52,10 +53,10 @@ def fitted(
 ) -> dict[Recalibration, Recalibrated]:
     """The recalibrations of points whose raw samples come in these blocks; with `second` also those of both halves."""
     rows_of_fits = [np.full(len(y), fill_value=True), *(() if second is None else (~second, second))]
-    temperatures = _temperatures(blocks, y, rows_of_fits)
+    temperatures, errors = _temperatures(blocks, y, rows_of_fits)
     maps: dict[Recalibration, Recalibrated] = {}
     if "temperature" in kinds:
-        maps["temperature"] = _of_temperatures(temperatures, len(y), second)
+        maps["temperature"] = _of_temperatures(temperatures, len(y), second, errors)
     if "vector" in kinds:
         parts = [*blocks()]
         logits = array_namespace(*parts).concat(parts, axis=1)
@@ -76,22 +77,28 @@ def fitted_to_images(
 
 
 def _of_temperatures(
-    temperatures: Float[np.ndarray, " map"], points: int, second: Bool[np.ndarray, " point"] | None
+    temperatures: Float[np.ndarray, " map"],
+    points: int,
+    second: Bool[np.ndarray, " point"] | None,
+    errors: float | None = None,
 ) -> Recalibrated:
-    scales = 1 / temperatures[:, None]
-    return Recalibrated(scales, np.zeros_like(scales), points, second)
+    """Of temperatures as they are printed, to three digits, so that these give the same outputs."""
+    scales = np.array([[1 / float(f"{temperature:.3g}")] for temperature in temperatures])
+    return Recalibrated(scales, np.zeros_like(scales), points, second, errors)
 
 
 def _temperatures(
     blocks: Callable[[], Iterator[Float[Array, "sample chunk class"]]],
     y: Int64[np.ndarray, " point"],
     rows_of_fits: Sequence[Bool[np.ndarray, " point"]],
-) -> Float[np.ndarray, " fit"]:
-    """The temperature of each choice of rows. A grid over the points of a part says which maximum is the largest, as
-    the mean of several samples may have more than one; a few passes over all points find it."""
-    part, first, step = list[Array](), 0, 0
+) -> tuple[Float[np.ndarray, " fit"], float]:
+    """The temperature of each choice of rows, and the errors of that with the fewest. A grid over the points of a part
+    says which maximum is the largest, as the mean of several samples may have more than one; a few passes over all
+    points find it, drawn towards 1 by `metrics.pseudo_weight`."""
+    part, errors, first, step = list[Array](), list[np.ndarray](), 0, 0
     for block in blocks():
         step = step or max(1, len(block) * len(y) * block.shape[2] // _PART)
+        errors.append(metrics.errors_of_points(block, y[first : first + block.shape[1]]))
         part.append(block[:, -first % step :: step])  # every point whose number is a multiple of the step
         first += block.shape[1]
     xp = array_namespace(*part)
@@ -99,6 +106,7 @@ def _temperatures(
     pll = as_numpy(metrics.pll_by_temperature(logits, np.array(y[::step])))
     chosen = [rows[::step] if rows[::step].any() else ... for rows in rows_of_fits]
     start = [metrics.fitted_temperature(pll[:, rows]) for rows in chosen]
+    weights = [metrics.pseudo_weight(np.concatenate(errors, axis=1)[:, rows]) for rows in rows_of_fits]
 
     def slopes(temperatures: Float[np.ndarray, " fit"]) -> Float[np.ndarray, "2 fit"]:
         totals, first = np.zeros((2, len(temperatures))), 0
@@ -106,11 +114,12 @@ def _temperatures(
             chunk = slice(first, first + block.shape[1])
             for fit, (rows, temperature) in enumerate(zip(rows_of_fits, temperatures, strict=True)):
                 inside = np.flatnonzero(rows[chunk])
-                totals[:, fit] += metrics.pll_slopes(block[:, inside], y[chunk][inside], float(temperature))
+                point_logits, labels = block[:, inside], y[chunk][inside]
+                totals[:, fit] += metrics.pll_slopes(point_logits, labels, float(temperature), weights[fit])
             first = chunk.stop
         return totals
 
-    return metrics.refined_temperatures(start, slopes)
+    return metrics.refined_temperatures(start, slopes), metrics.PSEUDO_ERRORS / max(weights)
 
 
 def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
@@ -201,14 +210,16 @@ def findings(fits: Mapping[Method, Recalibrated]) -> Iterator[Finding]:
             used = fit.scale[1:] if len(fit.scale) > 1 else fit.scale
             temperatures.append([method.name, *(1 / used[:, 0]).tolist()])
     points = next(iter(fits.values())).points
+    errors = min((fit.errors for fit in fits.values() if fit.errors is not None), default=None)
+    whole = [float(1 / fit.scale[0, 0]) for method, fit in fits.items() if method.recalibration == "temperature"]
     if any(fit.second is not None for fit in fits.values()):
         made = (
-            note("temperature-cross-fitted", temperatures=temperatures, points=points),
+            note("temperature-cross-fitted", temperatures=temperatures, points=points, whole=whole, errors=errors),
             note("vector-cross-fitted", maps=vectors, points=points),
         )
     else:
         made = (
-            note("temperature-fitted", temperatures=temperatures, points=points),
+            note("temperature-fitted", temperatures=temperatures, points=points, whole=whole, errors=errors),
             note("vector-fitted", maps=vectors, points=points),
         )
     yield from (finding for finding, of in zip(made, (temperatures, vectors), strict=True) if of)

@@ -29,6 +29,7 @@ from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Pairing, 
 from bnuq.gate.settings import GateSettings, Required, idle, unused
 from bnuq.methods import method_named
 from bnuq.records.addresses import AT_THRESHOLD, estimates_of
+from bnuq.records.calibrated import calibration_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.records.gated import gated
 from bnuq.records.history import made_at
@@ -221,6 +222,10 @@ def _findings(
     fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
     if fresh:
         yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
+    gated_ece = [each for each in comparisons if each.metric == "ece" and each.is_gated and each.family == "main"]
+    found = {each.method: calibration_of(current, each.method) for each in gated_ece if not each.label}
+    if calibrated := [[name, *of["ece"]] for name, of in found.items() if of.get("calibrated") == "indistinguishable"]:
+        yield note("calibrated-as-by-chance", methods=calibrated)
     yield from _of_what_is_not_gated(comparisons, settings)
 
 

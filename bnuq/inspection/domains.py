@@ -368,6 +368,9 @@ def _rms(values: np.ndarray) -> float:
 # ── crossing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_Score = tuple[float, np.ndarray, tuple[float, float]]  # an estimate, what points contribute to it, and its limits
+
+
 @frozen
 class _Scorer:
     """Scores outputs of a classification, or of a regression with the scale of its targets."""
@@ -384,10 +387,9 @@ class _Scorer:
         except DataError as error:
             raise DataError(f"domain {name}: {error}") from error
 
-    def fixed(self, outputs: Tensor, points: Points) -> dict[str, Estimate]:
-        """The estimates from the outputs (n, K) of a deterministic forward of labelled points."""
-        if points.targets is None:
-            return {}
+    def fixed(self, outputs: Tensor, points: Points) -> dict[str, _Score]:
+        """The scores from the outputs (n, K) of a deterministic forward of labelled points."""
+        assert points.targets is not None
         if not self.scorer.task.is_regression:
             logits = outputs.cpu().double()
             y = torch.from_numpy(np.ascontiguousarray(points.targets))
@@ -396,16 +398,13 @@ class _Scorer:
                 "pll": as_numpy(metrics.log_likelihood(logits, y)),
             }
             limits = {"accuracy": (0.0, 1.0), "pll": (-math.inf, 0.0)}
-            return {
-                name: _estimate(name, float(np.mean(of)), of, points, limits=limits[name])
-                for name, of in values.items()
-            }
+            return {name: (float(np.mean(of)), of, limits[name]) for name, of in values.items()}
         reduction = self.scorer.reduction(ScoredSet(points, replicate_weights(1)))
         reduction.add(outputs[None])
         mean = RegressionScores.among(reduction.scores()).mean
         squared = np.mean((mean - points.targets) ** 2, axis=1)
         rmse = math.sqrt(float(np.mean(squared)))
-        return {"rmse": _estimate("rmse", rmse, metrics.rmse_influence(squared), points, limits=(0.0, math.inf))}
+        return {"rmse": (rmse, metrics.rmse_influence(squared), (0.0, math.inf))}
 
     def spread(self, samples: Tensor, points: Points) -> dict[str, Estimate]:
         """The spread of the samples (T, n, K) of MCBN."""
@@ -419,7 +418,7 @@ class _Scorer:
 
 
 def _estimate(
-    name: str, value: float, contributions: np.ndarray, points: Points, *, limits: tuple[float, float]
+    name: str, value: float, contributions: np.ndarray, limits: tuple[float, float], points: Points
 ) -> Estimate:
     error = metrics.standard_error(contributions, group=points.group)
     se = error if math.isfinite(error) else None
@@ -462,21 +461,25 @@ class _Crossing:
         names = list(self.statistics)
         passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(spread_points)
         with self.progress(f"{name} under each of the statistics", passes) as advance:
-            fixed: dict[str, dict[str, Estimate]] = {source_name: {} for source_name in (RUNNING, *names)}
+            scores: dict[str, dict[str, _Score]] = {source_name: {} for source_name in (RUNNING, *names)}
             if points.targets is not None:
-                fixed |= {
-                    source_name: self._scored(name, source_name, outputs, points)
-                    for source_name, outputs in self._fixed(points, advance)
-                }
+                for source_name, outputs in self._fixed(points, advance):
+                    scores[source_name] = self._scored(name, source_name, outputs, points)
             omega = reduce(BatchStatistics.joined, (statistics.omega for statistics in self.statistics.values()))
             samples = self._outputs(self._engine(omega), spread_points, advance).split(self.samples)
             spread = {
                 source_name: self.scorer.spread(of_source, spread_points)
                 for source_name, of_source in zip(names, samples, strict=True)
             }
-        for source_name, estimates in fixed.items():
+        for source_name, of_source in scores.items():
+            estimates = {metric: _estimate(metric, *score, points) for metric, score in of_source.items()}
+            gains = {
+                metric: _estimate(metric, value - before[0], contributions - before[1], (-math.inf, math.inf), points)
+                for metric, (value, contributions, _) in of_source.items()
+                if source_name == name and (before := scores[RUNNING].get(metric))
+            }
             if estimates := estimates | spread.get(source_name, {}):
-                yield Crossing(domain=name, statistics=source_name, estimates=estimates)
+                yield Crossing(domain=name, statistics=source_name, estimates=estimates, gains=gains)
 
     def _fixed(self, points: Points, advance: Advance) -> Iterator[tuple[str, Tensor]]:
         """The outputs (n, K) under running statistics where the network has them, and under population statistics."""
@@ -485,7 +488,7 @@ class _Crossing:
         omega = reduce(BatchStatistics.joined, (statistics.population for statistics in self.statistics.values()))
         yield from zip(self.statistics, self._outputs(self._engine(omega), points, advance), strict=True)
 
-    def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, Estimate]:
+    def _scored(self, name: str, statistics: str, outputs: Tensor, points: Points) -> dict[str, _Score]:
         if not bool(torch.isfinite(outputs).all()):
             raise SamplingError(
                 f"{name}: the network's outputs under the statistics of {statistics} are not finite (NaN or inf)."

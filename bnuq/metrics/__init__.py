@@ -22,6 +22,7 @@ from bnuq.metrics.calibration import (
     ece_adaptive_of_replicates as ece_adaptive_of_replicates,
     ece_classwise as ece_classwise,
     ece_debiased_of_bins as ece_debiased_of_bins,
+    ece_floor as ece_floor,
     ece_of_bins as ece_of_bins,
     mce_of_bins as mce_of_bins,
 )
@@ -156,13 +157,16 @@ from bnuq.metrics.prediction_sets import (
     lac_size as lac_size,
 )
 from bnuq.metrics.recalibration import (
+    PSEUDO_ERRORS as PSEUDO_ERRORS,
     TEMPERATURES as TEMPERATURES,
     VECTOR_RIDGE as VECTOR_RIDGE,
     LogitMaps as LogitMaps,
+    errors_of_points as errors_of_points,
     fitted_temperature as fitted_temperature,
     fitted_vector as fitted_vector,
     pll_by_temperature as pll_by_temperature,
     pll_slopes as pll_slopes,
+    pseudo_weight as pseudo_weight,
     refined_temperatures as refined_temperatures,
 )
 from bnuq.metrics.regions import (

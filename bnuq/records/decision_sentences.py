@@ -23,7 +23,15 @@ MEASURED, SET = 2, 6  # digits of percents: of a measured share, and of one that
 _MOST_DECIMALS = 9
 
 
-def _use(
+def _use(calibrated: str = "", ece: Sequence[float] = (), **values: Any) -> str:
+    text = _used(**values)
+    if not calibrated:
+        return text
+    value, mean, high = (f"{each:.3f}" for each in ece)
+    return f"{text} ECE {value} {_CALIBRATED[calibrated]} (by chance {mean}, 95 %: {high})."
+
+
+def _used(
     method: str,
     passes: int,
     temperatures: Sequence[float],
@@ -34,7 +42,8 @@ def _use(
     open_by: Sequence[tuple[str, str]],
     files: int = 0,
     metric: str = "",
-    without_temperature: str = "",
+    but: Sequence[Mapping[str, Any]] = (),
+    **_: Any,
 ) -> str:
     text = f"Use {_prediction(method, passes, temperatures)}"
     if method_named(method).plain.name == POPULATION:
@@ -43,17 +52,17 @@ def _use(
         return f"{text}: {_better(gain)} than that of the best single pass."
     if only_by:
         return f"{text}; {most_passes} passes are worth it only by {joined_metrics(only_by, 'and')}."
-    if without_temperature:
-        text += _WITHOUT_TEMPERATURE[without_temperature]
+    lost = [f"; {each['against']} is better by {_size(each)} in {metric_of(each['metric']).label}" for each in but]
+    end = f"{''.join(lost)}."
     if files == 1:
-        is_plain = not (without_temperature or method_named(method).recalibration)
-        return text + (f" as it is: no recalibration has a better {metric_of(metric).label}." if is_plain else ".")
+        is_plain = not (but or method_named(method).recalibration)
+        return text + (f" as it is: no recalibration has a better {metric_of(metric).label}." if is_plain else end)
     if files:
-        return f"{text}, the best of {files} files by {metric_of(metric).label}."
+        return f"{text}, the best of {files} files by {metric_of(metric).label}{end}"
     if most_passes == 1:
-        return f"{text}; no method of several passes was tried."
+        return f"{text}; no method of several passes was tried{end}"
     undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""
-    return f"{text}: {points:,} points show no gain from {most_passes} passes{undecided}."
+    return f"{text}: {points:,} points show no gain from {most_passes} passes{undecided}{end}"
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
@@ -71,22 +80,25 @@ def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:
         ways.append("vector scaling")
     elif recalibration:
         mean = sum(temperatures) / len(temperatures) if temperatures else None
-        ways.append("a temperature" if mean is None else f"a temperature of {mean:{'.2f' if mean >= 0.1 else '.2g'}}")
+        ways.append("a temperature" if mean is None else f"a temperature of {_three(mean)}")
     return f" with {all_of(ways)}" if ways else ""
 
 
 def _better(gain: Mapping[str, Any]) -> str:
-    metric = metric_of(gain["metric"])
-    size, error = (
-        f"{abs(value):.3g}" if metric.digits is None else f"{abs(value):.{metric.digits}f}"
-        for value in (gain["difference"], gain["se"])
-    )
-    return f"{metric.label} is better by {size} ± {error}"
+    return f"{metric_of(gain['metric']).label} is better by {_size(gain)}"
 
 
-_WITHOUT_TEMPERATURE = {
-    "all-right": ", which needs no temperature as all points are right",
-    "limit": " without a temperature, because the best one is a limit of the search",
+def _size(gain: Mapping[str, Any]) -> str:
+    """A difference with its error."""
+    digits = metric_of(gain["metric"]).digits
+    values = (abs(gain["difference"]), gain["se"])
+    return " ± ".join(f"{value:.3g}" if digits is None else f"{value:.{digits}f}" for value in values)
+
+
+_CALIBRATED = {
+    "indistinguishable": "is indistinguishable from calibrated",
+    "not": "is not calibrated",
+    "undecided": "may or may not be calibrated",
 }
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -113,7 +125,9 @@ def _undecided_use(
     suggest: str | None = None,
     is_compared: bool = True,
     accuracy: float = math.nan,
-    classes: int = 0,
+    interval: Sequence[float] = (math.nan, math.nan),
+    chance: float = math.nan,
+    points: int = 0,
     files: int = 0,
     **_: Any,
 ) -> str:
@@ -122,8 +136,16 @@ def _undecided_use(
     if reason == "at-chance":
         of_network = ["`--outputs`"] if files else ["`arch`", "`normalize`", "the weights"]
         checked = all_of(["the labels", "the order of the classes", *of_network])
-        chance = f"{percent(1 / classes)} with {classes} classes"
-        return f"First check {checked}: an accuracy of {percent(accuracy)} is not above chance, {chance}."
+        return (
+            f"First check {checked}: an accuracy of {percent(accuracy)} on {points:,} points is not above chance, "
+            f"{percent(chance)} by the most frequent class, and nor is PLL, whatever temperature was tried."
+        )
+    if reason == "few-points":
+        low, high = map(percent, interval)
+        return (
+            f"Undecided whether the predictions are good: {points:,} points are too few to tell. An accuracy of "
+            f"{percent(accuracy)} may be one of {low} to {high}."
+        )
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
         differ = "the network's BatchNorm statistics are not those of these data"
@@ -158,24 +180,30 @@ def _defer(
     confidence: float | None,
     points: int,
     parts: tuple[str, int, int] | None = None,
+    of: str = "",
+    temperature: float | None = None,
+    several: bool = False,
+    refuted: bool = False,
+    off: str = "",
 ) -> str:
     if risk is None:
         promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
     else:
         sure = "on average over images" if confidence is None else f"with {percent(confidence, SET)} confidence"
-        promise = f"at most {percent(risk, SET)} {sure}{_of_parts(parts)}"
+        refutes = ", which the test set refutes (see the warning)" if refuted else ""
+        promise = f"at most {percent(risk, SET)} {sure}{refutes}{_of_parts(parts)}"
     if what == "intervals":
-        reach = f"± {_three(width)}{'' if risk is not None and score == 'absolute_error' else ' on average'}"
-        how = f" ({_three(threshold)} σ)" if score != "absolute_error" else ""
-        missed = "" if error is None else f" {percent(error)} of the targets lie outside;"
-        whose = "" if method == used else f"of {method} "
-        return f"State predictions {whose}with an interval of {reach}{how}:{missed} {promise}."
+        reach = _interval(score, threshold, width, is_promised=risk is not None)
+        expected = f", not 5 %: σ is too {off}" if off else ""
+        missed = "" if error is None else f" {percent(error)} of the targets lie outside{expected};"
+        return f"State predictions {_whose(method, used)}with an interval of {reach}:{missed} {promise}."
     if deferred == 0 or math.isinf(threshold):
         subject = f"Deferring no {what} leaves"
     else:
         share = "the" if deferred is None else f"the {percent(deferred)}"
-        of = "" if method == used else f" of {method}"
-        rule = f"({metric_of(score).label}{of} above {_three(threshold)})"
+        by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
+        by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
+        rule = f"({by} above {_three(threshold)})"
         subject = f"Deferring {share} least certain {'points' if what == 'labels' else what} {rule} leaves"
     rates = {"images": "a pixel error rate", "pixels": "a share of wrong pixels", "labels": "a label error rate"}
     rate = rates.get(what, "an error rate")
@@ -187,7 +215,24 @@ def _defer(
         subject, rate = subject.removesuffix(" leaves"), rate.partition(" ")[2]
         return f"{subject} does not lower the {rate} of {percent(before)}; {promise.partition(', ')[0]}."
     instead = "" if before is None else f" in place of {percent(before)}"
+    if error == 0 and deferred is not None:  # the rule of three
+        instead = f" (95 %: up to {percent(3 / (points * (1 - deferred)))}){instead}"
     return f"{subject} {rate} of {percent(error)}{instead}; {promise}."
+
+
+def _interval(score: str, threshold: float, width: float | None, *, is_promised: bool) -> str:
+    if score == "absolute_error":
+        return f"± {_three(width)}{'' if is_promised else ' on average'}"
+    return f"± {_three(width)} on average ({_three(threshold)} σ)"
+
+
+def _whose(method: str, used: str) -> str:
+    return "" if method == used else f"of {method} "
+
+
+def _entropy(of: str, temperature: float | None, several: bool) -> str:
+    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
+    return f"entropy of {'the mean of ' * several}softmax({scaled})"
 
 
 def _not_promised(
@@ -267,7 +312,8 @@ def _by(method: str) -> str:
 def _three(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return str(value)
-    text = f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    digits = next((digits for digits in range(3, 10) if float(f"{value:.{digits}g}") == value), 3)
+    text = f"{value:.{digits}g}" if abs(value) < 1000 else f"{value:,.0f}"
     return text.replace("-", "−")
 
 

@@ -16,16 +16,19 @@ import numpy as np
 from bnuq.findings import Finding
 from bnuq.findings import verdict as finding
 from bnuq.methods import method_named
+from bnuq.metrics import standard_error
+from bnuq.metrics.certificates import exact_interval
 from bnuq.metrics.replicates import independent_units
-from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged, caught, scores_of, threshold_of
+from bnuq.records.best_scores import FALSE_ALARMS, aurocs_of, best_score, can_be_judged, caught, scores_of
+from bnuq.records.calibrated import calibration_of
 from bnuq.records.certificate import outcomes
-from bnuq.records.evaluation import Result, Scored
+from bnuq.records.decision_sentences import percent
+from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
 from bnuq.records.verdict import (
     LEVEL,
     REACH,
     MethodComparison,
     Verdict,
-    is_at_limit,
     is_mismatched,
     is_of_another_pipeline,
     judged,
@@ -33,11 +36,13 @@ from bnuq.records.verdict import (
     passes_of,
     uncorrected,
 )
+from bnuq.shapes import Float
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
 _ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
+NOMINAL = 0.95  # of intervals that nothing certifies
 _SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
 
 
@@ -58,7 +63,8 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     if is_mismatched(result) or (use is not None and use.values.get("reason") in _ALONE):
         return () if use is None else (use,)
     method = result.first if use is None else use.values["method"]
-    defer = next(_measured(result, method), None)
+    is_known = use is None or use.values.get("reason") != "few-points"
+    defer = next(_measured(result, method), None) if is_known else None
     if (certification := result.certification) is not None:
         used = method_named(method).plain.name  # a temperature promises nothing else
         defer = certified(result, used if used in certification.methods else certification.method, used)
@@ -74,16 +80,13 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
 def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     """The prediction: as the verdict has it, or that it has none."""
     of_labels = [each for each in verdict.comparisons if each.metric != "auroc"]
-    best = of_labels[0].against if of_labels else result.first
-    if not (of_labels or _is_recalibrated_at_limit(result, best)):
-        return
     metric = of_labels[0].metric if of_labels else "pll"
-    as_it_is = uncorrected(verdict.comparisons, best, metric)
-    single = _prediction(result, best if as_it_is is None else as_it_is.method)
+    single = _prediction(result, _single(of_labels, verdict.comparisons) if of_labels else result.first)
     shared = _shared(result, verdict, metric)
-    reason, values = _checked_first(result, single["method"])
+    reason, values = _checked_first(result, single["method"], bool(of_labels))
     if reason:
         yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
+    if reason or not of_labels:
         return
     undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
     reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
@@ -100,7 +103,26 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     else:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for _, by in undecided for key in by]
-        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, **values)
+        but = [_compared(each) | {"against": each.against} for each in _losses(of_labels, single["method"])]
+        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, but=but)
+
+
+def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
+    """The best single pass by the first metric; where another is better beyond chance by a later one, and not worse by
+    the first, that one; and the network without corrected statistics where these may help by chance."""
+    first = of_labels[0]
+    best, worse = first.against, {each.method for each in of_labels if each.metric == first.metric and each.is_worse}
+    for loss in _losses(of_labels, best):
+        if loss.against not in worse and method_named(loss.against).plain != method_named(best).plain:
+            best = loss.against  # but no temperature that lowers the PLL
+            break
+    as_it_is = uncorrected(comparisons, best, first.metric)
+    return best if as_it_is is None else as_it_is.method
+
+
+def _losses(of_labels: Sequence[MethodComparison], method: str) -> list[MethodComparison]:
+    """By which metrics a method is worse than another single pass, beyond chance."""
+    return [each for each in of_labels if each.method == method and each.is_worse]
 
 
 def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
@@ -109,33 +131,41 @@ def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
     return {"most_passes": passes, "points": result.sets["test"].n, **of_files}
 
 
-def _checked_first(result: Result, method: str) -> tuple[str, dict[str, Any]]:
-    """What is to be checked before a method is used, with its values; or no reason, and what is said of its use."""
-    reason, values = _at_limit(result, method)
-    if not reason and is_of_another_pipeline(result):
+def _checked_first(result: Result, method: str, is_compared: bool) -> tuple[str, dict[str, Any]]:
+    """Why no prediction is used, whatever is compared: the pipeline may be wrong, all outputs are the same, points are
+    too few, or neither accuracy nor PLL, with a temperature or without, is above chance beyond twice its error. Chance
+    is to state the frequencies of the classes, or that all are alike for pixels."""
+    if is_compared and is_of_another_pipeline(result):
         return "pipeline", _pipeline(result)
-    return reason, values
-
-
-def _is_recalibrated_at_limit(result: Result, method: str) -> bool:
-    return (recalibrated := f"{method}+temperature") in result.methods and is_at_limit(result, recalibrated)
-
-
-def _at_limit(result: Result, method: str) -> tuple[str, dict[str, Any]]:
-    """Where the temperature of a method lies at a limit of the search: what is to be checked before it is used, or that
-    it is used without one, and whether all its predictions are right."""
-    test = result.methods[method].sets["test"]
-    if not _is_recalibrated_at_limit(result, method) or "accuracy" not in test.estimates:
+    test, evaluated = result.methods[method].sets["test"], result.sets["test"]
+    accuracy, is_dense, labels = test.estimates.get("accuracy"), result.task.is_dense, evaluated.labels
+    if accuracy is None or result.model.get("labels"):
         return "", {}
-    accuracy, classes = test.estimates["accuracy"].value, int(result.model["classes"])
-    if accuracy == 1:
-        return "", {"without_temperature": "all-right"}
-    if np.ptp(test.points["predictive_entropy"]) < _SAME and not np.ptp(test.predicted, axis=0).any():
+    spread = np.ptp(test.points.get("predictive_entropy", (0, 1)))
+    if not is_dense and spread < _SAME and not np.ptp(test.predicted, axis=0).any():
         return "constant", {}
-    chance, units = 1 / classes, independent_units(result.sets["test"].n, result.sets["test"].group)
-    if accuracy <= chance + REACH * math.sqrt(chance * (1 - chance) / units):
-        return "at-chance", {"accuracy": accuracy, "classes": classes}
-    return "", {"without_temperature": "limit"}
+    values: dict[str, Any] = {"accuracy": accuracy.value}
+    if not is_dense and (units := independent_units(evaluated.n, evaluated.group)) < FEWEST_POINTS:
+        return "few-points", values | {"interval": exact_interval(round(units * accuracy.value), units)}
+    plain = method_named(method).plain.name
+    if is_dense:
+        chance, base = 1 / int(result.model["classes"]), -math.log(int(result.model["classes"]))
+    elif labels is None or _kind(result, plain) == "confidences":  # of no classes
+        return "", {}
+    else:
+        counts = np.bincount(labels)
+        chance, base = labels == counts.argmax(), np.log(counts[labels] / len(labels))
+    tried = [result.methods[name].sets["test"] for name in (plain, f"{plain}+temperature") if name in result.methods]
+    gains = [test.points["accuracy"] - chance, *(each.points["pll"] - base for each in tried)]
+    with np.errstate(invalid="ignore"):
+        if any(np.mean(gain) > REACH * standard_error(gain, group=evaluated.group) for gain in gains):
+            return "", {}
+    return "at-chance", values | {"chance": float(np.mean(chance))}
+
+
+def _kind(result: Result, method: str) -> str:
+    """What the numbers are that predictions are made of: those of a file, or the logits of a network."""
+    return result.model["files"][method]["outputs"] if isinstance(result, Scored) else "logits"
 
 
 def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
@@ -190,9 +220,22 @@ def _points_needed(comparison: MethodComparison, points: int, comparisons: int) 
 
 
 def _prediction(result: Result, method: str) -> dict[str, Any]:
-    """A method, its passes, and the temperatures of its test points: one, or one for each half if cross-fitted."""
-    temperatures = np.unique(result.methods[method].sets["test"].points.get("temperature", [])).tolist()
-    return {"method": method, "passes": passes_of(method, result), "temperatures": temperatures}
+    """A method, its passes, its temperature, if it has one, and whether it is calibrated."""
+    temperature = temperature_of(result, method)
+    temperatures = [] if temperature is None else [temperature]
+    passes = passes_of(method, result)
+    return {"method": method, "passes": passes, "temperatures": temperatures, **calibration_of(result, method)}
+
+
+def temperature_of(result: Result, method: str) -> float | None:
+    """The temperature of a method that new points are given: that fitted to all points, or of results of earlier
+    versions the mean of those of the halves that they were cross-fitted to."""
+    for found in result.findings:
+        fits = zip(found.values.get("temperatures", ()), found.values.get("whole", ()), strict=False)
+        if fitted := next((float(whole) for (name, *_), whole in fits if name == method), None):
+            return fitted
+    temperatures = np.unique(result.methods[method].sets["test"].points.get("temperature", []))
+    return float(np.mean(temperatures)) if len(temperatures) else None
 
 
 def _compared(comparison: MethodComparison) -> dict[str, Any]:
@@ -217,6 +260,7 @@ def certified(result: Result, method: str, used: str) -> Finding:
         "confidence": None if chosen.is_expected else certification.confidence,
         "points": outcome.points,
     }
+    values["refuted"] = any((f.code, f.values.get("method")) == ("promise-refuted", method) for f in result.findings)
     if certification.each:
         values["parts"] = [certification.each, sum(part.is_kept for part in parts), len(parts)]
     if not outcome.is_kept:
@@ -237,29 +281,52 @@ def certified(result: Result, method: str, used: str) -> Finding:
 
 def _measured(result: Result, method: str) -> Iterator[Finding]:
     """Without a certificate: what the evaluated points show, and nothing is promised."""
-    test, task = result.methods[method].sets["test"], result.task
-    values: dict[str, Any] = {"method": method, "used": method, "risk": None, "confidence": None}
+    task, fitted = result.task, method_named(method)
+    whose = fitted.plain.name if fitted.recalibration and result.is_cross_fitted else method  # not two scales at once
+    test = result.methods[whose].sets["test"]
+    values: dict[str, Any] = {"method": whose, "used": method, "risk": None, "confidence": None}
     if task.is_regression:
         covered = test.estimates.get("coverage95")
         if covered is not None and test.sigma is not None and result.given_distribution != "quantiles":
             width = REACH * float(np.mean(test.sigma))
             values |= {"what": "intervals", "score": "sigma", "threshold": REACH, "deferred": None, "before": None}
-            yield finding("defer", **values, width=width, error=1 - covered.value, points=len(test.sigma))
+            units = independent_units(len(test.sigma), result.sets["test"].group)
+            low, high = exact_interval(round(units * (1 - covered.value)), units)
+            off = "small" if low > 1 - NOMINAL else "large" if high < 1 - NOMINAL else ""
+            values |= {"error": 1 - covered.value, "off": off}
+            yield finding("defer", **values, width=width, points=len(test.sigma))
         return
     uncertainty, right = test.points.get("predictive_entropy"), test.points.get("accuracy")
     if uncertainty is None or right is None or not np.isfinite(uncertainty).all():
         return
     weights = np.asarray(test.points.get("pixels", np.ones(len(right))), dtype=np.float64) * np.isfinite(right)
     wrong = 1 - np.nan_to_num(right)
-    threshold = np.sort(uncertainty)[math.ceil(ACCEPTED * len(uncertainty)) - 1]
+    threshold = printed(uncertainty, ACCEPTED)
     accepted = uncertainty <= threshold
     if accepted.all() or not weights[accepted].sum():
         return
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
     what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
-    values |= {"what": what, "score": "predictive_entropy", "threshold": float(threshold), "width": None}
+    values |= {"what": what, "score": "predictive_entropy", "threshold": threshold, "width": None}
+    logits = "logits" if _kind(result, fitted.plain.name) == "logits" else "ln p"
+    values |= {"of": logits, "temperature": temperature_of(result, whose), "several": not result.is_single(whose)}
     deferred = 1 - float(accepted.mean())
     yield finding("defer", **values, deferred=deferred, error=error, before=before, points=len(right))
+
+
+def printed(values: Float[np.ndarray, " point"], share: float) -> float:
+    """The threshold that this share of values does not exceed, in three digits, or as few more as leave what is said of
+    the others: it is printed as it is used."""
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    low = ordered[math.ceil(share * len(ordered)) - 1]
+    above = ordered[np.searchsorted(ordered, low, "right") :]
+    middle = (low + above[0]) / 2 if len(above) else low
+    for digits in range(3, 17):
+        threshold = float(f"{middle:.{digits}g}")
+        said = percent(float(np.mean(ordered > threshold)))
+        if said == percent(len(above) / len(ordered)):
+            return threshold
+    return float(low)
 
 
 # ── foreign inputs ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -273,7 +340,6 @@ def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding 
     better = {(each.method, each.score) for each in verdict.comparisons if each.metric == "auroc" and each.is_better}
     single = [key for key in aurocs if passes_of(key[0], result) == 1]
     allowed = [key for key in aurocs if key in single or key in better] if single else [*aurocs]
-    allowed = [key for key in allowed if not is_at_limit(result, key[0])]
     if not allowed:
         return None
     best = best_score(result, names, allowed)
@@ -283,7 +349,7 @@ def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Finding 
     if not any(each.low is not None and each.low > 0.5 for each in estimates.values()):
         return finding("undecided", about="foreign", **values)
     scores = scores_of(result, (best.method, best.score), names)
-    threshold = threshold_of(scores["test"])
+    threshold = printed(scores["test"], 1 - FALSE_ALARMS)
     alarms, shares = caught(scores, threshold)
     if best.crossfitted is not None:
         alarms, shares = best.crossfitted.false_alarms, best.crossfitted.caught

@@ -181,6 +181,10 @@ class SetResult:
     contributions: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
     ranked: Mapping[str, Float[np.ndarray, " point"]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        estimates = ", ".join(f"{name} {estimate.value:.4g}" for name, estimate in self.estimates.items())
+        return f"<SetResult of {len(self.predicted):,} points: {estimates}>"
+
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""
         position = list(self.by_label).index(label)
@@ -221,6 +225,9 @@ class MethodResult:
     )
     bounds: Mapping[BoundName, Bound] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<MethodResult {dict(self.sets)}>"
 
     def ranked(self, score: str, name: str) -> tuple[Float[np.ndarray, " test"], Float[np.ndarray, " other"]]:
         """A score of the test points and of those of another set, which rank against each other."""

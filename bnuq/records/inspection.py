@@ -4,13 +4,14 @@ noise, and the domains and pipelines that its statistics distinguish."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from bnuq import catalogue
-from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Size, require
+from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Prefix, Size, require
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.records.summary import SCHEMA, json_fields, json_value
@@ -184,11 +185,13 @@ class Crossing:
     """The points of `domain` (the half that gave no statistics) under the statistics of `statistics`: "running", a
     domain's name, "train" or "mixed" (all domains alike). `estimates`: accuracy and pll of the network with the
     population statistics where the domain is labelled, rmse of a regression; mutual_information (variance) of MCBN
-    with mini-batches from there, in the layers that the run samples."""
+    with mini-batches from there, in the layers that the run samples. `gains` are the changes of the former from the
+    running statistics to the domain's own, with their errors over the points that both share."""
 
     domain: Annotated[str, Coordinate("domain")]
     statistics: Annotated[str, Coordinate("statistics")]
     estimates: Mapping[MetricName, Estimate]
+    gains: Mapping[Annotated[str, Coordinate("metric"), Prefix("gain_")], Estimate] = field(default_factory=dict)
 
 
 @frozen
@@ -326,7 +329,11 @@ def _domains(domains: Domains) -> dict[str, Any]:
         **json_fields(domains, "batch_size", "samples"),
         "domains": [_domain(domain) for domain in domains.domains],
         "crossings": [
-            {**json_fields(crossing, "domain", "statistics"), **json_value(crossing.estimates)}
+            {
+                **json_fields(crossing, "domain", "statistics"),
+                **json_value(crossing.estimates),
+                **{f"gain_{metric}": json_value(gain) for metric, gain in crossing.gains.items()},
+            }
             for crossing in domains.crossings
         ],
     }

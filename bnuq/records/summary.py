@@ -16,6 +16,7 @@ from bnuq.findings import sentence
 from bnuq.records import certificate, shift
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.calibrated import ece_floor
 from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
@@ -89,6 +90,8 @@ def _methods(result: Result) -> dict[str, Any]:
         groups += [(name, "normalized")] if method.normalized else []
     methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in result.rows})
     for name, method in result.methods.items():
+        if (floor := ece_floor(result, name)) is not None:
+            methods[name]["sets"]["test"]["ece_floor"] = json_value(floor)
         if method.convergence:
             methods[name]["convergence"] = {
                 curve: [int(v) if curve == "samples" else json_number(v) for v in values]

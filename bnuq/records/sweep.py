@@ -152,6 +152,16 @@ class SweptModel:
 
 
 @frozen
+class BestByPll:
+    """The compared size with the best PLL of the test set, and by how much that is better than the recommended one's:
+    the change, and its error over points and draws."""
+
+    batch_size: Size
+    change: float
+    se: float
+
+
+@frozen
 class Recommended:
     """The size that `criterion` is the highest at, on the points of `of` ("train", "validation" or "test").
 
@@ -170,6 +180,7 @@ class Recommended:
     decided_by: Literal["likelihood and prior", "prior", "data"]
     predicted_batch_size: Estimate | None
     at_end: Literal["", "smallest", "largest"]
+    by_pll: BestByPll | None = None  # where the test set is labelled
 
 
 @frozen
@@ -269,6 +280,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "score": sweep.score,
         "points": [_point(sweep, point) for point in sweep.points],
         "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
+        "by_pll": None if sweep.recommended is None else json_value(sweep.recommended.by_pll),
         "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
         **catalogue.summary(sweep.findings),
         "result": json_value(sweep.path),

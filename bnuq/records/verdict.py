@@ -126,15 +126,6 @@ def _is_doubtful(result: Result) -> bool:
     return is_doubtful(result.reference_check, result.methods) and any(map(draws_mini_batches, result.methods))
 
 
-def is_at_limit(result: Result, method: str) -> bool:
-    """Whether a temperature of the test points lies at a limit of the search, where it is no fit: such a method is not
-    compared with others, and not recommended."""
-    temperatures = result.methods[method].sets["test"].points.get("temperature")
-    if temperatures is None:
-        return False
-    return bool(np.isclose(np.unique(temperatures)[:, None], metrics.TEMPERATURES[[0, -1]]).any())
-
-
 OTHER_SCALE = "inputs-of-another-scale"
 
 
@@ -185,10 +176,9 @@ def _groups(result: Result) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     few = {name for name, each in result.sets.items() if each.kind == "ood" and not can_be_judged(result, name)}
     wrong = {*on_another_scale(result.findings), *few}
-    left_out = {method for method in result.methods if is_at_limit(result, method)}
     for row in result.rows:
         metric = row["metric"]
-        if row["method"] in left_out or wrong & {"test", row["set"], "" if row["score"] else "validation"}:
+        if wrong & {"test", row["set"], "" if row["score"] else "validation"}:
             continue
         if row["set"] and result.sets[row["set"]].kind == "perturbed":
             continue
@@ -278,15 +268,19 @@ def _mc_error(result: Result, method: str, estimate: Estimate) -> float:
 
 def uncorrected(comparisons: Sequence[MethodComparison], method: str, metric: str) -> MethodComparison | None:
     """The best single pass without corrected BatchNorm statistics by this metric, where `method` is one with them and
-    is not likely to be better; otherwise None. As for the warning on the statistics, how many others are compared does
-    not matter."""
+    is not likely to be better by any metric of the labels; otherwise None. As for the warning on the statistics, how
+    many others are compared does not matter."""
     if method_named(method).plain.name != POPULATION:
         return None
     of_metric = (each for each in comparisons if (each.against, each.metric, each.passes) == (method, metric, 1))
     others = [each for each in of_metric if not method_named(each.method).normalizes_jointly]
     as_it_is = [each for each in others if method_named(each.method).plain.name != POPULATION]
     found = max(as_it_is, key=lambda each: each.gain, default=None)
-    return None if found is None or found.is_likely_worse else found
+    if found is None:
+        return None
+    lost = (each for each in comparisons if each.method == found.method and each.metric != "auroc")
+    is_corrected = any(each.is_likely_worse and method_named(each.against).plain.name == POPULATION for each in lost)
+    return None if is_corrected else found
 
 
 def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ...]:
@@ -393,9 +387,10 @@ def _best_of_files(result: Result, comparisons: Sequence[MethodComparison]) -> I
         return
     same = [each for each in comparisons if (each.metric, each.set) == (first.metric, first.set)]
     worse = [[each.method, each.difference, each.se] for each in same if each.is_worse]
-    alike = [each.method for each in same if not each.is_worse and each.method != first.against]
+    alike = [each.method for each in same if each.p is not None and not each.is_worse and each.method != first.against]
+    unknown = [each.method for each in same if each.p is None]
     values = {"method": first.against, "metric": first.metric, "set": first.set, "value": first.value_of_against}
-    yield finding("best-predictions", **values, worse=worse, alike=alike)
+    yield finding("best-predictions", **values, worse=worse, alike=alike, unknown=unknown)
 
 
 def _lacks_temperature(result: Result) -> bool:

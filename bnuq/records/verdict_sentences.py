@@ -110,6 +110,7 @@ def _best_predictions(
     value: float,
     worse: Sequence[tuple[str, float, float]],
     alike: Sequence[str],
+    unknown: Sequence[str] = (),
 ) -> str:
     write = partial(_number, digits=metric_of(metric).digits)
     text = f"Best by {_named((metric, set))}: {method} {write(value)}."
@@ -117,7 +118,8 @@ def _best_predictions(
         text += (
             f" Worse: {all_of([f'{name} by {write(abs(change))} ± {write(error)}' for name, change, error in worse])}."
         )
-    return text + (f" Not distinguishable from it: {all_of(alike)}." if alike else "")
+    text += f" Not distinguishable from it: {all_of(alike)}." if alike else ""
+    return text + (f" Too few points to tell: {all_of(unknown)}." if unknown else "")
 
 
 def _choice(choices: Sequence[tuple[int, str, float]]) -> str:

@@ -14,7 +14,7 @@ from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
 from bnuq.report.document import Part, Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, picture
-from bnuq.report.method_names import plain_sampled
+from bnuq.report.method_names import lowered_by, plain_sampled
 from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
 from bnuq.report.tasks import points_of
 
@@ -102,7 +102,8 @@ def _reliability(result: Result, path: Path) -> None:
     about = f"{about_test_set(result)}; hollow: bins of fewer than {enough} points"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
-        for name, method in result.methods.items():
+        worse = lowered_by(result)
+        for name, method in ((name, each) for name, each in result.methods.items() if name not in worse):
             curve = method.calibration
             ece = method.sets["test"].estimates["ece"].value
             draw_bins(axes, curve, enough, label=f"{name}, ECE {100 * ece:.1f} %", **lines[name].plotted)

@@ -41,7 +41,7 @@ from bnuq.report.document import (
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import answers, findings
+from bnuq.report.evaluation_findings import answers, findings, is_of_one_method
 from bnuq.report.evaluation_sentences import SENTENCES
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
@@ -64,7 +64,7 @@ _OUTPUTS = {  # of files of predictions
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
     verdicts = tuple(findings(result))
-    in_short, essential = answers(result, [each for each in verdicts if not _is_of_one_method(each)])
+    in_short, essential = answers(result, [each for each in verdicts if not is_of_one_method(each, result)])
     shifted = tuple(shift.in_short(result))
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
@@ -81,11 +81,6 @@ def report(result: Result, *, columns: int = 100) -> Report:
     )
 
 
-def _is_of_one_method(finding: Finding) -> bool:
-    """Whether it compares one method with the deterministic network: the verdict on all methods stands before these."""
-    return finding.code.startswith("explains-labels")
-
-
 def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> Iterator[ReportSection]:
     task = result.task
     ood_legend = tuple(ood.legend(result))
@@ -99,7 +94,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
         verdict.parts(result, roomy=roomy),
     )
-    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if _is_of_one_method(finding))
+    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if is_of_one_method(finding, result))
     parts = (
         *([BulletList(single_verdicts)] if single_verdicts else []),
         evaluation_tables.estimates_table(result, roomy=roomy),

@@ -32,6 +32,13 @@ def answers(result: Result, verdicts: Sequence[Finding]) -> tuple[tuple[Finding,
     return (*decisions, *verdicts), len(decisions) + sum(each.code in _CAUTIONS for each in verdicts) + 1
 
 
+def is_of_one_method(finding: Finding, result: Result) -> bool:
+    """Whether it is of one method among several: the verdict on all methods stands before these."""
+    if len({method_named(name).plain for name in result.methods}) > 2:
+        return finding.code.startswith(("explains-", "sigma-", "intervals-"))
+    return finding.code.startswith("explains-labels")
+
+
 def findings(result: Result) -> Iterator[Finding]:
     """The answers: whether the sets and the reference fit, and whether samples improve on single passes; then on the
     test set, each OOD set and the noise models.

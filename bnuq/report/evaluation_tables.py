@@ -10,6 +10,7 @@ from bnuq.estimates import Estimate
 from bnuq.methods import method_named
 from bnuq.metrics import FEATURE_SCORES, METRICS
 from bnuq.metrics.registry import scores_among
+from bnuq.records.calibrated import ece_floor
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -70,8 +71,11 @@ def estimates_table(result: Result, *, roomy: bool) -> Table:
         for name in METRICS
         if not name.startswith("image_aurc_")  # which have a table of their own
     ]
+    floors = [ece_floor(result, name) for name in result.methods]
+    mean, high = ([None if f is None else Estimate(getattr(f, end)) for f in floors] for end in ("mean", "high"))
     noise = [Estimate(noise_sd(row["tau"].value)) if "tau" in row else None for row in estimates]
     constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    rows += [("  ECE by chance, mean", mean, 4), ("  ECE by chance, 95 %", high, 4)]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
     cells = tuple((label, tuple(with_error(e, digits) for e in row)) for label, row, digits in rows if any(row))
     return Table(_header(result.methods, roomy=roomy), cells, stacks=True)

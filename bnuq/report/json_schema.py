@@ -118,6 +118,7 @@ _Warning = _struct("Warning", {"code": str, "text": str, "runs": int}, {"runs"})
 class SetEstimates(Struct):
     """The estimates of a set by metric, and those of its classes, groups, labels or scores."""
 
+    ece_floor: dict[str, Number] | UnsetType = UNSET
     by_class: dict[str, _Estimates] | UnsetType = UNSET
     by_group: dict[str, _Estimates] | UnsetType = UNSET
     by_label: dict[str, _Estimates] | UnsetType = UNSET
@@ -197,7 +198,8 @@ def _sweep() -> type:
         {"kind": Literal["sweep"], "task": str, "models": list[models],
          "sampling": _struct("Sampling", sampling | optional, {*optional}),
          "sets": dict[str, swept], "score": str | None, "points": list[SweepEstimates],
-         "recommended": chosen | None, "seconds": dict[str, float], "result": str | None},
+         "recommended": chosen | None, "by_pll": _record(sweep.BestByPll, False) | None,
+         "seconds": dict[str, float], "result": str | None},
     )  # fmt: skip
 
 

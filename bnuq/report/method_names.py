@@ -28,6 +28,13 @@ def network_in_words(method: str) -> str:
     return _NETWORKS.get(method) or method_label(method)
 
 
+def lowered_by(result: Result) -> list[str]:
+    """The recalibrated methods whose PLL is lower than without it."""
+    plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
+    pairs = ((name, pll, plls.get(method_named(name).plain.name)) for name, pll in plls.items())
+    return [name for name, pll, plain in pairs if pll and plain and pll.value < plain.value]
+
+
 def plain_methods(result: Result) -> dict[str, MethodResult]:
     """The methods whose logits are not recalibrated."""
     return {name: method for name, method in result.methods.items() if method_named(name).recalibration is None}

@@ -86,7 +86,7 @@ def _intervals(name: str, result: Result) -> Iterator[Finding]:
         estimate = estimates[f"coverage{level}"]
         excess = estimate.value - level / 100
         chance_error = math.sqrt(level / 100 * (1 - level / 100) / independent)
-        if abs(excess) > 2 * max(total(estimate) or math.inf, chance_error):
+        if abs(excess) > 2 * max(total(estimate) or 0.0, chance_error):  # an error of 0 is of a coverage of 0 or 1
             miscalibrated[level] = "wide" if excess > 0 else "narrow"
     code = "intervals-miscalibrated" if miscalibrated else "intervals-calibrated"
     yield verdict(code, method=name, test=estimates, wrong=miscalibrated)

@@ -13,7 +13,7 @@ from bnuq.metrics import selective
 from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
-from bnuq.report.method_names import method_label
+from bnuq.report.method_names import lowered_by, method_label
 from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
 from bnuq.shapes import Float
 from bnuq.tasks import REGRESSION, SEGMENTATION
@@ -28,7 +28,8 @@ def recalibration_in_words(result: Result) -> str:
     kinds = {kind: None for name in result.methods if (kind := method_named(name).recalibration)}
     if not kinds:
         return ""
-    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}."
+    lowered = f" PLL is lower than without it: {', '.join(worse)}." if (worse := lowered_by(result)) else ""
+    return f"{' and '.join(f'+{kind}' for kind in kinds)}: fitted to {fitted_to(result)}.{lowered}"
 
 
 def fitted_to(result: Result) -> str:

@@ -13,7 +13,7 @@ from bnuq.config import SizeCriterion
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.records.sweep import Elbo, Protocol, Recommended
+from bnuq.records.sweep import BestByPll, Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.sizes import AtSize
 
@@ -43,9 +43,14 @@ class CriterionData:
 
 
 def recommend(
-    candidates: Sequence[SizeCandidate], criterion: SizeCriterion, protocol: Protocol, data: CriterionData
+    candidates: Sequence[SizeCandidate],
+    criterion: SizeCriterion,
+    protocol: Protocol,
+    data: CriterionData,
+    test: CriterionData | None = None,
 ) -> Recommended | None:
-    """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared.
+    """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared. By the
+    PLL of the `test` set it is said what another size would gain.
 
     Differences are paired by draw and by point, which all sizes share. Their error over points and draws together
     is √(se² + mc_se²), an upper bound.
@@ -84,7 +89,17 @@ def recommend(
         decided_by=decided,
         predicted_batch_size=best.bound.terms.predicted if best.bound and protocol == "single" else None,
         at_end="smallest" if size == sizes[0] else "largest" if size == sizes[-1] else "",
+        by_pll=None if test is None else _by_pll(comparable, best, test),
     )
+
+
+def _by_pll(comparable: Sequence[SizeCandidate], chosen: SizeCandidate, test: CriterionData) -> BestByPll | None:
+    """The best size by the PLL of the test set beside the chosen one; None without labels."""
+    if not all("pll" in candidate.at_size.points.get(test.name, {}) for candidate in comparable):
+        return None
+    best = max(comparable, key=lambda candidate: _pll(candidate, test))
+    change = _pll_behind(best, chosen, test)
+    return BestByPll(best.at_size.batch_size, change.value, math.hypot(change.se or 0.0, change.mc_se or 0.0))
 
 
 def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
+from bnuq.records.decisions import temperature_of
 from bnuq.records.evaluation import Result
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.inputs import Unpacked
@@ -171,14 +172,14 @@ def _engine(subject: Subject, method: Method, omega: BatchStatistics | None, pro
 
 
 def _scoring(subject: Subject, train: Any, method: Method, result: Result | None) -> Scoring:
-    """How samples become outputs, with what the evaluation fitted; of a cross-fitted temperature the mean, of a
-    cross-fitted vector scaling that of all points."""
+    """How samples become outputs, with what the evaluation fitted; of what is cross-fitted, that of all points."""
     plan, run, kind = subject.plan, subject.run, method.recalibration
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
     if not plan.task.is_regression:
         labels = plan.task.outputs
-        if kind == "temperature":
-            return Scoring(labels, scale=(1 / float(estimates["temperature"].value),))
+        temperature = None if result is None else temperature_of(result, method.name)
+        if kind == "temperature" and temperature is not None:
+            return Scoring(labels, scale=(1 / temperature,))
         if kind == "vector":
             assert result is not None
             fits = [fit for finding in result.findings for fit in finding.values.get("maps", ())]

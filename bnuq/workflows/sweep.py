@@ -244,7 +244,9 @@ def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Setti
     }:
         return None, ""
     data = CriterionData(name, first.sets[name], first.subject.ood, first.plan.task.spread)
-    result = recommend(candidates, settings.criterion, protocol, data)
+    test = replace(data, name="test", points=first.sets["test"])
+    is_judged = "test" not in on_another_scale(all_findings)
+    result = recommend(candidates, settings.criterion, protocol, data, test if is_judged else None)
     not_degenerate = [candidate for candidate in candidates if not candidate.at_size.degenerate]
     return result, f"none has {settings.criterion.upper()}" if result is None and len(not_degenerate) > 1 else ""
 

@@ -39,7 +39,7 @@ LABELLED = {
     *metrics.SELECTIVE,
     "auroc_errors",
 }
-PARTS = {"by_class", "by_score"}
+PARTS = {"by_class", "by_score", "ece_floor"}
 SCORES, POST_HOC = streamed_scores(), {*FEATURE_SCORES}
 FEW = ("--method", "mcbn", "--no-post-hoc")
 DETECTION = {*metrics.SEPARATIONS, "scod"}

@@ -44,7 +44,8 @@ def labels_of(folder: Path, name: str) -> np.ndarray:
 
 def vector_of(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Scales, then shifts, by SciPy without a gradient, from the temperature that is fitted to the same points."""
-    tau = metrics.fitted_temperature(metrics.pll_by_temperature(samples, y))
+    weight = metrics.pseudo_weight(metrics.errors_of_points(samples, y))
+    [tau] = metrics.refined_temperatures([1.0], lambda at: metrics.pll_slopes(samples, y, at[0], weight)[:, None])
 
     def loss(parameters: np.ndarray) -> float:
         scale, shift = parameters[:K], parameters[K:]

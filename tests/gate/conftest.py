@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import small_regression
 import small_run
@@ -24,7 +25,10 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     folder = tmp_path_factory.mktemp("gate")
     small_run.write(folder)
     shutil.copy(folder / "test.npz", folder / "other_test.npz")  # to validate on: no point of it was trained on
-    weights = torch.load(folder / "model.pt", weights_only=True)
+    weights, x = torch.load(folder / "model.pt", weights_only=True), np.load(folder / "test.npz")["x"]
+    model = small_run.network()
+    model.load_state_dict(weights)
+    np.savez(folder / "learned.npz", x=x, y=model.eval()(torch.from_numpy(x)).argmax(1).numpy())
     weights["7.weight"] = 0.9 * weights["7.weight"]  # of the last layer: a little less sure of everything
     torch.save(weights, folder / "changed.pt")
     (folder / "changed.toml").write_text(small_run.RUN.replace("model.pt", "changed.pt"))

@@ -35,7 +35,8 @@ def test_the_baseline_alone_fixes_about_ten_estimates(evaluated: Evaluated) -> N
     assert len(chosen) == len({*chosen}) <= 13 and sum(".ood." in address for address in chosen) == 1
     verdict = check(current, baseline)
     assert {each.address for each in verdict.comparisons if each.outcome != "not gated"} == {*chosen} == of(baseline)
-    drawn = [each for each in check(evaluated("other-seed", seed=1), baseline).comparisons if "at_thr" in each.address]
+    learned = [evaluated(f"learned{seed}", seed=seed, test="learned.npz") for seed in (1, 0)]
+    drawn = [each for each in check(*learned).comparisons if "at_thr" in each.address]
     assert drawn and all(each.outcome == "not gated" for each in drawn if each.method != "deterministic")
     assert {each.family for each in verdict.comparisons if each.outcome != "not gated"} == {"main"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -152,6 +153,10 @@ def test_estimates_are_their_definition(laboratory):
     x, y = blobs(200, 5)
     found, _ = laboratory.found(laboratory.holds("lab", x, y))
     by_place = {(one.domain, one.statistics): one.estimates for one in found.crossings}
+    (gains,) = [one.gains for one in found.crossings if one.statistics == one.domain]
+    change, own, running = gains["pll"], by_place["lab", "lab"]["pll"], by_place["lab", "running"]["pll"]
+    assert change.value == pytest.approx(own.value - running.value)
+    assert change.se < 0.5 * math.hypot(own.se, running.se), "over the points that both share"
     _, second = stage._halves(points("lab", x, y), 0)
     inputs, labels = torch.from_numpy(second.raw(slice(None))), torch.from_numpy(second.targets)
     with torch.inference_mode():

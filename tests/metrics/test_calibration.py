@@ -182,6 +182,17 @@ def test_where_all_are_right_or_all_wrong_every_error_is_that_of_the_confidence(
     assert [*values, metrics.ece_debiased_of_bins(bins)] == pytest.approx([gap, gap, debiased])
 
 
+def test_the_floor_of_the_error_is_that_of_labels_drawn_from_the_confidences():
+    random = np.random.default_rng(3)
+    for confidence in (random.uniform(0.3, 1, 300), random.beta(9, 1, 2000), 1 - random.exponential(1e-3, 2000)):
+        drawn = (random.random((1000, len(confidence))) < confidence).astype(float)
+        by_points = metrics.ece_of_bins(metrics.calibration_bins(np.broadcast_to(confidence, drawn.shape), drawn))
+        bins = metrics.calibration_bins(confidence, drawn[0])
+        floor = metrics.ece_floor(bins.count, bins.confidence / np.maximum(bins.count, 1))
+        assert floor == pytest.approx((by_points.mean(), np.quantile(by_points, 0.95)), rel=0.08)
+    assert metrics.ece_floor(np.array([0, 5]), np.array([np.nan, 1.0])) == (0, 0)
+
+
 def test_the_order_of_points_of_equal_confidence_does_not_matter():
     correct = np.array([1.0, 0.0] * 20)
     assert metrics.ece_adaptive(np.full(40, 0.5), correct) == pytest.approx(0, abs=1e-12)

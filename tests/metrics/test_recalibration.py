@@ -64,6 +64,29 @@ def test_the_refinement_finds_the_maximum_from_anywhere(start: float) -> None:
     assert refined == pytest.approx(metrics.fitted_temperature(metrics.pll_by_temperature(logits, y)), rel=1e-6)
 
 
+def test_three_errors_hold_a_temperature_near_1_where_points_have_none_and_not_where_they_have_many() -> None:
+    logits, y = overconfident(1, 5.0)
+    for labels, limits in ((logits[0].argmax(1), (0.1, 1)), (y, (0.9, 1))):
+        weight = metrics.pseudo_weight(metrics.errors_of_points(logits, labels))
+        held, free = (
+            metrics.refined_temperatures(
+                [1.0], lambda at, w=w, y=labels: metrics.pll_slopes(logits, y, *at, w)[:, None]
+            )
+            for w in (weight, 0.0)
+        )
+        assert limits[0] < held[0] / (free[0] if labels is y else 1) < limits[1]
+    p, at, h = np.exp(logits[0] - logsumexp(logits[0], axis=1)[:, None]), np.log(1.3), 1e-4
+
+    def own(x: float) -> float:
+        scaled = logits[0] / np.exp(x)
+        return float((p * (scaled - logsumexp(scaled, axis=1)[:, None])).sum())
+
+    extra = metrics.pll_slopes(logits, y, 1.3, 2.0) - metrics.pll_slopes(logits, y, 1.3)
+    expected = (own(at + h) - own(at - h)) / h, 2 * (own(at + h) - 2 * own(at) + own(at - h)) / h**2
+    assert extra == pytest.approx(expected, rel=1e-3)
+    assert metrics.fitted_temperature(np.zeros((len(metrics.TEMPERATURES), 3))) == 1
+
+
 def test_at_an_end_of_the_range_it_is_that_end() -> None:
     logits, _ = overconfident(1, 1.0)
     for labels, end in ((logits[0].argmax(1), 1e-3), (logits[0].argmin(1), 1e3)):

@@ -92,7 +92,7 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
     assert text.startswith("Undecided whether 32 passes are worth it: no temperature was fitted")
 
 
-@pytest.mark.parametrize(("fitted", "said"), [([1.224], "1.22"), ([1.2, 1.3], "1.25")])
+@pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
 def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
     result = made()
@@ -159,6 +159,19 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
     assert text == "Use the network as it is: 400 points show no gain from 32 passes."
     assert judgement.findings[0].values["instead"][0] == "deterministic"
+
+
+def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
+    """Running averages that lag: PLL, with a fitted τ, sees nothing of what CRPS and the errors see."""
+    population, result = "deterministic+population", made()
+    result = replace(result, methods={**result.methods, population: result.methods["deterministic"]})
+    crps = compared(0.0315, 0.0038, 1e-9, "crps", method="deterministic", against=population)
+    singles = (compared(-0.01, 0.02, 1.0, method=population), crps)
+    judgement = judged(*(replace(each, passes=1) for each in singles), compared(-0.02, 0.02, 1.0))
+    assert texts(result, judgement)[0].startswith("The BatchNorm statistics do not fit the data: correct the network")
+    worse = replace(singles[0], passes=1, difference=-0.2, p=1e-9)  # by PLL
+    text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
+    assert text.endswith("no gain from 32 passes; deterministic+population is better by 0.0315 ± 0.0038 in CRPS.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:

@@ -493,6 +493,9 @@ def test_what_a_domain_gains_has_its_sign_and_its_error():
 
     for by, code in ((0.1, "better"), (-0.1, "worse"), (0.02, "no-effect")):
         assert f"own-statistics-{code}" in verdicts(shifted(by))
+    one = Estimate(0.8)  # of one point, whose error is not known
+    crossings = tuple(replace(each, estimates={"accuracy": one}) for each in whole.domains.crossings)
+    assert "own-statistics-unknown" in verdicts(replace(whole, domains=replace(whole.domains, crossings=crossings)))
 
 
 def test_what_the_statistics_leave_open_is_said():

@@ -865,7 +865,7 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("logits", "text"),
     [
-        (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions, which needs no temperature as all points are right."),
+        (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions with a temperature of 0.99"),
         (
             -8.0 * np.eye(K)[LABELS],
             "First check the labels, the order of the classes and `--outputs`: an accuracy of 0 %",

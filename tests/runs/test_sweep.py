@@ -25,6 +25,7 @@ from bnuq.evaluation import setup
 from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Sweep
+from bnuq.report.sweep.sweep_sentences import sentences
 from bnuq.sampling import counter_rng
 from bnuq.sweeping import likelihood
 from bnuq.workflows.evaluate import evaluate
@@ -342,6 +343,17 @@ def test_the_best_pll_may_choose_on_the_test_points_with_a_warning(folder: Path)
     assert best is not None and best.of == "test" and best.decided_by == "data"
     assert best.batch_size == max((8, 16), key=lambda size: value(record, size, "pll"))
     assert "chosen-on-test" in warned(record)
+
+
+def test_what_a_size_costs_by_the_pll_of_the_test_set_is_said(folder: Path) -> None:
+    record = swept(folder, criterion="auroc", ood=None)
+    assert record.recommended is not None and record.recommended.by_pll is not None
+    best = record.recommended.by_pll
+    plls = {point.batch_size: value(record, point.batch_size, "pll") for point in record.points}
+    assert best.batch_size == max(plls, key=lambda size: plls[size])
+    assert best.change == pytest.approx(plls[best.batch_size] - plls[record.recommended.batch_size])
+    said = f"By PLL of the test set, b = {best.batch_size} is better by {best.change:.4f} ± {best.se:.4f}, which may be"
+    assert best.batch_size != record.recommended.batch_size and said in " ".join(sentences(record))
 
 
 def test_validation_points_choose_where_there_are_any(folder: Path) -> None:

@@ -33,18 +33,24 @@ def _distance(domain: Domain, most: int = 3) -> Finding:
 
 
 def _gain(name: str, running: Crossing, population: Crossing) -> Iterator[Finding]:
-    """What a domain gains by its own statistics: each estimate before and after, and whether it moved."""
-    changes: dict[str, tuple[float, float, bool]] = {}
+    """What a domain gains by its own statistics: each estimate before and after, and whether it moved beyond twice the
+    error, over the points that both share; None where that is not known."""
+    changes: dict[str, tuple[float, float, bool | None]] = {}
     directions = set[int]()
     for metric, better in (("accuracy", 1), ("pll", 1), ("rmse", -1)):
         before, after = running.estimates.get(metric), population.estimates.get(metric)
         if before is None or after is None or not math.isfinite(change := after.value - before.value):
             continue
-        is_clear = abs(change) > 2 * math.hypot(error_of(before) or 0.0, error_of(after) or 0.0)
+        gain = population.gains.get(metric)
+        errors = [error_of(each) for each in ((before, after) if gain is None else (gain,))]  # of earlier versions two
+        known = [error for error in errors if error is not None]
+        is_unknown = len(known) < len(errors) or (change and not any(known))  # 0 where all points change alike
+        is_clear = None if is_unknown else abs(change) > 2 * math.hypot(*known)
         changes[metric] = before.value, after.value, is_clear
         directions |= {1 if change * better > 0 else -1} if is_clear else set()
     if changes:
-        effects: dict[tuple[int, ...], str] = {(): "no-effect", (1,): "better", (-1,): "worse"}
+        none = "unknown" if any(is_clear is None for *_, is_clear in changes.values()) else "no-effect"
+        effects: dict[tuple[int, ...], str] = {(): none, (1,): "better", (-1,): "worse"}
         effect = effects.get(tuple(directions), "mixed")
         yield verdict(f"own-statistics-{effect}", name=name, changes=changes)
 

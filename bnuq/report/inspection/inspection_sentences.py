@@ -48,10 +48,10 @@ def _ratios(layers: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{layer} ({times(ratio)} times batch noise)" for layer, ratio in layers)
 
 
-def _changes(changes: Mapping[str, tuple[float, float, bool]]) -> str:
+def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
     return "; ".join(
         f"{named(metric)} {number(before, 3)} → {number(after, 3)} ({signed(after - before, 3)})"
-        + ("" if is_clear else ", within two errors")
+        + ("" if is_clear else ", of an unknown error" if is_clear is None else ", within two errors")
         for metric, (before, after, is_clear) in changes.items()
     )
 
@@ -215,6 +215,9 @@ _TEXTS = {
     ),
     "domain-unmeasured": "No layer of {name} could be compared with the reference.",
     "own-statistics-no-effect": "With its own statistics, {name} changes little: {changes:changes}.",
+    "own-statistics-unknown": (
+        "Whether its own statistics change {name} cannot be told from so few points: {changes:changes}."
+    ),
     "own-statistics-better": "With its own statistics, {name} is better: {changes:changes}.",
     "own-statistics-worse": "With its own statistics, {name} is worse: {changes:changes}.",
     "own-statistics-mixed": "With its own statistics, {name} shows a mixed effect: {changes:changes}.",

@@ -40,6 +40,9 @@ def recommendation_findings(sweep: Sweep) -> Iterator[Finding]:
             ood=names_of(sweep, "ood"),
             score=score_name(sweep),
         )
+        if (by_pll := chosen.by_pll) is not None and by_pll.batch_size != chosen.batch_size:
+            clear = by_pll.change > 2 * by_pll.se
+            yield verdict("recommended-costs", size=by_pll.batch_size, change=by_pll.change, se=by_pll.se, clear=clear)
         sizes = sorted({*chosen.behind, chosen.batch_size})
         position = sizes.index(chosen.batch_size)
         yield from _lead(chosen, sizes, position)

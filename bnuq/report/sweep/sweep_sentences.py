@@ -97,6 +97,9 @@ _TEXTS = {
         "Recommended{whose}: b = {size:,}, where {mean}AUROC by {score} of {ood:names} against the {of} set is "
         "highest{network}."
     ),
+    "recommended-costs": (
+        "By PLL of the test set, b = {size:,} is better by {change:.4f} ± {se:.4f}{clear:|, which may be chance}."
+    ),
     "recommended-among": "Within one standard error of the highest are {sizes:numbers}.",
     "recommended-alone": "No other size is within one standard error of it.",
     "recommended-without-errors": "The errors of the differences between sizes are unknown.",

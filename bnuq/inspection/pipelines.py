@@ -118,7 +118,7 @@ def suggest(
         settings, title, batches=effort.batches, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
     )
     best, *others = last_round
-    passed = best.check.is_within_limits
+    passed = best.check.fits
     tied = [best, *(other for other in others if passed and trials.is_indistinguishable(other, best))]
     # Of tied candidates published numbers come first, then RGB, which libraries give unless they are told otherwise.
     tied.sort(key=lambda candidate: (candidate.setting.name == DATA_OWN, candidate.setting.channel_order != "rgb"))
@@ -215,7 +215,7 @@ class _Checked:
             median=self.median,
             worst=self.worst,
             worst_layer=self.worst_layer,
-            passed=self.check.is_within_limits,
+            passed=self.check.fits,
             tied=tied,
         )
 
@@ -265,7 +265,7 @@ class _Trials:
 
     def is_indistinguishable(self, candidate: _Checked, best: _Checked) -> bool:
         """Whether the running statistics cannot separate `candidate` from the best."""
-        if not candidate.check.is_within_limits:
+        if not candidate.check.fits:
             return False
         return self._distance_to_best(candidate, best) <= DISTINGUISHABLE * max(1.0, best.median)
 
@@ -317,7 +317,7 @@ class _Trials:
             bank,
             [site for site in sites if can_be_checked(site, self.sites)],  # a later call may be outside `sites`
             population=population or len(self.train),
-            train_size=self.run.train_size or len(self.train),
+            train_size=self.run.train_size,
             train_batch_size=self.trained_with,
         )
 

@@ -17,6 +17,7 @@ from bnuq.catalogue import text_of
 from bnuq.config import Augment, Normalize, Run, read_run_file
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
+from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.inspection import pipeline_settings, pipelines
 from bnuq.inspection.pipeline_settings import DATA_OWN
@@ -215,6 +216,15 @@ def test_where_nothing_fits_the_closest_is_shown_and_not_recommended(tmp_path):
     assert found.undetermined == () and [one.tied for one in found.candidates[:2]] == [True, False]
     data = written(found, tmp_path)
     assert data.augment is None and ("not sure" in found.lines or data.normalize is not None)
+
+
+def test_a_pipeline_fits_a_part_of_the_training_set_where_evaluation_says_so():
+    points = pictures(4000)
+    net, part = trained(points, as_in(IMAGENET)), points.subset(np.arange(100))
+    layers = find_sites(net, torch.zeros(2, 3, SIZE, SIZE)).live_batchnorms
+    pipeline = Pipeline(RUN, torch.device("cpu"), IMAGENET)
+    check = check_reference(net, pipeline, part, layers, silent, trained_with=M)
+    assert check.passed and suggested(net, part).candidates[0].passed
 
 
 def test_of_feature_tables_normalisations_alone_are_tried(tmp_path):

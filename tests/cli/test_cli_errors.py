@@ -19,8 +19,9 @@ import small_run
 import torch
 
 from bnuq.cli.failures import reported
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation import memory
+from bnuq.files.writing import alone
 
 TINY = ("--limit", "20", "-T", "2")
 Break = Callable[[Path], None]
@@ -333,6 +334,14 @@ def test_wrong_usage_shows_the_usage_and_is_refused(cli, arguments):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Usage: bnuq")
     assert done.err.count("Error: ") == 1
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["check"], ["check", "a.h5", "--junit"], ["check", "--baseline"]])
+def test_a_nul_in_a_path_is_refused(cli, arguments):
+    outcome = cli(*arguments, "a\0b")
+    assert outcome.code == 2 and "NUL" in outcome.err
+    with pytest.raises(ResultError, match="NUL"), alone(Path("a\0b")):
+        pass
 
 
 def test_no_arguments_show_the_commands(cli):

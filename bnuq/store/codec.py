@@ -34,7 +34,7 @@ from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.findings import Finding, SEVERITIES, note, warning
+from bnuq.findings import SEVERITIES, Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import is_known, is_score
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of

@@ -344,6 +344,17 @@ def test_a_nul_in_a_path_is_refused(cli, arguments):
         pass
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    ["inspect run.toml", "monitor run.toml --baseline b.h5", "init model.pt --arch net.py:net --test test.npz"],
+)
+@pytest.mark.usefixtures("small")
+def test_groups_that_no_set_has_are_refused(cli, arguments):
+    outcome = cli(*arguments.split(), "--group", "camera")
+    assert outcome.code == 2 and 'data.group is "camera", and no set has' in outcome.message
+    assert not Path("b.h5").exists()
+
+
 def test_no_arguments_show_the_commands(cli):
     done = cli()
     assert "evaluate" in done.out + done.err

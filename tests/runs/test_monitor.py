@@ -182,6 +182,12 @@ def test_a_batch_that_cannot_be_compared_is_refused_and_not_added(watched, batch
     assert watching.e_value == 1.0 and watching.alarm is None
 
 
+def test_a_level_that_the_resamples_cannot_reach_is_refused(watched):
+    with pytest.raises(RequestError, match=r"at least 1/101; expected --resamples 199 or more"):
+        monitor(watched, resamples=100, level=0.005)
+    assert monitor(watched, resamples=199, level=0.005)
+
+
 def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watched):
     with pytest.raises(DataError, match="39 points; expected at least 40"):
         monitor(watched, reference=pictures(0, 39))

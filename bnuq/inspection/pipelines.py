@@ -41,6 +41,7 @@ from bnuq.inspection.pipeline_settings import (
     padded,
     setting_of_run,
     settings_to_try,
+    why_untold,
 )
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
@@ -126,13 +127,15 @@ def suggest(
     differing = frozenset(
         key for key in SETTING_KEYS if len({comparison_key(candidate.setting, key) for candidate in close}) > 1
     )
+    untold = [f"pad and crop: {why}"] if passed and (why := why_untold(train)) else []
+    differing |= {"augment"} if untold else set()
     pipelines = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
             *(candidate.record(train, tied=False) for candidate in others if candidate not in tied),
         ),
         first_round=tuple(candidate.record(train, tied=False) for candidate in first_round),
-        undetermined=tuple(undetermined_settings([candidate.setting for candidate in tied])),
+        undetermined=(*undetermined_settings([candidate.setting for candidate in tied]), *untold),
         lines="",
     )
     remarks = [text_of(finding) for finding in findings(pipelines)] + list(pipelines.undetermined)

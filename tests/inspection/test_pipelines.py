@@ -227,6 +227,17 @@ def test_a_pipeline_fits_a_part_of_the_training_set_where_evaluation_says_so():
     assert check.passed and suggested(net, part).candidates[0].passed
 
 
+def test_paddings_that_few_or_normalised_points_cannot_tell_are_said_to_be_untold():
+    raw = pictures()
+    normalised = replace(raw, inputs=((raw.inputs / 255 - 0.45) / 0.22).astype(np.float32))
+    for points, why in ((raw.subset(np.arange(60)), ["60 points are"]), (normalised, ["already normalised"]), (raw, [])):
+        net = trained(points, lambda values, _: np.asarray(values, np.float32))
+        found = suggest(RUN, net, points, find_sites(net, torch.zeros(2, 3, SIZE, SIZE)), trained_with=M)
+        told = [text for text in found.pipelines.undetermined if text.startswith("pad and crop: ")]
+        assert found.pipelines.candidates[0].passed and ("augment" in found.undetermined) == bool(why)
+        assert all(part in told[-1] for part in why)
+
+
 def test_of_feature_tables_normalisations_alone_are_tried(tmp_path):
     random = np.random.default_rng(0)
     table = Points("train", "train.csv", (random.normal(3, 2, (600, 5)) * [1, 5, 0.1, 1, 1]).astype(np.float32))

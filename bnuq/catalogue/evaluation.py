@@ -361,9 +361,8 @@ EVALUATION: Catalogue = {
     "reference-differs": Entry(
         lambda median, worst, effect, precise, lags=True: (
             f"the checkpoint's running averages probably lag a little behind its weights{_or_another(lags=lags)}: "
-            f"batch statistics of the reference differ from them {median:.1f} times as much as batch noise explains in the "
-            "median layer, "
-            f"{worst:.1f} times in the worst.{_changes(effect)}"
+            f"batch statistics of the reference differ from them {median:.1f} times as much as batch noise explains in "
+            f"the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
             + ("" if precise is None else f" `{precise}` recomputes the averages")
         )
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from bnuq.catalogue import texts
 from bnuq.config import Run, Split
 from bnuq.errors import RequestError
 from bnuq.estimates import Count, Estimate, Size, Unit, require
+from bnuq.files.journal import beside
 from bnuq.findings import Finding, warnings
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import jackknife_error, standard_error
@@ -198,7 +200,7 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
 
     Mini-batches have `run.batch_size` images, by default as many as in training. Draws are shared by all points; how
     far chance moves an estimate of k draws is told by disjoint groups of k. Nothing but the test set is evaluated, and
-    no file is written.
+    no result is written; an interrupted run is resumed from its parts beside `run.out`.
 
     RequestError for fewer than 2 samples or a number that is not settled, and for a regression; what `evaluate` raises.
     """
@@ -209,7 +211,9 @@ def reproduce(run: Run, *, progress: Progress = silent) -> PllOverSamples:
     with tempfile.TemporaryDirectory() as folder:
         held_out = run.validation if isinstance(run.validation, Split) else None  # which says what the test set is
         request = replace(run, methods=("mcbn",), ood=(), validation=held_out, save_samples=False, calibrate="off")
-        result = evaluate(replace(request, out=Path(folder) / "result.h5"), progress=progress)
+        result = evaluate(replace(request, out=Path(folder) / "result.h5"), work=beside(run.out), progress=progress)
+    with contextlib.suppress(OSError):  # not empty: parts of another request
+        beside(run.out).rmdir()
     if result.model["task"] != "classification":
         raise RequestError(f"{run.checkpoint} is a regression; this experiment needs a classification.")
     test, sets = result.sets["test"], {name: outcome.sets["test"] for name, outcome in result.methods.items()}

@@ -217,6 +217,10 @@ COMMANDS: Catalogue = {
         "made by another version of bnuq ({version}); left out, as this one does not know {names:it|them}: "
         "{names:listed}"
     ),
+    "without-digest": Entry(
+        "The file has no digest of its estimates: an earlier version wrote it, or it was changed since bnuq wrote it.",
+        "Evaluate again if you do not know which.",
+    ),
     # check against a baseline
     "settings-of-run-file": Entry("tolerances and minimums are those of [check] in {file}"),
     "new-since-baseline": Entry("new since the baseline, and not compared with anything: {what} {names:joined}"),

@@ -114,12 +114,13 @@ def _reference_mismatch(
             f"BatchNorm {_begun(unfit)} normalises by running statistics that are not those of the reference: they "
             "differ by more than a standard deviation, or are 0."
         )
+    measured = _changes(effect) or " How much that matters, `bnuq evaluate` measures on labelled test points."
     recompute = "" if precise is None else f" `{precise}` recomputes the running statistics."
     if lags:  # MCBN is unaffected, and no other pipeline would help
         return (
             "The checkpoint's running averages probably lag behind its weights: they match the reference better in "
             f"the first BatchNorm than behind it, or differ in means alone, as another pipeline would not.{recompute} "
-            f"{sizes}{_changes(effect)} MCBN does not use running averages. If the pipeline is not that of the "
+            f"{sizes}{measured} MCBN does not use running averages. If the pipeline is not that of the "
             f"training, check {', '.join(f'`{key}`' for key in settings)}."
         )
     given = "No {} was given." if run_file is None else f"{run_file} has no {{}}."
@@ -128,7 +129,7 @@ def _reference_mismatch(
     leads += recompute and f" If the pipeline is right,{recompute}"
     return (
         "The reference or its pipeline does not match what the network was trained on, or the running statistics were "
-        f"not updated until the end of training. {sizes}{_changes(effect)} With another pipeline the MCBN estimates do "
+        f"not updated until the end of training. {sizes}{measured} With another pipeline the MCBN estimates do "
         f"not describe the trained network. Check {', '.join(f'`{key}`' for key in settings)}.{advice}{leads}"
     )
 
@@ -147,12 +148,16 @@ def _changes(effect: _Effect) -> str:
     """What one pass gains or loses by the statistics of the reference; empty where that is not known."""
     if not effect:
         return ""
-    units = {"predictive_entropy": " relative errors of MI", effect[0][0]: " of its own standard errors"}
+    units = {"predictive_entropy": " relative errors of MI", effect[0][0]: " of its own standard errors"}  # of 0.2
     changes = (
         f"{_NAMES[name]} {before:.4g} → {after:.4g} ({times:.1f}{units.get(name, '')})"
         for name, before, after, times in effect
     )
     return f" With the statistics of the reference, one pass has {', '.join(changes)}.".replace("-", "−")
+
+
+def _or_another(*, lags: bool) -> str:
+    return "" if lags else ", or the reference or its pipeline is not quite that of the training"
 
 
 def _unchecked(why: str = "", effect: _Effect = (), settings: Sequence[str] = ()) -> str:
@@ -372,10 +377,10 @@ EVALUATION: Catalogue = {
         )
     ),
     "reference-differs": Entry(
-        lambda median, worst, effect, precise: (
-            "the checkpoint's running averages probably lag a little behind its weights: batch statistics of the "
-            f"reference differ from them {median:.1f} times as much as batch noise explains in the median layer, "
-            f"{worst:.1f} times in the worst.{_changes(effect)}"
+        lambda median, worst, effect, precise, lags=True: (
+            f"the checkpoint's running averages probably lag a little behind its weights{_or_another(lags=lags)}: "
+            f"batch statistics of the reference differ from them {median:.1f} times as much as batch noise explains in "
+            f"the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
             + ("" if precise is None else f" `{precise}` recomputes the averages")
         )
     ),

@@ -232,6 +232,8 @@ def _leave(code: int) -> NoReturn:
 
 
 def _run(app: Any, name: str, arguments: list[str]) -> Any:
+    if any("\0" in word for word in arguments):  # of programs that call `main`: no shell passes one
+        raise RequestError("a word of the command line has a NUL character in it; expected none.")
     completing = arguments[:1] in (["--install-completion"], ["--show-completion"])
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)

@@ -328,9 +328,11 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     return (remaining, test, validation, "") if split.split_of == "train" else (train, remaining, validation, "")
 
 
-def check_grouped(run: Run, sets: Sequence[Points]) -> None:
-    """Raise RequestError where the run names an array of groups that none of the sets has."""
+def check_grouped(run: Run, sets: Sequence[Points], unread: Sequence[Named] = ()) -> None:
+    """Raise RequestError where the run names an array of groups that none of the sets has, nor of those `unread`."""
     if run.group is not None and all(points.group is None for points in sets):
+        sets = [*sets, *(read_named(run, named, "test") for named in unread)]
+    if run.group is not None and sets and all(points.group is None for points in sets):
         raise RequestError(
             f'data.group is "{run.group}", and no set has an array or a column of that name '
             f"({', '.join(dict.fromkeys(points.reference for points in sets))})."

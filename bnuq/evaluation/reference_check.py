@@ -175,13 +175,14 @@ def findings(
         why = why_uncheckable(sites) or few
         unchecked = warning("reference-unchecked", why=why, effect=effect, settings=["train", *keys])
         return [unchecked if matters else note("reference-uncompared", why=why, effect=effect)]
-    if check.passed or (check.is_within_limits and not check.unfit):  # layers that were never trained have a warning
+    if check.fits:  # layers that were never trained have a warning
         return []
     row, quantity = np.unravel_index(np.argmax(check.ratios), check.ratios.shape)
     median, worst = float(np.median(check.ratios[:, quantity])), float(check.ratios[row, quantity])
+    lags = averages_lag(check, methods)
     precise = other_command(run, "precise-bn", "--out", f"{stem_of(run.checkpoint)}_precise{run.checkpoint.suffix}")
     if not matters:
-        return [note("reference-differs", median=median, worst=worst, effect=effect, precise=precise)]
+        return [note("reference-differs", median=median, worst=worst, lags=lags, effect=effect, precise=precise)]
     return [
         warning(
             "reference-mismatch",
@@ -191,7 +192,7 @@ def findings(
             worst_limit=float(WORST_LIMIT),
             worst_layer=check.layers[row],
             unfit=list(check.unfit),
-            lags=averages_lag(check, methods),
+            lags=lags,
             effect=effect,
             settings=["train", *keys],
             missing=[name for name, is_set in keys.items() if not is_set],

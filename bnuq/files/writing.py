@@ -88,7 +88,7 @@ def sole_request(path: Path, request: Any) -> Iterator[None]:
 def alone(*paths: Path | None) -> Iterator[None]:
     """A block that one process at a time executes for each of these files, as of `sole_request`; others wait."""
     with contextlib.ExitStack() as locks:
-        for path in sorted({path.resolve() for path in paths if path is not None}):  # in one order: none waits forever
+        for path in sorted({_resolved(path) for path in paths if path is not None}):  # in one order: none waits forever
             locks.enter_context(_locked(path, None))
         yield
 
@@ -193,10 +193,18 @@ def append_text(path: Path, text: str) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except ValueError as error:
+        raise ResultError(f"{str(path)!r}: has a NUL character in its name. Name another file.") from error
+
+
 def _target(path: Path, *, named: bool = True) -> Path:
     """The file that is replaced, behind symbolic links if it is `named`. ResultError if that is none: a folder, a pipe,
     a device."""
-    target, requested = path.resolve() if named else path.parent.resolve() / path.name, str(path.absolute())
+    whole, requested = _resolved(path), str(path.absolute())
+    target = whole if named else path.parent.resolve() / path.name
     if not named and target.is_symlink():
         return target
     if (exists(target) and not is_file(target)) or (_STREAMS.match(requested) and exists(path)):

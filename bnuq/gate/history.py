@@ -32,7 +32,7 @@ def last_results(
     left_out: dict[str, str] = {}
     timed = []
     for path in files_of(folder):
-        if (kind := kind_of_result(path)) != current.KIND:
+        if (kind := kind_of_result(path, None)) != current.KIND:
             left_out[path.name] = f"it is of another kind ({kind})"
         elif (time := time_of_result(path)) < now:
             timed.append((time, path))

@@ -176,7 +176,7 @@ def gap(
         points=points,
         batch_size=bank.batch_size,
         worth=worth,
-        passed=None if check is None else check.is_within_limits,
+        passed=None if check is None else check.fits,
         layers=tuple(layers),
     )
 

@@ -15,7 +15,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bnuq.config import Run, Split
 from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
-from bnuq.evaluation.datasets import check_same_inputs, numbered, read_named, read_reference, takes_rgb_alone
+from bnuq.evaluation.datasets import (
+    check_grouped,
+    check_same_inputs,
+    numbered,
+    read_named,
+    read_reference,
+    takes_rgb_alone,
+)
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
@@ -86,6 +93,7 @@ def load_network(
     pipeline = Pipeline(run, device, input_normalize(run, train, test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     read = [points for points in (train, test) if points is not None]
+    check_grouped(run, read, [named for named in (run.test if test is None else None, *run.ood) if named is not None])
     findings = [
         *no_reference,
         *(finding for points in read for finding in about(points.name, points.findings)),

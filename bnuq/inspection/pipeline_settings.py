@@ -20,6 +20,7 @@ from bnuq.sampling import counter_rng
 _OVERSHOOT = 1e-3  # share of pixels at either end that is ignored when their range is determined
 
 
+_ENOUGH_TO_PAD = 512  # points: fewer have no four different batches of the reference check
 _DATA_POINTS = 10_000  # for mean and standard deviation of the data
 
 
@@ -83,6 +84,15 @@ def settings_to_try(run: Run, train: Points) -> Iterator[PipelineSetting]:
         if order == "bgr" and normalize is not None:
             normalize = Normalize(mean=normalize.mean[::-1], std=normalize.std[::-1])
         yield replace(plain, normalize=normalize, channel_order=order, augment=augment)
+
+
+def why_untold(train: Points) -> str:
+    """Why paddings and crops of these points cannot be told apart; empty where they can."""
+    if len(train.point_shape) != 3:
+        return ""
+    if _data_statistics(train)[1] is None:
+        return "the points are already normalised, and what they were padded with is unknown"
+    return f"{len(train)} points are too few to tell paddings apart" if len(train) < _ENOUGH_TO_PAD else ""
 
 
 def padded(setting: PipelineSetting, pads: Sequence[int], train: Points) -> list[PipelineSetting]:

@@ -41,6 +41,7 @@ from bnuq.inspection.pipeline_settings import (
     padded,
     setting_of_run,
     settings_to_try,
+    why_untold,
 )
 from bnuq.metrics.arrays import as_float64
 from bnuq.progress import Progress, silent
@@ -118,7 +119,7 @@ def suggest(
         settings, title, batches=effort.batches, max_batch_size=BATCH_SIZE, layers=len(sites.live_batchnorms)
     )
     best, *others = last_round
-    passed = best.check.is_within_limits
+    passed = best.check.fits
     tied = [best, *(other for other in others if passed and trials.is_indistinguishable(other, best))]
     # Of tied candidates published numbers come first, then RGB, which libraries give unless they are told otherwise.
     tied.sort(key=lambda candidate: (candidate.setting.name == DATA_OWN, candidate.setting.channel_order != "rgb"))
@@ -126,13 +127,15 @@ def suggest(
     differing = frozenset(
         key for key in SETTING_KEYS if len({comparison_key(candidate.setting, key) for candidate in close}) > 1
     )
+    untold = [f"pad and crop: {why}"] if passed and (why := why_untold(train)) else []
+    differing |= {"augment"} if untold else set()
     pipelines = Pipelines(
         candidates=(
             *(candidate.record(train, tied=True) for candidate in tied),
             *(candidate.record(train, tied=False) for candidate in others if candidate not in tied),
         ),
         first_round=tuple(candidate.record(train, tied=False) for candidate in first_round),
-        undetermined=tuple(undetermined_settings([candidate.setting for candidate in tied])),
+        undetermined=(*undetermined_settings([candidate.setting for candidate in tied]), *untold),
         lines="",
     )
     remarks = [text_of(finding) for finding in findings(pipelines)] + list(pipelines.undetermined)
@@ -215,7 +218,7 @@ class _Checked:
             median=self.median,
             worst=self.worst,
             worst_layer=self.worst_layer,
-            passed=self.check.is_within_limits,
+            passed=self.check.fits,
             tied=tied,
         )
 
@@ -265,7 +268,7 @@ class _Trials:
 
     def is_indistinguishable(self, candidate: _Checked, best: _Checked) -> bool:
         """Whether the running statistics cannot separate `candidate` from the best."""
-        if not candidate.check.is_within_limits:
+        if not candidate.check.fits:
             return False
         return self._distance_to_best(candidate, best) <= DISTINGUISHABLE * max(1.0, best.median)
 
@@ -317,7 +320,7 @@ class _Trials:
             bank,
             [site for site in sites if can_be_checked(site, self.sites)],  # a later call may be outside `sites`
             population=population or len(self.train),
-            train_size=self.run.train_size or len(self.train),
+            train_size=self.run.train_size,
             train_batch_size=self.trained_with,
         )
 

@@ -50,7 +50,7 @@ def normalized(
 
     100 (S − S_CU)/(S_opt − S_CU), for CRPS and PLL; not clipped: a negative value is worse than constant uncertainty.
     For means over the points of a run, not for single points, whose bounds may coincide. NaN if the bounds coincide
-    or one of them is not finite.
+    up to rounding or one of them is not finite.
 
     Source: Teye, Azizpour & Smith 2018, §4, as their code has it: means over the test set first, then the ratio.
     """
@@ -59,7 +59,8 @@ def normalized(
         return float(normalized(np.asarray(score, dtype=np.float64), constant, optimum))
     xp = array_namespace(*arrays)
     s, low, high = (like(value, arrays[0]) for value in (score, constant, optimum))
-    defined = xp.isfinite(low) & xp.isfinite(high) & (low != high)
+    rounding = 1e-9 * xp.maximum(xp.abs(low), xp.abs(high))
+    defined = xp.isfinite(low) & xp.isfinite(high) & (xp.abs(high - low) > rounding)
     low, span = xp.where(defined, low, xp.zeros_like(low)), xp.where(defined, high - low, xp.ones_like(high))
     share = 100 * (s - low) / span
     return xp.where(defined, share, xp.full_like(share, math.nan))

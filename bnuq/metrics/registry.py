@@ -162,7 +162,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         ),
     ),
     Estimand(
-        "mean_iou", "Mean intersection over union, of the classes that occur", "mean IoU", "fraction", "higher",
+        "mean_iou", "Mean intersection over union, of the classes of the masks", "mean IoU", "fraction", "higher",
         "Everingham et al. 2015; of all pixels together", tolerance="0.005", **_OVERLAP,
         tasks=_SEGMENTATION, required=_SEGMENTATION, **_TRUTH, shown=frozenset({"headline", "gate", "gate-first"}),
     ),

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import safetensors.torch
@@ -84,10 +85,12 @@ def read_checkpoint(
     entry: str | None = None,
     trust_pickle: bool = False,
     only_finite: bool = True,
+    main: Callable[[], ModuleType] | None = None,
 ) -> Checkpoint:
     """The weights in the file at `path`, on the CPU, with the prefixes that wrappers add taken off.
 
-    `entry` is the dotted path of the dict entry that holds them; without it, averaged weights come first.
+    `entry` is the dotted path of the dict entry that holds them; without it, averaged weights come first. `main` gives
+    the script that wrote a pickled network.
 
     Raises ModelError for a file that is not a checkpoint, is damaged, needs more memory than it fills, or, with
     `only_finite`, holds NaN or infinite weights; UntrustedCodeError where loading would run code and `trust_pickle` is
@@ -118,7 +121,7 @@ def read_checkpoint(
         else:
             form = "state dict (zip)" if archive is not None else "state dict (legacy pickle)"
             survey = survey_of_zip(archive) if archive is not None else survey_of_legacy(path, data)
-            holds = unpickled(path, data, survey, trust_pickle=trust_pickle)
+            holds = unpickled(path, data, survey, trust_pickle=trust_pickle, main=main)
         del data
     key, weights = weights_in(path, holds, entry)
     entries = tuple(str(key) for key, value in entries_of(holds) if leads_to_weights(value))

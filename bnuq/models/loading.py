@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.files.hub import CONFIG
+from bnuq.files.references import without_arguments
 from bnuq.findings import Finding, about, note
 from bnuq.forms import check_form, into_evaluation_mode, strided_parts
 from bnuq.frozen import frozen
@@ -27,7 +30,7 @@ from bnuq.models.filling import dtypes, fill, finish_lazy, weight_names, wrong_s
 from bnuq.models.recognition import recognised
 from bnuq.models.suggestions import ask_for_architecture
 from bnuq.models.weight_checks import check_not_quantized
-from bnuq.trust import BY_USER, NamedBy
+from bnuq.trust import BY_USER, NamedBy, names_a_file, resolve_factory
 
 
 @frozen
@@ -84,7 +87,14 @@ def load_model(
     The code that `arch` names does not run where it was `named_by` a file that was merely found, unless `trust_code`.
     Weights that are NaN or infinite are refused with `only_finite`, and loaded as they are without it.
     """
-    checkpoint = read_checkpoint(path, entry=entry, trust_pickle=trust_pickle, only_finite=only_finite)
+
+    def script() -> ModuleType:
+        assert arch is not None
+        named = resolve_factory(without_arguments(arch)[0], base=base or Path(), named_by=named_by, trust=trust_code)
+        return sys.modules[named.__module__]
+
+    main = script if arch is not None and names_a_file(arch) else None
+    checkpoint = read_checkpoint(path, entry=entry, trust_pickle=trust_pickle, only_finite=only_finite, main=main)
     if checkpoint.module is not None:
         module, findings = unwrapped(checkpoint.module), list[Finding]()
         check_form(module, file=checkpoint.path)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import io
 import re
 import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any, NoReturn
 
@@ -103,7 +104,15 @@ _PLAIN_OBJECTS: list[Any] = [
 ]
 
 
-def unpickled(path: Path, data: bytes, survey: PickleSurvey, *, trust_pickle: bool) -> Any:
+def unpickled(
+    path: Path,
+    data: bytes,
+    survey: PickleSurvey,
+    *,
+    trust_pickle: bool,
+    main: Callable[[], types.ModuleType] | None = None,
+) -> Any:
+    """What the file holds. Classes of the `__main__` that wrote it are those of `main`, where that is known."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of deprecated storages and pickle protocols: nothing the user can change
         try:
@@ -111,7 +120,8 @@ def unpickled(path: Path, data: bytes, survey: PickleSurvey, *, trust_pickle: bo
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as refusal:
             if trust_pickle:
-                return _run(path, data)
+                with _as_main(main() if main and any(name.startswith("__main__.") for name in survey.code) else None):
+                    return _run(path, data)
             if survey.code:
                 _refuse_to_run(path, survey, refusal)
             raise
@@ -126,6 +136,16 @@ def _refuse_to_run(path: Path, survey: PickleSurvey, refusal: Exception) -> NoRe
         f"Nothing was run.{lightning} Save the weights alone (torch.save(model.state_dict(), …)) or, if you trust "
         f"whoever made the file, add --trust-pickle (in Python: trust_pickle=True)."
     ) from refusal
+
+
+@contextlib.contextmanager
+def _as_main(module: types.ModuleType | None) -> Iterator[None]:
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = module or before
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 def _run(path: Path, data: bytes) -> Any:

@@ -27,6 +27,7 @@ _BYTES, _BYTES_OF_BLOCK = 850_000, 5_000  # of a file, and of a block in it besi
 _POINTS_PER_DIRECTION = 4  # at least, among the fitted ones
 _BATCHES, _SIZE = 400, 64  # resampled, and the points in each, that the law is checked with
 _NEARLY_CONSTANT = 1e-6  # relative to the mean
+_FAR = 8.0  # deviations: where codes end
 _ROUNDING = 1e-4  # a deviation along a direction, of columns that deviate by 1, which other machines round otherwise
 
 
@@ -71,6 +72,7 @@ def codes(features: Float64[np.ndarray, "point column"], block: WatchedBlock) ->
 def _watched(
     block: Block, fitted: np.ndarray, kept: np.ndarray, most: int, random: np.random.Generator
 ) -> WatchedBlock | None:
+    fitted = _without_outliers(fitted)
     centre, scale = fitted.mean(axis=0), fitted.std(axis=0)
     scale[scale <= _NEARLY_CONSTANT * np.abs(centre) + 1e-30] = 0.0
     centre, scale = centre.astype(np.float32), scale.astype(np.float32)
@@ -95,6 +97,15 @@ def _watched(
         noise=noise.astype(np.float32),
         law=math.nan,
     )
+
+
+def _without_outliers(values: Float64[np.ndarray, "row column"]) -> Float64[np.ndarray, "row column"]:
+    """The values of each column up to eight deviations from its median, by the quantiles that hold 98 % of normal ones:
+    a few records that are far off must not be the unit of all others. Columns that vary in fewer rows stay."""
+    low, high = (np.quantile(values, q, axis=0, method=side) for q, side in ((0.01, "higher"), (0.99, "lower")))
+    reach = np.where(high > low, _FAR * (high - low) / 4.65, np.inf)
+    middle = np.median(values, axis=0)
+    return np.clip(values, middle - reach, middle + reach)
 
 
 def whitening(

@@ -129,7 +129,7 @@ class Drift(nn.Module):
             expected = np.clip((features[:, columns[block.name]] - block.centre) @ weights, -127 / STEPS, 127 / STEPS)
             first = baseline.starts[number]
             found = mean[:, first : first + expected.shape[1]].numpy()
-            if not np.allclose(found, expected, atol=0.05):
+            if not np.allclose(found, expected, atol=0.05 + 0.5 / STEPS):
                 raise SamplingError(f"the monitor cannot be exported: {block.name} differs in the recorded operations.")
 
     def _keep(self, name: str, tensor: Tensor) -> None:
@@ -154,7 +154,7 @@ class Drift(nn.Module):
         return (largest + torch.zeros_like(rows[:, 0])).float()
 
     def _coordinates(self, inputs: Tensor) -> list[Tensor]:
-        """Of each block the coordinates of the points, in float64."""
+        """Of each block the coordinates of the points, in whole steps like those of the kept ones, in float64."""
         values: list[Any] = [None] * len(self._trace.values)
         for number in self._trace.constants:
             values[number] = getattr(self, f"constant_{number}")
@@ -175,7 +175,8 @@ class Drift(nn.Module):
             if block.name not in features:
                 raise SamplingError(f"the monitor cannot be exported: {block.name} is not recorded.")
             centred = features[block.name].double() - getattr(self, f"centre_{number}")
-            found.append((centred @ getattr(self, f"weights_{number}")).clamp(-127 / STEPS, 127 / STEPS))
+            steps = (STEPS * (centred @ getattr(self, f"weights_{number}"))).round().clamp(-127, 127)
+            found.append(steps / STEPS)
         return found
 
 

@@ -108,25 +108,29 @@ class Certification:
         return self.methods[self.method]
 
 
-def certified(certificate: Certificate, risk: float, confidence: float, each: str = "class") -> Certificate:
+def certified(
+    certificate: Certificate, risk: float, confidence: float, each: str = "class", *, apart: bool = False
+) -> Certificate:
     """The certificate with its thresholds, which follow from its validation points; its parts are of `each` class, or
-    of each known group."""
-    confidences = _confidences(certificate.counts(each), risk, confidence)
+    of each known group. `apart`, as in 0.2, the promise about all points has a level of its own."""
+    confidences = _confidences(certificate.counts(each), risk, confidence, apart=apart)
     thresholds = [_threshold(certificate, number, risk, level, each) for number, level in enumerate(confidences)]
     return replace(certificate, thresholds=np.array(thresholds))
 
 
-def _confidences(counts: Sequence[int], risk: float, confidence: float) -> list[float]:
-    """The confidence of each promise, 1 where it is not tried: those by class or group hold together with that of the
-    one about all points. They share the level, as many of them as have enough points for it, which their number alone
-    says."""
+def _confidences(counts: Sequence[int], risk: float, confidence: float, *, apart: bool = False) -> list[float]:
+    """The confidence of each promise, 1 where it is not tried: that about all points and those by class or group hold
+    together, and share the level: as many of these as have enough points for it, which their number alone says."""
+
+    def shared(parts: int) -> float:
+        return 1 - (1 - confidence) / max(1, parts + (not apart))
+
     largest = sorted(range(1, len(counts)), key=lambda number: -counts[number])
-    while largest:
-        each = 1 - (1 - confidence) / len(largest)
-        if counts[largest[-1]] >= certificates.points_needed(risk, each):
-            break
+    while largest and counts[largest[-1]] < certificates.points_needed(risk, shared(len(largest))):
         largest.pop()
-    return [confidence, *(each if number in largest else 1.0 for number in range(1, len(counts)))]
+    of_part = shared(len(largest))
+    of_parts = (of_part if number in largest else 1.0 for number in range(1, len(counts)))
+    return [confidence if apart else of_part, *of_parts]
 
 
 def _threshold(certificate: Certificate, number: int, risk: float, confidence: float, each: str) -> float:
@@ -152,6 +156,7 @@ def resampled_values(result: Result, method: str, resamples: int) -> Iterator[fl
     certificate, test = certification.methods[method], result.methods[method].sets["test"]
     group = np.arange(len(certificate.scores)) if certificate.group is None else certificate.group
     members = np.split(np.argsort(group, kind="stable"), np.flatnonzero(np.diff(np.sort(group))) + 1)
+    level = _confidences(certificate.counts(certification.each), certification.risk, certification.confidence)[0]
     generator = np.random.default_rng(0)
     for _ in range(resamples):
         drawn = [members[unit] for unit in generator.integers(len(members), size=len(members))]
@@ -162,7 +167,7 @@ def resampled_values(result: Result, method: str, resamples: int) -> Iterator[fl
             losses=None if certificate.losses is None else certificate.losses[rows],
             group=None if certificate.group is None else units,
         )
-        threshold = _threshold(again, 0, certification.risk, certification.confidence, certification.each)
+        threshold = _threshold(again, 0, certification.risk, level, certification.each)
         if certificate.is_of_width:
             yield float(np.mean(test.points[WIDTH])) * (threshold / certificate.threshold)
         else:
@@ -206,9 +211,8 @@ def outcomes(result: Result, method: str) -> Iterator[Promise]:
     certificate, test = certification.methods[method], result.methods[method].sets["test"]
     risk, of_each, counts = certification.risk, certification.each, certificate.counts(certification.each)
     confidences = _confidences(counts, risk, certification.confidence)
-    least = min((each for each in confidences[1:] if each < 1), default=certification.confidence)
     for number, name in enumerate(certificate.names):
-        confidence = confidences[number] if confidences[number] < 1 else least
+        confidence = confidences[number] if confidences[number] < 1 else confidences[0]
         is_kept = certificate.is_kept(number)
         outcome = Promise(
             name,

@@ -284,9 +284,9 @@ class ReferenceCheck:
         return np.stack([self.mean, self.log_variance], axis=1) / self.expected[:, None]
 
     @property
-    def is_within_limits(self) -> bool:
-        """Whether the median and the worst of the layers are within their limits, in both quantities."""
-        return within_limits(self.ratios)
+    def fits(self) -> bool:
+        """Whether no layer is unfit, and median and worst are within their limits; layers may still be untrained."""
+        return within_limits(self.ratios) and not self.unfit
 
 
 def within_limits(ratios: Float[np.ndarray, "layer quantity"]) -> bool:

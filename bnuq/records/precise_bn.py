@@ -23,7 +23,7 @@ class LayerChange:
 
     `shift` is the root mean square over channels of (new mean − old mean)/new standard deviation, `log_variance` the
     mean of |ln(new variance/old variance)|. Both are over the channels that are alive, NaN if none is: `dead` of
-    them have a new variance below 10 ε, an old one of 0, or old statistics that are not finite. `never_trained` ones
+    them have a new variance below 10 ε or an old one of 0, and `not_finite` had a NaN or infinity. `never_trained` ones
     were at (0, 1).
     """
 
@@ -32,6 +32,7 @@ class LayerChange:
     shift: float
     log_variance: float
     dead: int = 0
+    not_finite: int = 0
     never_trained: bool = False
 
 

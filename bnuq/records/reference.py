@@ -27,31 +27,18 @@ def population_effect(methods: Methods) -> Effect:
     """By metric of the test set: its value in one pass with the checkpoint's running statistics, that with the
     population statistics of the reference, and the size of the difference in units of the smaller standard error.
 
-    Of the predictive entropy, which is there with both, the relative difference is in units of the relative error of
-    MCBN's mutual information, a part of it. Empty where the effect is unknown: there is no such pass, or the test set
-    has too few points or no targets.
+    Empty where the effect is unknown: there is no such pass, or the test set has too few points or no targets.
     """
     if POPULATION not in methods:
         return {}
     before, after = (methods[name].sets["test"] for name in NETWORKS)
     if len(next(iter(before.points.values()))) < FEWEST_POINTS:
         return {}
-    effect = {
+    return {
         metric: (old.value, new.value, _in_errors(new.value - old.value, min(_se(old), _se(new))))
         for metric in _OF_TARGETS
         if (old := before.estimates.get(metric)) and (new := after.estimates.get(metric))
     }
-    old_entropy, new_entropy = (scored.estimates.get("predictive_entropy") for scored in (before, after))
-    information = [
-        estimate
-        for name, method in methods.items()
-        if draws_mini_batches(name) and (estimate := method.sets["test"].estimates.get("mutual_information"))
-    ]
-    errors = [math.hypot(_se(mi), mi.mc_se) / mi.value for mi in information if mi.mc_se and mi.value > 0]
-    if effect and errors and old_entropy and new_entropy and old_entropy.value > 0:
-        old, new = old_entropy.value, new_entropy.value
-        effect["predictive_entropy"] = old, new, _in_errors(new / old - 1, min(errors))
-    return effect
 
 
 def _se(estimate: Estimate) -> float:
@@ -91,7 +78,7 @@ def averages_lag(check: ReferenceCheck, methods: Methods) -> bool:
 
 def is_doubtful(check: ReferenceCheck | None, methods: Methods) -> bool:
     """Whether estimates by mini-batches of the reference may not be those of the network: the check did not pass, and
-    that matters, or is not explained by running averages that lag. A check that could not be made did not pass."""
+    that matters. A check that could not be made did not pass."""
     if check is None:
         return POPULATION in methods and is_material(methods)
-    return not check.passed and (is_material(methods) or not averages_lag(check, methods))
+    return not check.passed and is_material(methods)

@@ -86,7 +86,7 @@ def _legend(result: Result) -> str:
         f"most {risk}. Shown is the test set, with the exact interval of its error rate."
     )
     if certification.each:
-        text += f" The promises for each {certification.each} hold together with that confidence."
+        text += f" They hold together with those for each {certification.each}: all share the level."
     every = (outcome for method in certification.methods for outcome in outcomes(result, method))
     if any(not each.is_kept and each.points >= each.needed and each.smallest_risk is not None for each in every):
         text += " none; keeps R: no threshold can promise this risk, and the smallest that one can is R."

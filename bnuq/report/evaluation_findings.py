@@ -15,7 +15,7 @@ from bnuq.records.approximation import approximations
 from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.records.reference import averages_lag, is_doubtful, is_material
+from bnuq.records.reference import averages_lag, is_doubtful
 from bnuq.records.verdict import OTHER_SCALE, judged, on_another_scale
 from bnuq.report import ood
 from bnuq.report.classification_findings import classification_findings
@@ -67,14 +67,13 @@ def findings(result: Result) -> Iterator[Finding]:
 
 def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
     """The outcome of the reference check; a mismatch where it failed and one pass differs by the reference's
-    statistics, or where running averages that lag do not explain it."""
-    lags, elsewhere = averages_lag(check, result.methods), check.is_within_limits and not check.unfit
-    if not check.passed and (is_material(result.methods) or (is_doubtful(check, result.methods) and not elsewhere)):
-        return verdict("reference-mismatch", lags=lags)
+    statistics."""
+    if is_doubtful(check, result.methods):
+        return verdict("reference-mismatch", lags=averages_lag(check, result.methods))
     median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
     if check.passed:
         return verdict("reference-match", median=median, worst=worst)
-    return verdict("reference-differs", median=median, worst=worst, elsewhere=elsewhere)
+    return verdict("reference-differs", median=median, worst=worst, elsewhere=check.fits)
 
 
 def _separation(result: Result, name: str) -> Finding:

@@ -225,8 +225,8 @@ SENTENCES: Catalogue = {
         "Reference check failed{elsewhere: in layers that were never trained or never vary|}: {median:.1f} × batch "
         "noise in the median layer, {worst:.1f} in the worst (limits 3, 6). With the reference's statistics, no "
         "estimate of one pass changes by more than twice its own standard error. "
-        "{elsewhere:See the warnings|The running averages probably lag behind the weights: `bnuq precise-bn` "
-        "recomputes them}."
+        "{elsewhere:See the warnings|Whether running averages lag or the pipeline is another, it matters little: "
+        "`bnuq precise-bn` recomputes the averages}."
     ),
     "deterministic-classification": Entry(_deterministic_classification),
     "classes-far-below": Entry(_collapsed_sentence),

@@ -85,6 +85,8 @@ def findings(result: PreciseBN) -> Iterator[Finding]:
         yield verdict("largest-change", layer=worst.name, shift=worst.shift, factor=math.exp(worst.log_variance))
     if dead := sum(layer.dead for layer in layers):
         yield verdict("channels-constant", channels=dead)
+    if broken := sum(layer.not_finite for layer in layers):
+        yield verdict("channels-not-finite", channels=broken)
     if result.test is not None:
         effects = {change.verdict for change in result.test.estimates.values()}
         effect = next((effect for effect in ("better", "worse", "unknown") if effect in effects), "same")
@@ -123,6 +125,7 @@ _TEXTS = {
         "over channels), the variances by a factor of {factor:number}."
     ),
     "channels-constant": "{channels:channels} nearly constant: no change is reported there.",
+    "channels-not-finite": "{channels:channels} without old statistics (NaN or infinite): no change is reported there.",
     "test-mixed": "Mixed effect: {changes:changes}.",
     "test-better": "It helped: {changes:changes}.",
     "test-worse": (

@@ -65,6 +65,8 @@ def _limits(name: str, method: MethodResult) -> Iterator[str]:
         others = method.normalized.get("pll_without_exact")
         rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
         yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
+    if any(math.isnan(estimate.value) for estimate in method.normalized.values()) and not exact:
+        yield f"{name}: a normalised score is –, as no σ of each point is better than the constant one."
     scores = {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}
     normalised = {metric for metric, estimate in method.normalized.items() if estimate.value > 100}
     if above := [label for label, metrics in scores.items() if normalised.intersection(metrics)]:

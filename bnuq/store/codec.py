@@ -34,7 +34,7 @@ from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
 from bnuq.files.writing import check_writable, write_bytes
-from bnuq.findings import SEVERITIES, Finding, note
+from bnuq.findings import SEVERITIES, Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import is_known, is_score
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
@@ -178,13 +178,14 @@ class _Encoder:
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kind_of_result(path: Path, known: Collection[str] = KINDS) -> str:
-    """The kind of the result file at `path`; ResultError if it is not of a `known` kind, or cannot be read."""
+def kind_of_result(path: Path, known: Collection[str] | None = KINDS) -> str:
+    """The kind of the result file at `path`; ResultError if it is not of a `known` kind (None: any), or cannot be
+    read."""
     with open_hdf5(path) as file:
         kind, command = file.attrs.get("kind"), file.attrs.get("command")
         if not isinstance(kind, str) or "bnuq" not in file.attrs:
             raise ResultError(f"{path} is not a result file of bnuq; expected one that bnuq wrote.")
-        if kind not in known:
+        if known is not None and kind not in known:
             raise ResultError(
                 f"{path} is a result of bnuq {command}{f' ({kind})' * (kind != command)}; expected one of a kind that "
                 f"is read here ({', '.join(known)})."
@@ -287,7 +288,10 @@ def _decode(file: Any, record: type[R], groups: Collection[str]) -> R:
     result = msgspec.convert(tree, record, dec_hook=decode, str_keys=True)
     for part in () if own else _records(result):
         _check_axes(part)
-    if not own and (stated := file.attrs.get("sha256")) is not None:  # which earlier versions did not write
+    stated = None if own else file.attrs.get("sha256")
+    if stated is None and not own and "findings" in fields_of(record):
+        result = _with_note(result, warning("without-digest"))
+    if stated is not None:
         paths = [path for path in _array_paths(written) if path.lstrip("/") in file]
         paths += [f"/estimates/{name}" for name in file.get("estimates", ())]
         if stated != _digest({path: digest_of(arrays(path)) for path in paths}):
@@ -299,9 +303,12 @@ def with_unknown(record: R, names: Iterable[str]) -> R:
     """The record with a note of what its file has, and this version does not know; itself if there is nothing."""
     if not (names := [*names]):
         return record
-    left_out = note("made-by-another-version", version=str(record.provenance["bnuq"]), names=names)
+    return _with_note(record, note("made-by-another-version", version=str(record.provenance["bnuq"]), names=names))
+
+
+def _with_note(record: R, added: Finding) -> R:
     findings: tuple[Finding, ...] = record.findings  # type: ignore[attr-defined]
-    return replace(record, findings=(*findings, left_out))  # type: ignore[type-var]
+    return replace(record, findings=(*findings, added))  # type: ignore[type-var]
 
 
 class _Known:

@@ -19,7 +19,7 @@ from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outp
 from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.findings import Finding, note
 from bnuq.progress import Progress
-from bnuq.records.evaluation import SetResult
+from bnuq.records.evaluation import FEWEST_POINTS, SetResult
 from bnuq.records.precise_bn import EstimateChange, TestChange
 from bnuq.sampling.sites import Sites
 
@@ -71,7 +71,9 @@ def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChan
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
             apart = _contributions(name, new) - _contributions(name, old)
             change = new.estimates[name].value - old.estimates[name].value
-        error = metrics.standard_error(apart, group=test.group)
+        error: float | None = metrics.standard_error(apart, group=test.group)
+        if (len(test) if test.group is None else len(np.unique(test.group))) < FEWEST_POINTS:
+            error = None  # an error from so few is itself by chance
         estimates[name] = EstimateChange(
             old.estimates[name], new.estimates[name], Estimate(change, se=error), direction
         )

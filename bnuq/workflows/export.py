@@ -269,7 +269,7 @@ def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.Expor
 
 
 def _check_drift(given: Tensor, expected: Tensor) -> None:
-    if not torch.allclose(given, expected, rtol=1e-2, atol=1e-2):
+    if not torch.allclose(given, expected, rtol=1e-2, atol=0.1):  # rounding may move a coordinate by a step
         raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
 
 

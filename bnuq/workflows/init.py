@@ -12,7 +12,7 @@ from bnuq.config.runfile_writing import table
 from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation.completeness import batchnorms
-from bnuq.evaluation.datasets import numbered, read_named, read_reference
+from bnuq.evaluation.datasets import check_grouped, numbered, read_named, read_reference
 from bnuq.evaluation.request_checks import check_readable
 from bnuq.evaluation.setup import network_of
 from bnuq.files.writing import alone, check_writable, within, write_bytes
@@ -128,8 +128,8 @@ def _read_sets(run: Run) -> dict[str, Points]:
     if run.test is not None:
         sets["test"] = labelled(read_named(run, run.test, "test"))
     sets = numbered(run, **sets)
-    for ref in run.ood:
-        read_named(run, ref, "test", ood=True, like=sets.get("test"))
+    others = [read_named(run, ref, "test", ood=True, like=sets.get("test")) for ref in run.ood]
+    check_grouped(run, [*sets.values(), *others])
     return sets
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,8 +15,8 @@ import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run
 from bnuq.data import Points, in_colour, parse_reference
-from bnuq.errors import DataError, ResultError
-from bnuq.evaluation.datasets import fetch_missing, limited, read_named, read_reference, takes_rgb_alone
+from bnuq.errors import DataError, RequestError, ResultError
+from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read_named, read_reference, takes_rgb_alone
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.provenance import Stopwatch, provenance
@@ -66,6 +67,8 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     stream_path = None if section.stream is None else folder / expanded(section.stream)
     stream = read_stream(stream_path) if stream_path is not None and exists(stream_path) else None
     points = None if batch is None else read_named(run, batch, "test")
+    if known is not None and points is not None:
+        check_grouped(run, [points])
     session = Session(run, known, stream, level=section.level, resamples=section.resamples)
     if known is None:
         session.save(path)
@@ -95,6 +98,11 @@ class Session:
         level: float,
         resamples: int,
     ) -> None:
+        if 1 / (resamples + 1) > level:
+            raise RequestError(
+                f"--level is {level:g}, and p-values of {resamples} resamples are at least 1/{resamples + 1}; expected "
+                f"--resamples {math.ceil(1 / level - 1e-9) - 1} or more."
+            )
         self.resamples = resamples
         self._ignored: tuple[Finding, ...] = ()
         if baseline is not None:
@@ -356,6 +364,7 @@ def _reference(run: Run) -> Points:
     named = run.test or run.train
     assert isinstance(named, Named)
     points = read_named(run, named, "test" if run.test is not None else "train")
+    check_grouped(run, [points])
     if len(points) < baselines.LEAST:
         raise DataError(
             f"the reference ({points.reference}) has {len(points)} points; expected at least {baselines.LEAST}, and "

@@ -296,7 +296,8 @@ def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:
     assert site.running_mean is not None and site.running_var is not None
     mean, var = as_float64(site.running_mean), as_float64(site.running_var)
     new_mean, new_var = values[layer.means[0]], values[layer.variances[0]]
-    alive = (new_var >= _DEAD * site.eps) & (var > 0) & np.isfinite(var) & np.isfinite(mean)
+    finite = np.isfinite(var) & np.isfinite(mean)
+    alive = (new_var >= _DEAD * site.eps) & (var > 0) & finite
     shift = (new_mean - mean)[alive] / np.sqrt(new_var[alive])
     ratio = np.log(new_var[alive] / var[alive])
     return LayerChange(
@@ -304,7 +305,8 @@ def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:
         channels=site.channels,
         shift=float(np.sqrt(np.mean(shift**2))) if alive.any() else math.nan,
         log_variance=float(np.mean(np.abs(ratio))) if alive.any() else math.nan,
-        dead=int((~alive).sum()),
+        dead=int((finite & ~alive).sum()),
+        not_finite=int((~finite).sum()),
         never_trained=site.never_trained,
     )
 

@@ -19,8 +19,9 @@ import small_run
 import torch
 
 from bnuq.cli.failures import reported
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, ResultError
 from bnuq.evaluation import memory
+from bnuq.files.writing import alone
 
 TINY = ("--limit", "20", "-T", "2")
 Break = Callable[[Path], None]
@@ -333,6 +334,25 @@ def test_wrong_usage_shows_the_usage_and_is_refused(cli, arguments):
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("Usage: bnuq")
     assert done.err.count("Error: ") == 1
+
+
+@pytest.mark.parametrize("arguments", [["report"], ["check"], ["check", "a.h5", "--junit"], ["check", "--baseline"]])
+def test_a_nul_in_a_path_is_refused(cli, arguments):
+    outcome = cli(*arguments, "a\0b")
+    assert outcome.code == 2 and "NUL" in outcome.err
+    with pytest.raises(ResultError, match="NUL"), alone(Path("a\0b")):
+        pass
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["inspect run.toml", "monitor run.toml --baseline b.h5", "init model.pt --arch net.py:net --test test.npz"],
+)
+@pytest.mark.usefixtures("small")
+def test_groups_that_no_set_has_are_refused(cli, arguments):
+    outcome = cli(*arguments.split(), "--group", "camera")
+    assert outcome.code == 2 and 'data.group is "camera", and no set has' in outcome.message
+    assert not Path("b.h5").exists()
 
 
 def test_no_arguments_show_the_commands(cli):

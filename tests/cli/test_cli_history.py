@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import made_up_monitor
 import pytest
 import small_run
 import torch
 from records_at_rest import edited
 
 from bnuq.records.evaluation_file import read
+from bnuq.store import codec
 
 Cli = Callable[..., Any]
 
@@ -57,11 +59,13 @@ def dated(source: Path, target: Path, day: int) -> None:
 def test_a_result_is_compared_with_the_last_of_its_history_and_is_none_of_it_itself(cli: Cli) -> None:
     Path("history/tonight.h5").write_bytes(Path("new.h5").read_bytes())
     dated(Path("new.h5"), Path("history/later.h5"), 10)
+    codec.write(made_up_monitor.baseline(), Path("history/base.h5"))
     outcome = cli("check", "new.h5", "--history", "history", "--last", "3", "--json")
     assert outcome.code == 0, outcome.err
     told = json.loads(outcome.out)
     assert [Path(side["path"]).name for side in told["history"]] == ["night2.h5", "night3.h5", "night4.h5"]
     assert any("later.h5 of the history is left out: it was not made before" in note for note in told["notes"])
+    assert any("base.h5 of the history is left out: it is of another kind" in note for note in told["notes"])
     assert any("the mean of the last 3 results in history" in note for note in told["notes"])
     assert {one.get("test") for one in told["comparisons"]} == {None, "slope"}
     worse = cli("check", "worse.h5", "--history", "history", "--junit", "junit.xml")

@@ -434,6 +434,14 @@ def test_a_zip_that_lists_a_picture_twice_is_refused(tmp_path):
     assert "lists an image twice" in refusal(tmp_path / "d.zip")
 
 
+def test_a_zip_with_a_nul_in_a_name_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:
+        for name in ("a/1.png", "b/1.png", "a/x_y.png"):
+            archive.writestr(name, png(np.zeros((6, 6), np.uint8)))
+    (tmp_path / "d.zip").write_bytes((tmp_path / "d.zip").read_bytes().replace(b"x_y.png", b"x\0y.png"))
+    assert "the name that begins with 'a/x' has a NUL" in refusal(tmp_path / "d.zip")
+
+
 @pytest.mark.parametrize("outside", ["../../x.png", "a/../../y.png"])
 def test_a_zip_with_a_picture_outside_of_it_is_refused(tmp_path, outside):
     with zipfile.ZipFile(tmp_path / "d.zip", "w") as archive:

@@ -19,6 +19,8 @@ import small_segmentation
 
 from bnuq import metrics
 from bnuq.catalogue import text_of
+from bnuq.evaluation.estimates import interval
+from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.metrics.registry import estimates_of_task, metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.contributions import PointContributions
@@ -61,6 +63,10 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def rows(result: Result) -> Iterator[tuple[str, Row]]:
     return ((address, row) for address, row in estimates_of(result).items() if not metric_of(row["metric"]).is_fitted)
+
+
+def test_the_interval_of_a_log_probability_ends_at_0() -> None:
+    assert interval("pll", -0.001, 0.01, None, limits=limits_of("pll", "plug-in"))[1] == 0
 
 
 def test_a_value_is_that_of_its_formula(result: Result) -> None:

@@ -14,9 +14,10 @@ from findings_of import noted
 from records_at_rest import replace_in_record
 from report_text import rendered
 
-from bnuq import metrics
+from bnuq import metrics, stopping
 from bnuq.config import Options, Run, resolve
 from bnuq.errors import RequestError, ResultError
+from bnuq.files.journal import beside
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.pll_over_samples import PllOverSamples, read, report, reproduce
@@ -73,6 +74,21 @@ def test_the_first_draws_are_those_of_an_evaluation(run, record):
     alone = result.methods["deterministic"].sets["test"].estimates
     assert record.baseline.value == pytest.approx(alone["pll"].value, rel=1e-6)
     assert record.accuracies[0] == alone["accuracy"].value
+
+
+def test_an_interrupted_run_keeps_its_parts_where_it_says(run, record, monkeypatch):
+    def stop(*_: object) -> None:
+        raise stopping.Terminated
+
+    with monkeypatch.context() as patch, pytest.raises(stopping.Terminated) as stopped:
+        patch.setattr("bnuq.records.evaluation_file.write", stop)
+        reproduce(run)
+    assert f"finished parts are kept in {beside(run.out)}:" in stopped.value.__notes__[0] and any(
+        beside(run.out).iterdir()
+    )
+    again = reproduce(run)
+    np.testing.assert_array_equal(again.log_likelihood, record.log_likelihood)
+    assert not beside(run.out).exists()
 
 
 def test_the_mean_over_groups_never_falls_as_draws_are_added(record):

@@ -17,6 +17,7 @@ from bnuq.catalogue import text_of
 from bnuq.config import Augment, Normalize, Run, read_run_file
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
+from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.inspection import pipeline_settings, pipelines
 from bnuq.inspection.pipeline_settings import DATA_OWN
@@ -215,6 +216,30 @@ def test_where_nothing_fits_the_closest_is_shown_and_not_recommended(tmp_path):
     assert found.undetermined == () and [one.tied for one in found.candidates[:2]] == [True, False]
     data = written(found, tmp_path)
     assert data.augment is None and ("not sure" in found.lines or data.normalize is not None)
+
+
+def test_a_pipeline_fits_a_part_of_the_training_set_where_evaluation_says_so():
+    points = pictures(4000)
+    net, part = trained(points, as_in(IMAGENET)), points.subset(np.arange(100))
+    layers = find_sites(net, torch.zeros(2, 3, SIZE, SIZE)).live_batchnorms
+    pipeline = Pipeline(RUN, torch.device("cpu"), IMAGENET)
+    check = check_reference(net, pipeline, part, layers, silent, trained_with=M)
+    assert check.passed and suggested(net, part).candidates[0].passed
+
+
+def test_paddings_that_few_or_normalised_points_cannot_tell_are_said_to_be_untold():
+    raw = pictures()
+    normalised = replace(raw, inputs=((raw.inputs / 255 - 0.45) / 0.22).astype(np.float32))
+    for points, why in (
+        (raw.subset(np.arange(60)), ["60 points are"]),
+        (normalised, ["already normalised"]),
+        (raw, []),
+    ):
+        net = trained(points, lambda values, _: np.asarray(values, np.float32))
+        found = suggest(RUN, net, points, find_sites(net, torch.zeros(2, 3, SIZE, SIZE)), trained_with=M)
+        told = [text for text in found.pipelines.undetermined if text.startswith("pad and crop: ")]
+        assert found.pipelines.candidates[0].passed and ("augment" in found.undetermined) == bool(why)
+        assert all(part in told[-1] for part in why)
 
 
 def test_of_feature_tables_normalisations_alone_are_tried(tmp_path):

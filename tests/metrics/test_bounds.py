@@ -78,7 +78,7 @@ def test_normalized_is_nan_where_the_bounds_meet_or_are_infinite(array):
     found = metrics.normalized(array(np.full(6, 0.25)), low, high)
     assert type(found) is type(low)
     assert found.tolist() == pytest.approx([25, *[math.nan] * 4, -25], nan_ok=True)
-    for s, low, high in ((1.0, 2.0, 2.0), (1.0, 0.0, math.inf), (1.0, math.nan, 0.0)):
+    for s, low, high in ((1.0, 2.0, 2.0), (0.5, 0.1 + 0.2, 0.3), (1.0, 0.0, math.inf), (1.0, math.nan, 0.0)):
         assert math.isnan(metrics.normalized(s, low, high))
     assert metrics.normalized(-math.inf, 0.0, 1.0) == -math.inf
     of_numpy = metrics.normalized(np.float64(3.0), 1.0, 2.0)

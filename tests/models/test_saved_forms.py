@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -113,6 +114,17 @@ def expected_passes(dropout: bnuq.Dropout | None) -> Tensor:
 
 def passes(net: nn.Module, dropout: bnuq.Dropout | None) -> Tensor:
     return bnuq.predict(net, X, bnuq.draw(net, TRAIN, samples=4, batch_size=16), dropout=dropout)
+
+
+def test_a_class_of_the_script_that_was_run_is_found_in_the_file_of_arch(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom torch import nn\nclass Net(nn.Sequential): pass\n"
+        "if __name__ == '__main__': torch.save(Net(nn.Linear(2, 1)), 'net.pt')\n"
+    )
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
+    main = sys.modules["__main__"]
+    loaded = load_model(tmp_path / "net.pt", arch="train.py:Net", base=tmp_path, trust_pickle=True)
+    assert type(loaded.module).__name__ == "Net" and sys.modules["__main__"] is main
 
 
 @pytest.mark.parametrize("form", at_night.but({*FORMS} - {"traced"}, FORMS))

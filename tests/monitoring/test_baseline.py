@@ -184,6 +184,15 @@ def test_codes_are_coordinates_in_steps_and_far_ones_end_at_eight_deviations():
     assert set(np.abs(far.astype(int)).ravel()) <= {*range(128)} and np.abs(far.astype(int)).max() == 127
 
 
+@pytest.mark.parametrize(("records", "factor"), [(1, 5e3), (1, 1e4), (3, 1e8)])
+def test_a_few_records_that_are_far_off_are_not_the_unit_of_all_others(records, factor):
+    random = np.random.default_rng(6)
+    fitted = correlated(random, 1000)
+    fitted[:records] *= factor
+    [_], bag = blocks_of(fitted, correlated(random, 2000))
+    assert (bag / STEPS).std(axis=0) == pytest.approx(1.0, abs=0.25)
+
+
 def test_constant_columns_are_left_out_and_a_block_of_them_alone_too():
     random = np.random.default_rng(5)
     fitted, kept = (np.column_stack([correlated(random, 200, 4), np.full((200, 2), 0.25)]) for _ in "ab")

@@ -148,6 +148,8 @@ def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
     assert "the normalised PLL of the others is −12.3 %." in text
     alone = one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
     assert "1 point is predicted exactly." in alone
+    coinciding = one_line(drawn(normalised(regression, 0, crps=math.nan, pll=5.0)))
+    assert "mcdo: a normalised score is –, as no σ of each point is better than the constant one." in coinciding
 
 
 def test_a_score_above_its_bound_is_explained(regression):

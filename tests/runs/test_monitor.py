@@ -17,7 +17,8 @@ import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
 from bnuq.monitoring.baseline import LEAST
-from bnuq.monitoring.program import law_of, threshold, thresholds
+from bnuq.monitoring.program import Drift, law_of, threshold, thresholds
+from bnuq.records.monitor import STEPS
 from bnuq.workflows.export import export
 
 
@@ -181,6 +182,12 @@ def test_a_batch_that_cannot_be_compared_is_refused_and_not_added(watched, batch
     assert watching.e_value == 1.0 and watching.alarm is None
 
 
+def test_a_level_that_the_resamples_cannot_reach_is_refused(watched):
+    with pytest.raises(RequestError, match=r"at least 1/101; expected --resamples 199 or more"):
+        monitor(watched, resamples=100, level=0.005)
+    assert monitor(watched, resamples=199, level=0.005)
+
+
 def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watched):
     with pytest.raises(DataError, match="39 points; expected at least 40"):
         monitor(watched, reference=pictures(0, 39))
@@ -261,6 +268,22 @@ def test_a_program_says_when_its_points_have_left(tmp_path):
     assert (clean > limits["0.05"]).mean() <= 0.15 and clean.max() < limits["0.001"] + 1.5
     moved = program(torch.from_numpy(pictures(3, 200, shift=0.5)))["drift"]
     assert moved.shape == (200,) and float(moved.min()) == float(moved.max()) > limits["0.001"]
+
+
+def test_a_program_compares_the_codes_that_the_baseline_keeps_and_rates_hold_for_any_tail(watched):
+    def heavy(seed: int, count: int) -> np.ndarray:
+        scale = np.random.default_rng(seed).standard_cauchy((count, 1, 1, 1))
+        return (pictures(seed, count) * scale).astype(np.float32)
+
+    session = monitor(watched, reference=heavy(1, 3000))._session
+    batches = torch.from_numpy(heavy(2, 16_000))
+    drift = Drift(watched, session._opened.watch, session.baseline, batches[:3])
+    steps = torch.cat(drift._coordinates(batches[:500]), 1) * STEPS
+    assert torch.equal(steps, steps.round())
+    scores = np.array([float(drift(batch)[0]) for batch in batches.split(20)])
+    limits = drift.summary()["thresholds"]
+    for level, most in (("0.05", 0.065), ("0.01", 0.02), ("0.001", 0.006)):  # of 800 clean batches
+        assert (scores > limits[level]).mean() <= most
 
 
 def test_the_law_of_a_program_is_that_of_normal_points():

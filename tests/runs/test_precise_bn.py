@@ -83,7 +83,9 @@ def test_statistics_that_are_not_finite_are_mended_and_weights_that_are_not_are_
     torch.save(weights | {MEAN: broken}, tmp_path / "model.pt")
     result = mended(tmp_path)
     assert result.test is None and values_of(result, "not-finite-before")["tensors"] == [MEAN]
-    assert [layer.dead for layer in result.layers] == [1] and [layer.dead for layer in whole.layers] == [0]
+    assert [(layer.dead, layer.not_finite) for layer in (*result.layers, *whole.layers)] == [(0, 1), (0, 0)]
+    text = rendered(report, result)
+    assert "1 channel is without old statistics (NaN or infinite)" in text and "nearly constant" not in text
     for name in (MEAN, VAR):
         assert torch.equal(state(tmp_path / "new.pt")[name], state(tmp_path / "whole.pt")[name])
     weights["4.bias"][0] = float("inf")
@@ -138,6 +140,13 @@ def test_the_error_of_the_change_is_paired(done):
     change = result.test.estimates["accuracy"].change
     assert change.value == pytest.approx(apart.mean())
     assert change.se == pytest.approx(apart.std(ddof=1) / np.sqrt(len(apart)))
+
+
+def test_of_few_points_no_change_is_judged(reset):
+    with np.load(reset / "test.npz") as arrays:
+        np.savez(reset / "test.npz", x=arrays["x"][:19], y=arrays["y"][:19])
+    test = mended(reset).test
+    assert test is not None and {change.verdict for change in test.estimates.values()} == {"unknown"}
 
 
 def test_the_estimators_differ_as_they_say(reset):

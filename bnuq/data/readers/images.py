@@ -153,6 +153,8 @@ def read_image_zip(path: Path) -> Contents:
         archive = zipfile.ZipFile(path)  # stays open as long as its pictures are in use; closed with them
         members = [info for info in archive.infolist() if not info.is_dir()]
         infos = {info.filename: info for info in members}
+        if cut := next((name for name in infos if "\0" in infos[name].orig_filename), None):
+            raise DataError(f"{path}: the name that begins with {cut[:200]!r} has a NUL character. Create it again.")
         if len(infos) < len(members):
             raise DataError(f"{path}: lists an image twice. Create the archive again.")
         if outside := next((name for name in infos if has_suffix(name) and ".." in name.split("/")), None):

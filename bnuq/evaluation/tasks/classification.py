@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import Self
@@ -49,7 +50,10 @@ def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate
 
 
 def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
-    """The range of a mean: only a jackknifed mutual information may be below 0."""
+    """The range of a mean: only a jackknifed mutual information may be below 0; of classes the PLL is a logarithm of
+    probabilities."""
+    if name == "pll":
+        return -math.inf, 0.0
     jackknifed = name == "mutual_information" and estimator == "jackknife"
     return UNBOUNDED if jackknifed else metric_of(name).limits
 
@@ -90,7 +94,7 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
             influence = metrics.part_influence(scores.points[name], rows)
             se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
             replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
-            found = estimates.of_replicates(name, replicates, draws, se=se)
+            found = estimates.of_replicates(name, replicates, draws, se=se, limits=limits_of(name, scores.estimator))
             within = None if group is None else group[rows]
             result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)

@@ -22,7 +22,7 @@ from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
-from bnuq.evaluation.tasks.scored_pixels import Region
+from bnuq.evaluation.tasks.scored_pixels import Region, one_of
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
@@ -33,7 +33,7 @@ from bnuq.shapes import Float, Int64, Integer
 PARTS, FEW_PARTS = 32, 8  # of the draws, each of which is left out once for the Monte Carlo error
 _LARGE = 2**23  # probabilities of an image, above which there are few parts, in float32
 _BUFFERS = 2  # values of all draws or replicates that are in a cache at once
-_GRID = 2048  # pixels of an image, on a regular grid, that a temperature is fitted to
+_GRID = 2048  # pixels of an image, one of every so many, that a temperature is fitted to
 _LEFT_OUT_PIXELS = 2**14  # of an image, about, at which parts of the draws are left out for the Monte Carlo error
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 _UNCOUNTED = 2**22  # bins of pixels that wait to be counted together
@@ -56,7 +56,7 @@ class PixelReduction:
 
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by
-    its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for pixels on a regular grid.
+    its `temperature`; with `fits_temperature` the PLL under many temperatures is kept, for one of every so many pixels.
     One that `converges` has the means of the first draws, too; one that `ranks` has the scores of the pixels with a
     class, as an OOD set has them. A `lean` one keeps means, classes, bins and the histograms of scores of probabilities
     alone. In a large image parts of the draws are left out at few pixels, whose sums stand for those of all.
@@ -499,5 +499,5 @@ def uncertainty_of(names: Iterable[str]) -> str:
     return "mutual_information" if "mutual_information" in names else "predictive_entropy"
 
 
-def _grid(pixels: int) -> slice:
-    return slice(None, None, max(1, pixels // _GRID))
+def _grid(pixels: int) -> Int64[np.ndarray, " chosen"]:
+    return one_of(max(1, pixels // _GRID), pixels)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -11,6 +12,14 @@ from torch import Tensor
 from bnuq import devices
 from bnuq.frozen import frozen
 from bnuq.shapes import Bool, Int64
+
+
+@lru_cache(maxsize=16)
+def one_of(every: int, count: int) -> Int64[np.ndarray, " chosen"]:
+    """One of every so many numbers below `count`, in order, each at random and always the same: every so many of them
+    would be one column of a periodic image."""
+    first = np.arange(0, count, every)
+    return first + (np.random.default_rng(0).random(len(first)) * np.minimum(every, count - first)).astype(np.int64)
 
 
 @frozen
@@ -39,16 +48,18 @@ class Region:
         return Region(count, plane, rows, mask, devices.upload(torch.from_numpy(rows), device), truth)
 
     def thinned(self, every: int) -> Region:
-        """Every so many of the pixels that pass."""
-        return replace(self, rows=self.rows[::every], numbers=self.numbers[::every])
+        """One of every so many of the pixels that pass."""
+        chosen = one_of(every, len(self.rows))
+        return replace(self, rows=self.rows[chosen], numbers=self.numbers[torch.from_numpy(chosen)])
 
     def within(self, pixels: slice) -> Int64[Tensor, " kept"]:
         """Which of these pixels pass."""
         return self.numbers[self._numbers(pixels)] - pixels.start
 
-    def places(self, pixels: slice, every: int) -> slice:
-        """Which of those `within` these pixels are among every so many of all that pass."""
-        return slice(-self._numbers(pixels).start % every, None, every)
+    def places(self, pixels: slice, every: int) -> Int64[Tensor, " chosen"]:
+        """Which of those `within` these pixels are the one of every so many of all that pass."""
+        chosen, here = one_of(every, len(self.rows)), self._numbers(pixels)
+        return torch.from_numpy(chosen[slice(*np.searchsorted(chosen, [here.start, here.stop]))] - here.start)
 
     def _numbers(self, pixels: slice) -> slice:
         return slice(*np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist())

@@ -128,7 +128,7 @@ def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]
 def _overlap(
     scores: PixelScores, draws: DrawWeights, names: Sequence[str]
 ) -> tuple[_Estimated, dict[str, dict[str, Estimate]], dict[str, np.ndarray]]:
-    """The mean IoU over the classes that occur; by class of the masks its pixels (count), IoU, Dice, and the share of
+    """The mean IoU over the classes of the masks; by each of them its pixels (count), IoU, Dice, and the share of
     its pixels that are found (accuracy); and what the images contribute to these."""
     kinds, full = ("true", "predicted", "common"), draws.full.start
     counts, of_images = ([of[f"class.{kind}"] for kind in kinds] for of in (scores.of_pixels, scores.of_images))
@@ -139,9 +139,10 @@ def _overlap(
             "dice": (metrics.dice_of_counts(*counts), metrics.dice_contributions(*of_images)),
             "accuracy": (common / true, metrics.ratio_contributions(of_images[2], of_images[0])),
         }
-    mean = _Estimated(*map(metrics.mean_of_present, found["iou"]))
+    present = _present(scores)
+    mean = _Estimated(*(metrics.mean_of_present(of_each[:, present]) for of_each in found["iou"]))
     by_class, of_classes = {}, {}
-    for k in map(int, np.flatnonzero(true[full])):
+    for k in map(int, present):
         label = _named(names, k)
         of_class = {"count": Estimate(float(true[full, k]))}
         of_classes[f"count.{label}"] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
@@ -157,9 +158,15 @@ def _named(names: Sequence[str], k: int) -> str:
     return names[k] if k < len(names) else str(k)
 
 
+def _present(scores: PixelScores) -> Int64[np.ndarray, " class"]:
+    """The classes that scored pixels of the masks have."""
+    return np.flatnonzero(scores.of_images["class.true"].any(axis=0))
+
+
 def _overlap_of_images(scores: PixelScores) -> dict[str, Float[np.ndarray, " image"]]:
-    """IoU and Dice of each image: their means over the classes that occur in it; NaN without scored pixels."""
-    counts = [scores.of_images[f"class.{kind}"] for kind in ("true", "predicted", "common")]
+    """IoU and Dice of each image: their means over the classes of the masks that occur in it, or in its prediction; NaN
+    without scored pixels."""
+    counts = [scores.of_images[f"class.{kind}"][:, _present(scores)] for kind in ("true", "predicted", "common")]
     of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
     return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
 

@@ -14,13 +14,14 @@ from bnuq.errors import ResultError
 from bnuq.estimates import Direction, Estimate
 from bnuq.frozen import frozen
 from bnuq.gate.change_errors import CHANGE, NONE, UNKNOWN, Error, Errors, deviation_by_arithmetic
-from bnuq.gate.power import Sight
+from bnuq.gate.power import Chance, Sight
 from bnuq.gate.records import BOUNDS, EstimateComparison, Outcome
 from bnuq.gate.settings import GateSettings
 from bnuq.gate.swapping import Swaps, swaps, swaps_of_mean
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
+from bnuq.records.calibrated import ece_floor
 from bnuq.records.certificate import ACCEPTED, WIDTH, outcomes
 from bnuq.records.contributions import LEAPING, sets_of
 from bnuq.records.decisions import decided
@@ -46,6 +47,7 @@ class Measured:
     sizes: Mapping[str, int]
     swaps: Swaps | None
     weight: float = 1.0  # its share of the level, relative to those of the others of its family
+    chance: Chance | None = None
 
     @property
     def family(self) -> str:
@@ -95,7 +97,21 @@ def measured(
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             swapped = None if not comparison.is_gated else swaps(row, errors.points, errors.pairing.points)
             weight = _FIRST if _is_first(address, row["metric"], settings, decided_by) else 1.0
-            yield Measured(comparison, df, deviation, step, sizes, swapped, weight)
+            chance = _chance(rows, baselines) if comparison.is_gated else None
+            yield Measured(comparison, df, deviation, step, sizes, swapped, weight, chance)
+
+
+def _chance(rows: Sequence[Row], baselines: Sequence[Result]) -> Chance | None:
+    """What chance does to the expected calibration error of the test set; None of other estimates."""
+    if rows[0]["metric"] != "ece" or rows[0]["class"] or rows[0]["group"]:
+        return None
+    floors = [floor for baseline in baselines if (floor := ece_floor(baseline, rows[0]["method"])) is not None]
+    known = [row.estimate.se for row in rows if row.estimate.se is not None]
+    if len(floors) < len(baselines) or len(known) < len(rows):
+        return None
+    before = fmean(row.estimate.value for row in rows[1:])
+    floor, high = (fmean(getattr(each, name) for each in floors) for name in ("mean", "high"))
+    return Chance(floor, high, before, math.hypot(known[0], math.hypot(*known[1:]) / len(baselines)))
 
 
 def at_thresholds(
@@ -291,6 +307,7 @@ def sight_of(row: Measured, shares: float) -> Sight | None:
         deviation=row.deviation,
         step=row.step,
         change=abs(comparison.change),
+        chance=row.chance,
     )
 
 

@@ -20,6 +20,29 @@ _STEPS = 100
 
 
 @frozen
+class Chance:
+    """What chance does to the expected calibration error of a baseline: it adds a `floor`, so that about √(t² + floor²)
+    is measured of a true t (the mean of |g + noise| over gaps g), and t may be 0 where that is not above `high`. The
+    gaps of two such results have signs of their own, so that their change between the same points has the error of
+    `unpaired` ones."""
+
+    floor: float
+    high: float
+    baseline: float
+    unpaired: float
+
+    @property
+    def share(self) -> float:
+        """Of chance in the square of what the baseline measured."""
+        return 1.0 if self.baseline <= self.high else (self.floor / self.baseline) ** 2
+
+    def true(self, change: float) -> float:
+        """The true worsening that is measured as this change."""
+        before = max(self.baseline, self.floor)
+        return math.sqrt((before + change) ** 2 - self.floor**2) - before * math.sqrt(1 - self.share)
+
+
+@frozen
 class Sight:
     """The error of a change as a check sees with it, one-sided at `level`.
 
@@ -35,6 +58,7 @@ class Sight:
     deviation: float = 0.0
     step: float = 0.0
     change: float = 0.0
+    chance: Chance | None = None
 
     @property
     def is_blank(self) -> bool:
@@ -48,12 +72,14 @@ class Sight:
         quantile at `power` below it.
         """
         critical, beyond = self._quantile(1 - self.level), self._quantile(power)
-        return self._size(lambda error: max(tolerance, self.deviation + critical * error) + beyond * error)
+        size = self._size(lambda error: max(tolerance, self.deviation + critical * error) + beyond * error)
+        return size if self.chance is None else self.chance.true(size)
 
     def distinguishable(self, power: float) -> float:
         """The smallest true worsening that is significant with this probability, whatever the tolerance."""
         factor = self._quantile(1 - self.level) + self._quantile(power)
-        return self._size(lambda error: self.deviation + factor * error)
+        size = self._size(lambda error: self.deviation + factor * error)
+        return size if self.chance is None else self.chance.true(size)
 
     def _size(self, by_error: Callable[[float], float]) -> float:
         """The size of a worsening that its own error gives, which grows less than proportionally with it."""
@@ -91,6 +117,8 @@ class Sight:
 
     def _error(self, worsening: float) -> float:
         more = self.step * max(0.0, worsening - self.change) if self.step else 0.0
+        if self.chance is not None:
+            more += self.chance.share * max(0.0, self.chance.unpaired**2 - self.se_points**2)
         return math.sqrt(self.se_points**2 + self.se_draws**2 + more)
 
 

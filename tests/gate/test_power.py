@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import made_up
 import numpy as np
@@ -11,11 +12,13 @@ import pytest
 from check_all import check
 from findings_of import values_of, warned
 
+from bnuq import score
 from bnuq.errors import RequestError, ResultError
 from bnuq.gate import EstimateComparison, GateSettings
 from bnuq.gate.power import Sight
 from bnuq.metrics import exact_interval, holm, student_quantile
 from bnuq.records.evaluation import Result
+from bnuq.records.evaluation_file import read
 
 POINTS, SAMPLES = 200, 16
 ALONE = GateSettings.of(tolerances=["pll=0.01", "deterministic.*=off"])
@@ -130,3 +133,21 @@ def test_a_share_of_the_level_is_left_to_the_others_once_it_is_spent() -> None:
         joint = {tuple(each): min(p[k] * weights[each].sum() / weights[k] for k in each) for each in subsets}
         closed = [max(value for each, value in joint.items() if number in each) for number in range(4)]
         np.testing.assert_allclose(holm(p, weights), np.minimum(closed, 1), rtol=1e-12)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("points", [300, 1000])
+def test_a_worsening_of_a_calibration_error_near_zero_is_found_as_often_as_stated(points: int, tmp_path: Path) -> None:
+    random, settings = np.random.default_rng(0), GateSettings.of(estimates=["ece"])
+
+    def overconfident(gap: float) -> EstimateComparison:
+        stated = random.uniform(0.6, 0.9, points)
+        right = (random.random(points) < stated).astype(int)
+        for name, p in (("current", stated + gap), ("baseline", stated)):
+            p = np.minimum(p, 0.999)
+            score(np.stack([1 - p, p], 1), right, out=tmp_path / name, calibrate="off")
+        return only(read(tmp_path / "current"), read(tmp_path / "baseline"), settings)
+
+    seen = float(np.median([overconfident(0.02).detectable or math.nan for _ in range(15)]))
+    found = np.mean([overconfident(seen).outcome == "worse" for _ in range(80)])
+    assert 0.6 < found < 0.95, (seen, found)

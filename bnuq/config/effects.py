@@ -16,13 +16,15 @@ def settings_without_effect(
     run: Run, task: Task, methods: Sequence[Method], calibration: Calibration
 ) -> Iterator[Finding]:
     """Notes on the settings of a run by these methods, as far as what they need is in the schema."""
-    facts = {f"a {task}"}
-    facts |= {"--samples auto"} if run.samples == "auto" else set()
-    facts |= {"a method of mini-batches"} if any(method.is_sampled_batchnorm for method in methods) else set()
-    facts |= (
-        {"a method of test-time augmentation"} if any("augmentation" in each.differs_by for each in methods) else set()
-    )
-    facts |= {"a temperature of a classification"} if task.classifies_points and calibration != "off" else set()
+    known = {
+        f"a {task}": True,
+        "--samples auto": run.samples == "auto",
+        "a method of mini-batches": any(method.is_sampled_batchnorm for method in methods),
+        "deterministic+own": any(method.normalizes_jointly for method in methods),
+        "a method of test-time augmentation": any("augmentation" in method.differs_by for method in methods),
+        "a temperature of a classification": task.classifies_points and calibration != "off",
+    }
+    facts = [fact for fact, holds in known.items() if holds]
     for place, needs in without_effect(RecordedRun, run.record(), facts):
         if place.removeprefix("data.") not in run.configured:
             yield note("without-effect", key=place, needs=needs)

@@ -311,7 +311,7 @@ class DataSection(Section, frozen=True):
             "Interpolation of resized images: bilinear, bicubic or nearest.",
             "Data",
             shown="bilinear",
-            needs="data.resize|data.augment.resized_crop|tta.resized_crop",
+            needs="data.resize|data.augment.resized_crop|tta.resized_crop|data.ood",
         ),
     ] = None
     channel_order: Annotated[ChannelOrder, setting("Channel order that the network expects.", "Data")] = "rgb"
@@ -402,7 +402,7 @@ class SamplerSettings(Section, frozen=True):
     ] = "kron"
 
 
-_MINI_BATCHES = "a method of mini-batches"
+_MINI_BATCHES, _OWN_BATCHES = "a method of mini-batches", "deterministic+own"
 
 
 class SamplingSection(SamplerSettings, frozen=True):
@@ -456,7 +456,9 @@ class SamplingSection(SamplerSettings, frozen=True):
     ] = 1024
     batch_size: Annotated[
         Positive | None,
-        setting("Size b of MCBN's mini-batches.", short="b", shown="as in training", needs=_MINI_BATCHES),
+        setting(
+            "Size b of MCBN's mini-batches.", short="b", shown="as in training", needs=f"{_MINI_BATCHES}|{_OWN_BATCHES}"
+        ),
     ] = None
     layers: Annotated[
         str | tuple[str, ...],

@@ -1,4 +1,4 @@
-"""Points that two sets share: compared by their values in float32, where both are arrays, and files by their bytes."""
+"""Points that two sets share: arrays by their values, in float32 unless that merges points, and files by bytes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ class Fingerprints:
     def __init__(self, points: Points) -> None:
         self._points, self._inputs = points, points.inputs
         self._contents: dict[int, int] = {}
+        self._hashed: dict[type, list[int]] = {}  # of each row, in this type
+        self._sets: dict[type, set[int]] = {}
 
     def shared_with(self, others: Fingerprints) -> tuple[int, int]:
         """How many of these points are among the `others`, and how many were compared: none where one of the two is
         neither an array nor files, and a random part of many files."""
-        if self._rows is not None and others._rows is not None:
-            return sum(row in others._distinct for row in self._rows), len(self._rows)
+        if isinstance(self._inputs, np.ndarray) and isinstance(others._inputs, np.ndarray):
+            are_wide = self._inputs.dtype == others._inputs.dtype == np.float64
+            dtype = np.float64 if are_wide and (self._merges or others._merges) else np.float32
+            rows, known = self._rows(dtype), others._distinct(dtype)
+            return sum(row in known for row in rows), len(rows)
         matches = list(self._matching_files(others))
         return sum(matches), len(matches)
 
@@ -45,18 +50,23 @@ class Fingerprints:
                     return
                 yield bool(candidates) and self._content(row) in [others._content(other) for other in candidates]
 
-    @cached_property
-    def _rows(self) -> list[int] | None:
-        if not isinstance(self._inputs, np.ndarray):
-            return None
-        if self._points.layout is not None:  # several inputs are packed: they are compared by their bytes
-            return [hash(row.tobytes()) for row in np.asarray(self._inputs)]
-        blocks = (raw.astype(np.float32, copy=False) + np.float32(0) for raw in self._points.raw_blocks())  # −0 is 0
-        return [hash(row.tobytes()) for block in blocks for row in block]
+    def _rows(self, dtype: type) -> list[int]:
+        if dtype not in self._hashed:
+            blocks = (raw.astype(dtype, copy=False) + dtype(0) for raw in self._points.raw_blocks())  # −0 is 0
+            if self._points.layout is not None:  # several inputs are packed: they are compared by their bytes
+                blocks = iter([np.asarray(self._inputs)])
+            self._hashed[dtype] = [hash(row.tobytes()) for block in blocks for row in block]
+        return self._hashed[dtype]
 
-    @cached_property
-    def _distinct(self) -> set[int]:
-        return set(self._rows or ())
+    @property
+    def _merges(self) -> bool:
+        """Whether points that differ have the same values in float32, as times in seconds do."""
+        return len(self._distinct(np.float32)) < len(self._distinct(np.float64))
+
+    def _distinct(self, dtype: type) -> set[int]:
+        if dtype not in self._sets:
+            self._sets[dtype] = {*self._rows(dtype)}
+        return self._sets[dtype]
 
     @cached_property
     def _sizes(self) -> dict[int, list[int]]:

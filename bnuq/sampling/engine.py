@@ -175,9 +175,8 @@ class Stochastic:
                 self._verify_tile(rows, range(self._executor.work(rows).stacked))
                 self._agrees[rows] = True
             except NotTraceableError as error:
+                self._accept_plain(error)
                 self._agrees[rows] = False
-                self._refuse_plan(error)
-                self._executor = self._exact
         return False
 
     def _verify_tile(self, rows: int, stacked: range) -> None:
@@ -201,7 +200,8 @@ class Stochastic:
         except NotTraceableError as error:
             if isinstance(error, OtherPathError):
                 check_repeatable(self._model, inputs[:CHECKED_ROWS])
-            self._refuse_plan(error)
+            self._accept_plain(error)
+            self.arithmetic = self.arithmetic.exact
             return
         if free is not None:
             exact.fit(free)
@@ -209,14 +209,13 @@ class Stochastic:
         self._executor = exact if is_exact else self._in_other_arithmetic(exact, inputs[:_COMPARED_POINTS])
         self._exact, self._example = exact, inputs[:_COMPARED_POINTS]
 
-    def _refuse_plan(self, why: NotTraceableError) -> None:
+    def _accept_plain(self, why: NotTraceableError) -> None:
+        """Note why there is no plan; SamplingError where an arithmetic was asked for that needs one."""
+        if not (self.arithmetic.is_exact or self.arithmetic.by_default):
+            raise SamplingError(
+                f"precision {self.arithmetic} needs a plan of the network, and there is none: {why}. Use float32."
+            )
         self.why_plain = str(why)
-        if self.arithmetic.is_exact or self.arithmetic.by_default:
-            self.arithmetic = self.arithmetic.exact
-            return
-        raise SamplingError(
-            f"precision {self.arithmetic} needs a plan of the network, and there is none: {why}. Use float32."
-        )
 
     def _run(
         self, executor: PlanExecutor, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None

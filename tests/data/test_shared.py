@@ -41,6 +41,8 @@ def test_rows_are_compared_in_float32_whatever_the_dtypes(tmp_path):
     sets.append(load_points(str(tmp_path / "rows.csv")))
     of_sets = [Fingerprints(points) for points in sets]
     assert {one.shared_with(other) for one in of_sets for other in of_sets} == {(6, 6)}
+    times = [points_in_memory(1.7e9 + np.arange(first, first + 6.0)[:, None], name="test") for first in (0, 3)]
+    assert Fingerprints(times[0]).shared_with(Fingerprints(times[1])) == (3, 6)  # all are one number in float32
     several = [
         {"a": np.full((1, 1), value, np.float32), "b": np.ones((1, 2), np.float32) * value} for value in (1, 1.5)
     ]

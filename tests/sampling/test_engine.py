@@ -20,7 +20,7 @@ from torch.testing import assert_close
 
 import bnuq
 from bnuq import devices, metrics
-from bnuq.arithmetic import arithmetic_named
+from bnuq.arithmetic import Arithmetic, arithmetic_named
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -337,6 +337,21 @@ def test_a_number_of_points_that_has_no_plan_leaves_the_others_theirs():
     assert engine.why_plain == f"it treats {ROWS} points unlike fewer"
     assert engine.work(ROWS) is None and engine.work(10) is not None
     assert torch.equal(engine.passes(x[:10]), first)
+
+
+def test_a_number_of_points_that_has_no_plan_changes_no_arithmetic_and_is_refused_each_time_where_it_was_asked_for():
+    net, x = dense(lambda m, x: m.last(torch.tanh(m.bn(m.fc(x))) if len(x) > 12 else m.bn(m.fc(x))))
+    net, x = net.float(), x.float()
+    sites, omega = sites_of(net, x), drawn(net, x)
+    halves = Arithmetic("default", half="bfloat16", by_default=True)
+    engine = Stochastic(net, sites, omega=omega, arithmetic=halves)
+    first = engine.passes(x[:10])
+    engine.passes(x)
+    assert engine.arithmetic == halves and torch.equal(engine.passes(x[:10]), first)
+    asked = Stochastic(net, sites, omega=omega, arithmetic=replace(halves, by_default=False))
+    for _ in range(2):
+        with pytest.raises(SamplingError, match="needs a plan of the network"):
+            asked.passes(x)
 
 
 def test_of_several_outputs_the_first_is_sampled_and_of_ambiguous_ones_none():

@@ -72,7 +72,10 @@ _POINTS: Panel = "Points of bnuq evaluate"
 class PointsSection(Section, frozen=True):
     """Which evaluated points are listed, and the file that all of them are written to."""
 
-    points: Annotated[Positive | None, setting("List this many points, the worst by the score.", _POINTS)] = None
+    points: Annotated[
+        Positive | None,
+        setting("List this many points: the worst, or where neither end is, the largest by the score.", _POINTS),
+    ] = None
     by: Annotated[
         str | None,
         setting(

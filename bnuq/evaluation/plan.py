@@ -134,8 +134,9 @@ def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[
     if untracked and not sampled:
         raise SamplingError(
             f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
-            "own: its output for a point depends on the other points. Give a reference (--train) and use method mcbn "
-            "or mcbn+mcdo."
+            "own: its output for a point depends on the other points. Have it use the statistics of evaluated points "
+            "(--method deterministic+own), or of a reference (--train REF --method mcbn, which also scores the network "
+            "with the pooled ones). To have some, train with track_running_stats=True."
         )
     if not (sampled or any(method.normalizes_jointly for method in methods)):
         return ()

@@ -82,7 +82,12 @@ def methods_with(result: Result, score: str | None, *, set: str = "test") -> lis
 
 def worst_first(name: str, scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " point"]:
     """The points by this score, from the worst to the best where one direction is better, else the largest first."""
-    return largest_first(-scores if metric_of(name).direction == "higher" else scores)
+    return largest_first(-scores if lowest_is_worst(name) else scores)
+
+
+def lowest_is_worst(name: str) -> bool:
+    """Of a single point also where it is least confident; of a whole set no mean confidence is best."""
+    return metric_of(name).direction == "higher" or name == "max_probability"
 
 
 def largest_first(scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " point"]:

@@ -6,9 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from bnuq.metrics.registry import metric_of
 from bnuq.records.evaluation import Result
-from bnuq.records.points import chosen_method, chosen_score, methods_with, points_table, scores_of, worst_first
+from bnuq.records.points import (
+    chosen_method,
+    chosen_score,
+    lowest_is_worst,
+    methods_with,
+    points_table,
+    scores_of,
+    worst_first,
+)
 from bnuq.report.document import Cell, Report, ReportSection, Table
 from bnuq.report.numbers import count, decimals, named, number
 
@@ -29,7 +36,7 @@ def points_section(result: Result, *, points: int, by: str | None, set: str, met
     labels = [_shortened(str(value)) if first == "name" else f"point {value}" for value in columns.pop(first)]
     cells = zip(*map(_cells, columns.values()), strict=True)
     header = tuple("confidence" if name == "max_probability" else named(name) for name in columns)
-    end = "lowest" if metric_of(score).direction == "higher" else "largest"
+    end = "lowest" if lowest_is_worst(score) else "largest"
     title = f"{count(len(rows), 'point')} of {set} with the {end} {named(score)}, {method}"
     return ReportSection(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
 

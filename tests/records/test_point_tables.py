@@ -105,6 +105,7 @@ def test_the_worst_points_come_first_where_one_direction_is_better():
     scores = np.array([-0.1, -3.0, np.nan, -np.inf, -0.5])
     assert worst_first("pll", scores).tolist() == [3, 1, 4, 0, 2]  # higher is better
     assert worst_first("brier", np.array([0.1, 0.9, 0.4])).tolist() == [1, 2, 0]  # lower is better
+    assert worst_first("max_probability", np.array([0.5, 0.9, 0.7])).tolist() == [0, 2, 1]  # the least confident
     assert worst_first("mutual_information", np.array([0.1, 0.9, 0.4])).tolist() == [1, 2, 0]  # neither is
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import numpy as np
 
 from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Finding, listed, sentence
+from bnuq.findings import listed, sentence
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report import (
     calibration_plots,
@@ -37,12 +40,11 @@ from bnuq.report.document import (
     Report,
     ReportSection,
     Table,
-    explanation,
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import answers, findings, is_of_one_method
-from bnuq.report.evaluation_sentences import SENTENCES
+from bnuq.report.evaluation_findings import findings
+from bnuq.report.method_names import plain_sampled
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
@@ -50,6 +52,7 @@ from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_m
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
 _ROOMY = 60  # columns from which names are written out
+_AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
 _OUTPUTS = {  # of files of predictions
     "logits": "logits",
     "probabilities": "probabilities",
@@ -63,25 +66,26 @@ _OUTPUTS = {  # of files of predictions
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
-    verdicts = tuple(findings(result))
-    in_short, essential = answers(result, [each for each in verdicts if not is_of_one_method(each, result)])
-    shifted = tuple(shift.in_short(result))
+    shifted, decisions = tuple(shift.in_short(result)), (sentence(each, DECISIONS) for each in decided(result))
+    roomy = columns >= _ROOMY
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=(*shifted, *(sentence(each, SENTENCES) for each in in_short)),
-        sections=tuple(_sections(result, verdicts, roomy=columns >= _ROOMY)),
+        summary=(*shifted, *decisions, *findings(result)),
+        sections=tuple(_sections(result, roomy=roomy)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
-        one_screen=tuple(_one_screen(result, roomy=columns >= _ROOMY)),
-        essential=essential + len(shifted),
+        line=" · ".join(_line(result)),
+        meaning=", ".join(_meaning(result)),
+        one_screen=tuple(shift.short_table(result) if shifted else _one_screen(result, roomy=roomy)),
+        checked="Data and preprocessing match the training." if _is_checked(result) else "",
     )
 
 
-def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> Iterator[ReportSection]:
+def _sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     task = result.task
     ood_legend = tuple(ood.legend(result))
     legend = [
@@ -94,9 +98,7 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
         verdict.parts(result, roomy=roomy),
     )
-    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if is_of_one_method(finding, result))
     parts = (
-        *([BulletList(single_verdicts)] if single_verdicts else []),
         evaluation_tables.estimates_table(result, roomy=roomy),
         *evaluation_tables.bounds_table(result),
         *intervals,
@@ -138,25 +140,40 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
 
 
 def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A table of the methods and what its signs mean, and tables of the OOD and of the perturbed sets."""
-    yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
-    labels = result.sets["test"].labels is not None and result.model.get("labels")
-    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not result.is_single(name)}
-    costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
-    legend = (
-        _error_legend(result),
-        tasks.recalibration_in_words(result),
-        f"Estimates are means over the {labels} labels; `--full` lists each." if labels else "",
-        f"Cost relative to as many deterministic passes: {costs}." if costs else "",
-    )
-    yield explanation(" ".join(filter(None, legend)))
-    by_severity = any("@" in name for name, each in result.sets.items() if each.kind == "perturbed")
-    changed = [*shift.short_table(result)]
-    yield from changed if by_severity else ()
-    if ood.names(result):
-        yield from ood.post_hoc_table(result)
-        yield ood.short_table(result)
-    yield from () if by_severity else changed
+    """A table of the methods and what its columns are, and one of perturbed sets."""
+    yield from evaluation_tables.methods_table(result, roomy=roomy)
+    yield from shift.short_table(result)
+
+
+def _line(result: Result) -> Iterator[str]:
+    """What was evaluated, in a line."""
+    files = [Path(file["path"]).name for file in result.model["files"].values()] if isinstance(result, Scored) else []
+    yield listed(files, most=_NAMED) if files else Path(str(result.model["path"])).name
+    yield f"{result.sets['test'].n:,} test {tasks.points_of(result)}"
+    if sampled := plain_sampled(result):
+        yield f"{listed(sampled, most=_NAMED)}: {result.sampling['samples']} samples"
+    yield f"{result.seconds['total']:.0f} s"
+
+
+def _meaning(result: Result) -> Iterator[str]:
+    """What changes the meaning of every number."""
+    if result.model.get("labels"):
+        yield f"means over the {result.model['labels']} labels"
+    test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
+    if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
+        yield "without labels, so that nothing shows how good predictions are"
+    for each in result.findings:
+        values = each.values
+        if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
+            yield f"of averaged weights (`{values['entry']}`)"
+        elif each.code == "classes-by-order" and values["alphabet"]:
+            yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
+        elif each.code == "limited":
+            yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
+
+
+def _is_checked(result: Result) -> bool:
+    return result.reference_check is not None and result.reference_check.passed
 
 
 def _error_legend(result: Result) -> str:
@@ -209,6 +226,13 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
+    if _is_checked(result) and (check := result.reference_check) is not None:
+        median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
+        yield (
+            "reference",
+            f"its batch statistics differ from the running ones by {median:.1f} × batch noise in the median layer, "
+            f"{worst:.1f} × in the worst (limits 3 and 6)",
+        )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
 
 

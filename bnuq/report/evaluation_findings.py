@@ -1,136 +1,134 @@
-"""The findings of an evaluation: of the reference, the test set, OOD sets and noise models."""
+"""What the first screen says beside decisions: classes far below the mean, and what the σ of a regression is worth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from statistics import NormalDist
 
 import numpy as np
 
-from bnuq.estimates import Estimate
-from bnuq.findings import Finding, verdict
+from bnuq.findings import all_of
 from bnuq.methods import method_named
-from bnuq.metrics import delong_difference_variance
-from bnuq.records.approximation import approximations
-from bnuq.records.best_scores import aurocs_of, best_score, can_be_judged
-from bnuq.records.decisions import decided
-from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.records.reference import averages_lag, is_doubtful
-from bnuq.records.verdict import OTHER_SCALE, judged, on_another_scale
-from bnuq.report import ood
-from bnuq.report.classification_findings import classification_findings
-from bnuq.report.regression_findings import regression_findings
+from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
+from bnuq.records.verdict import is_mismatched, on_another_scale
+from bnuq.report.method_names import network_in_words
+from bnuq.report.numbers import number
 
-_FAILED = "reference-mismatch", "reference-differs"
-_UNLABELLED = "labels-missing"
-_CAUTIONS = _UNLABELLED, *_FAILED, OTHER_SCALE  # stand first, before the verdict
+_FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
+_NAMED = 3  # classes in a sentence
+_PARTLY, _CLOSELY = 0.2, 0.5  # rank correlations from which σ follows the errors partly, and closely
+_NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
 
-def answers(result: Result, verdicts: Sequence[Finding]) -> tuple[tuple[Finding, ...], int]:
-    """The decisions and then the verdicts; and how many of these are the essence: up to the verdict on all methods."""
-    decisions = decided(result)
-    return (*decisions, *verdicts), len(decisions) + sum(each.code in _CAUTIONS for each in verdicts) + 1
+def findings(result: Result) -> Iterator[str]:
+    """What decisions do not say. Of inputs on another scale nothing is concluded, nor where validation inputs are so,
+    because what was fitted to them enters the scores."""
+    if on_another_scale(result.findings).keys() & {"test", "validation"}:
+        return
+    if not result.task.is_regression:
+        yield from _collapsed(result)
+    elif not isinstance(result, Scored):
+        if "tau" not in result.methods[result.first].sets["test"].estimates:
+            yield (
+                "How far predictions are off is not known: no points held out of training were named. `--calibrate "
+                "cross` fits that to each half of the test set, for the other."
+            )
+        yield from _sigma(result)
 
 
-def is_of_one_method(finding: Finding, result: Result) -> bool:
-    """Whether it is of one method among several: the verdict on all methods stands before these."""
-    if len({method_named(name).plain for name in result.methods}) > 2:
-        return finding.code.startswith(("explains-", "sigma-", "intervals-"))
-    return finding.code.startswith("explains-labels")
-
-
-def findings(result: Result) -> Iterator[Finding]:
-    """The answers: whether the sets and the reference fit, and whether samples improve on single passes; then on the
-    test set, each OOD set and the noise models.
-
-    A set whose inputs are on another scale than the reference's is left out; so is the test set where that is so of the
-    validation set, because what was fitted to it enters the scores."""
-    check = result.reference_check
-    rescaled = on_another_scale(result.findings)
-    test, of_first = result.sets["test"], result.methods[result.first].sets["test"].estimates
-    if test.labels is None and test.targets is None and "accuracy" not in of_first:  # of images these are not kept
-        yield verdict(_UNLABELLED, what="targets" if result.task.is_regression else "labels")
-    for name, values in rescaled.items():
-        yield verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
-    reference_finding = None if check is None else _of_reference(check, result)
-    if reference_finding is not None and reference_finding.code in _FAILED:
-        yield reference_finding
-    yield from judged(result).findings
-    if not rescaled.keys() & {"test", "validation"}:
-        yield from regression_findings(result) if result.task.is_regression else classification_findings(result)
-    if "test" not in rescaled:
-        yield from (_separation(result, name) for name in ood.names(result) if name not in rescaled)
-        yield from _noise_models(result)
-    if reference_finding is not None and reference_finding.code not in _FAILED:
-        yield reference_finding
-
-
-def _of_reference(check: ReferenceCheck, result: Result) -> Finding:
-    """The outcome of the reference check; a mismatch where it failed and one pass differs by the reference's
-    statistics."""
-    if is_doubtful(check, result.methods):
-        return verdict("reference-mismatch", lags=averages_lag(check, result.methods))
-    median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
-    if check.passed:
-        return verdict("reference-match", median=median, worst=worst)
-    return verdict("reference-differs", median=median, worst=worst, elsewhere=check.fits)
-
-
-def _separation(result: Result, name: str) -> Finding:
-    """How well the best of all scores separates a set from the test set, and how far behind it is the best of the
-    others: of those that take several passes if it takes one, and the reverse. Both are judged on other points than
-    they are chosen on."""
-    keys = aurocs_of(result, [name])
-    best = best_score(result, [name], keys)
-    is_single = result.is_single(best.method)
-    rest = [key for key in keys if result.is_single(key[0]) != is_single]
-    other = best_score(result, [name], rest) if rest else None
-    auroc = best.auroc(result, name)
-    compared = (each for each in judged(result).comparisons if (each.metric, each.set) == ("auroc", name))
-    better = {(each.method, each.score) for each in compared if each.is_better}
-    may_be_chance = other is not None and not is_single and (best.method, best.score) not in better
-    pair = [(each.method, each.score) for each in (best, other) if each is not None]
-    return verdict(
-        _separation_code(auroc) if can_be_judged(result, name) else "ood-unjudged",
-        name=name,
-        method=best.method,
-        score=best.score,
-        auroc=auroc,
-        tried=best.tried,
-        crossfitted=best.crossfitted is not None,
-        other=None if other is None else (*pair[1], other.auroc(result, name).value),
-        error=math.nan if other is None else _error_of_difference(result, name, *pair),
-        may_be_chance=may_be_chance,
+def _collapsed(result: Result) -> Iterator[str]:
+    """The classes of which far fewer points are right than of all, under the method where most are: more than a quarter
+    of the points fewer, and more than chance gives to any of so many classes."""
+    test = result.sets["test"]
+    if test.labels is None or test.labels.ndim > 1:
+        return
+    classes, point_class, count = np.unique(test.labels, return_inverse=True, return_counts=True)
+    candidates: dict[str, tuple[np.ndarray, np.ndarray, float]] = {}
+    for name, method in result.methods.items():
+        right = method.sets["test"].points["accuracy"]
+        with np.errstate(over="ignore", invalid="ignore"):  # in a file that was spoiled
+            mean, class_accuracy = float(right.mean()), np.bincount(point_class, weights=right) / count
+            limit = NormalDist().inv_cdf(1 - _CHANCE / len(classes)) * np.sqrt(max(0.0, mean * (1 - mean)) / count)
+            below = (mean - class_accuracy > np.maximum(limit, _FAR)) & (count >= FEWEST_POINTS)
+        candidates[name] = np.flatnonzero(below), class_accuracy, mean
+    name = max(candidates, key=lambda name: len(candidates[name][0]))
+    collapsed, class_accuracy, mean = candidates[name]
+    if not len(collapsed):
+        return
+    worst = collapsed[np.argsort(class_accuracy[collapsed], kind="stable")][:_NAMED]
+    names = [test.classes[k] if k < len(test.classes) else str(k) for k in classes[worst].tolist()]
+    shares = zip(names, worst.tolist(), strict=True)
+    shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
+    yield (
+        f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often than "
+        f"all points ({100 * mean:.0f} %) by {network_in_words(name)}: {'such as ' * (len(collapsed) > _NAMED)}{shown}."
     )
 
 
-def _error_of_difference(result: Result, name: str, first: tuple[str, str], second: tuple[str, str]) -> float:
-    """The error of the difference of two AUROCs of a set, over the same points and over the draws of both."""
-    pairs, mc_errors = [], []
-    for method, score in (first, second):
-        method_result = result.methods[method]
-        pairs.append(method_result.ranked(score, name))
-        mc_errors.append(method_result.ood[name][score]["auroc"].mc_se or 0.0)
-    test, ood = result.sets["test"], result.sets[name]
-    variance = delong_difference_variance(pairs[0], pairs[1], test_group=test.group, ood_group=ood.group)
-    return math.hypot(math.sqrt(variance), *mc_errors)
+# ── a regression ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _separation_code(auroc: Estimate) -> str:
-    if auroc.low is None or auroc.high is None:
-        return "ood-unjudged"
-    if auroc.high < 0.5:
-        return "ood-more-familiar"
-    if auroc.low <= 0.5:
-        return "ood-not-separated"
-    return f"ood-{'well' if auroc.value >= 0.9 else 'partly' if auroc.value >= 0.7 else 'hardly'}-separated"
+def _sigma(result: Result) -> Iterator[str]:
+    """A sentence for all methods of which the same holds: whether errors are larger where σ is, and whether that
+    predicts the targets better than one constant σ."""
+    methods: dict[tuple[str, str], list[str]] = {}
+    correlations: dict[tuple[str, str], list[float]] = {}
+    for name in result.sampled:
+        correlation = result.methods[name].sets["test"].estimates.get("spearman")
+        value = math.nan if correlation is None else correlation.value
+        if correlation is None or math.isnan(value):
+            order = "is the same at every point"
+        elif correlation.low is None or correlation.high is None:
+            order = "may or may not follow the size of the errors"
+        elif correlation.high < 0:
+            order = "is larger where the errors are smaller"
+        elif correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
+            known = correlation.high < _PARTLY
+            order = (
+                "does not follow the size of the errors" if known else "may or may not follow the size of the errors"
+            )
+        else:
+            how = "" if value >= _CLOSELY else "partly " if value >= _PARTLY else "hardly "
+            order = f"{how}follows the size of the errors"
+        outcomes = [outcome for metric in ("crps", "pll") if (outcome := against_constant(metric, name, result))]
+        scores = (
+            all_of(outcomes, "but") if len(set(outcomes)) > 1 else outcomes[0].partition(" by")[0] if outcomes else ""
+        )
+        methods.setdefault((order, scores), []).append(name)
+        correlations.setdefault((order, scores), []).append(value)
+    for (order, scores), names in methods.items():
+        values = [number(end(correlations[order, scores]), 2) for end in (min, max)]
+        ends = "" if "same" in order else f" (rank correlation {' to '.join(dict.fromkeys(values))})"
+        worth = f", and predicts the targets {scores} than one constant σ" if scores else ""
+        yield f"The standard deviation σ of {all_of(names)} {order}{ends}{worth}."
 
 
-def _noise_models(result: Result) -> Iterator[Finding]:
-    """How far every analytic noise model is from MCBN, if that was evaluated."""
-    compared = approximations(result)
-    for model in compared:
-        outcome = "understates" if model.understates else "overstates" if model.overstates else "compared"
-        yield verdict(f"noise-model-{outcome}", model=model)
-    if not compared and (methods := [name for name in result.methods if method_named(name).approximates]):
-        yield verdict("noise-model-unchecked", methods=tuple(methods))
+def against_constant(metric: str, name: str, result: Result) -> str:
+    """Whether a method is better or worse by a score than a constant σ around the same means, beyond twice the error of
+    the difference, paired over points and samples; the networks of an ensemble are given. "" where it is unknown, or
+    better by statistics that may not be those of the data."""
+    method, words = result.methods[name], {"crps": "distance", "pll": "log-likelihood"}
+    test, before = method.sets["test"], method.bounds.get("constant", {}).get(metric)
+    after, points = test.estimates.get(metric), test.points.get(f"{metric}_constant")
+    given = "networks" in method_named(name).differs_by
+    kind = result.given_distribution or result.run.get("scoring", {}).get("crps")
+    if before is None or after is None or points is None or after.se is None or (after.mc_se is None and not given):
+        return ""
+    if metric == "crps" and kind in ("ensemble", "fair", "quantiles"):
+        return ""
+    over_samples = 0.0 if given else after.mc_se or 0.0
+    if not given and after.jackknife is not None and METRICS[metric].mc_error == "jackknife":
+        over_samples = float(jackknife_error(after.jackknife - (0 if before.jackknife is None else before.jackknife)))
+    with np.errstate(invalid="ignore"):  # of two PLLs of −∞ it is NaN
+        over_points = standard_error(test.points[metric] - points, group=result.sets["test"].group)
+    error = math.hypot(over_points, over_samples)
+    gain = (after.value - before.value) * (-1 if METRICS[metric].direction == "lower" else 1)
+    if not (math.isfinite(error) and math.isfinite(gain)):
+        return ""
+    if abs(gain) < 2 * error or abs(gain) <= _NEGLIGIBLE * abs(before.value):
+        return f"no better by {words[metric]}"
+    if gain > 0 and is_mismatched(result):
+        return ""
+    return f"{'better' if gain > 0 else 'worse'} by {words[metric]}"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
 from bnuq.metrics import FEATURE_SCORES, METRICS
-from bnuq.metrics.registry import scores_among
+from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
+from bnuq.report.tasks import fitted_to
 
 _SHOWN = 20  # classes or groups in a table
-_FEW = 6  # methods
 _BY = "predictive_entropy"  # the score where none is named
 _OF_ERRORS = (
     "How often a score is larger for a wrong prediction than for a right one; 0.5 is chance. By class and by group it "
@@ -30,29 +30,58 @@ _TOGETHER = (
 )
 
 
-def methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
-    """A row a method, a column a metric of the test set that some method has; beside PLL that of its recalibrations,
-    and at the end its place between bounds, for which the lines of many methods have no space."""
+def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A row a method, a column a metric of the test set that some method has, beside PLL that of its recalibrations,
+    and a column an OOD set; then what the columns are, in plain words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
+    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
     columns: dict[str, tuple[Cell, ...]] = {}
-    for metric in metrics:
+    words: list[str] = []
+    for metric in estimates_of_task(result.task.name, shown="headline"):
         for kind in ("", *(kinds if metric == "pll" else ())):
             names = [f"{name}+{kind}" if kind else name for name in methods]
-            estimates = [result.methods[name].sets["test"].estimates.get(metric) for name in names]
-            title = _RECALIBRATED[kind] if kind else headed(metric, roomy=False).strip()
-            if any(estimates):
-                columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
-    bounded = [m for m in ("pll", "crps") if any(m in method.normalized for method in methods.values())]
-    for metric in bounded[:1] if len(methods) <= _FEW else ():
-        normalized = [method.normalized.get(metric) for method in methods.values()]
-        columns[f"↑ norm. {named(metric)}"] = tuple(map(share_with_error, normalized))
-    rows = enumerate(method_label(name, roomy=roomy) for name in methods)
-    cells = tuple((label, tuple(column[row] for column in columns.values())) for row, label in rows)
-    return Table(tuple(columns), cells, stacks=True)
+            estimates = [
+                result.methods[name].sets["test"].estimates.get(metric) for name in names if name in result.methods
+            ]
+            if not any(estimates):
+                continue
+            title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), _title(metric))
+            meaning = meaning.format(
+                truth="target" if result.task.is_regression else "label", fitted=fitted_to(result), unit=unit
+            )
+            words.append(f"{title}: {meaning}")
+            if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
+                title, words[-1] = (
+                    f"{title} (chance {floor.mean:.3f})",
+                    f"{words[-1]}, and what a calibrated network would show by chance",
+                )
+            columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
+    of_ood, meaning = ood.columns(result)
+    columns |= of_ood
+    words += [meaning] if meaning else []
+    labels = [method_label(name, roomy=roomy) for name in methods]
+    rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
+    yield Table(tuple(columns), rows, stacks=True)
+    errors = "± standard error." if any(cell.error for _, cells in rows for cell in cells) else ""
+    yield explanation(" ".join(filter(None, ("; ".join(words) + ".", errors))))
 
 
-_RECALIBRATED = {"temperature": "+temp.", "vector": "+vector"}
+_COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
+    "accuracy": ("right", "share of test {unit} that are right"),
+    "pll": ("log-lik.", "mean log-probability of the {truth} (PLL)"),
+    "temperature": ("divided", "the same after dividing the logits by a temperature fitted to {fitted}"),
+    "vector": ("scaled", "the same after scaling and shifting the logit of each class, fitted to {fitted}"),
+    "ece": ("ECE", "expected calibration error"),
+    "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
+    "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
+    "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
+}
+
+
+def _title(metric: str) -> str:
+    title = METRICS[metric].title
+    return title[0].lower() + title[1:]
 
 
 def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:

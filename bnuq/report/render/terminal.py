@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 from bnuq.findings import all_of
@@ -37,7 +39,8 @@ _IN_ASCII = {
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
-_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last four lines of one screen, at this width
+_SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
+_FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
 
 class Text:
@@ -133,42 +136,53 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The answers, what matters most, warnings, as many notes as there is space for, and what is left out."""
+    """The answers, one table, warnings, and where the rest is; as little is left out as makes it fit."""
+    screens = (list(_screen(shorter, width, clean)) for shorter in (report, *_shortened(report)))
+    wide = (sum(1 for _ in _screen(shorter, max(width, _USUAL), clean)) for shorter in (report, *_shortened(report)))
+    fitting = (screen for screen, lines in zip(screens, wide, strict=True) if lines <= _SCREEN)
+    yield from next(fitting, list(_screen([*_shortened(report)][-1], width, clean)))
 
-    def upper(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+
+def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    if report.line:
+        yield from _paragraph(report.line, width, clean, style="bold")
+        yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
+        yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
+    else:
         yield from _head(report, width, clean)
-        yield from _section("", report.one_screen or (), width, clean)
-        yield from _warnings(report, width, clean)
-
-    def lines(report: Report) -> int:
-        return sum(1 for _ in upper(report, _WIDE, str))
-
-    while report.essential and lines(report) > _SCREEN + 2:
-        parts = report.one_screen or ()
-        if len(report.summary) > report.essential:
-            report = replace(report, summary=report.summary[:-1])
-        elif len(parts) > 1:
-            report = replace(report, one_screen=parts[:-1])
-        else:
-            break
-    yield from upper(report, width, clean)
-    notes = _notes_that_fit(report.notes, _SCREEN - lines(report))
-    yield from _section("Notes", (BulletList(notes),) if notes else (), width, clean)
-    omitted = len(report.notes) - len(notes)
-    details = ["all scores", *(["curves"] if report.pictures else [])]
-    details += [count(omitted, "more note" if notes else "note")] if omitted else []
-    advice = Paragraph(f"`{report.command.partition(' ')[0]} report RESULT --full` prints {all_of(details)}.", dim=True)
-    yield from _section("", (advice, *report.paths), width, clean)
+    yield from _section("", report.one_screen or (), width, clean)
+    yield from _warnings(report, width, clean)
+    yield Text()
+    details = [*([count(len(report.notes), "note")] if report.notes else []), "all scores"]
+    details += ["curves"] if report.pictures else []
+    yield from _paragraph(f"{report.checked} {all_of(details).capitalize()}:".strip(), width, clean)
+    program = report.command.partition(" ")[0]
+    shown = f"  {program} report {'RESULT' if report.path is None else quote(_near(report.path.path))} --full"
+    page = "(or --html page.html)" if report.pictures else ""
+    yield Text(clean(shown if len(shown) + len(page) + 3 > width else f"{shown}   {page}"))
 
 
-def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
-    """The shortest of the notes, which say how this run was handled, in their order."""
-    chosen = set[int]()
-    for number in sorted(range(len(notes)), key=lambda number: len(notes[number])):
-        if (lines := lines - sum(1 for _ in _items((notes[number],), _WIDE, str))) < 0:
-            break
-        chosen.add(number)
-    return tuple(note for number, note in enumerate(notes) if number in chosen)
+def _near(path: Path) -> str:
+    """A path from the working folder, if it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _shortened(report: Report) -> Iterator[Report]:
+    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few rows."""
+    parts = report.one_screen or ()
+    plain = tuple(replace(part, rows=_without_errors(part.rows)) if isinstance(part, Table) else part for part in parts)
+    yield (report := replace(report, one_screen=plain))
+    first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
+    for most in (len(first), 3, 1):
+        more = ((f"{len(first) - most} more are in `--full`.", first[most][1], ""),) if first[most:] else ()
+        yield (report := replace(report, warnings=(*first[:most], *more)))
+    for most in (8, 4):
+        cut = tuple(replace(part, rows=part.rows[:most]) if isinstance(part, Table) else part for part in plain[:2])
+        yield replace(report, one_screen=cut)
+
+
+def _without_errors(rows: Sequence[Row]) -> tuple[Row, ...]:
+    return tuple((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in rows)
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -332,6 +346,6 @@ def _blocks(widths: Sequence[int], space: int) -> Iterator[list[int]]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most this width; a number stays with its percent sign."""
-    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), width, break_on_hyphens=False)
-    return [line.replace("\u00a0%", " %") for line in lines]
+    """Lines of at most this width; a number stays with its percent sign, and with what it divides."""
+    text = text.replace(" %", "\u00a0%").replace(" / ", "\u00a0/\u00a0")
+    return [line.replace("\u00a0", " ") for line in textwrap.wrap(text, width, break_on_hyphens=False)]

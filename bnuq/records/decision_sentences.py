@@ -52,14 +52,14 @@ def _used(
     if gain is not None:
         return f"{text}: its {_better(gain)} than that of the best single pass."
     if only_by:
-        return f"{text}. {most_passes} samples are better only by {_joined(only_by)}."
-    lost = "".join(f" {each['against']} is better by {_size(each)} in {_plain(each['metric'])}." for each in but)
+        return f"{text}. {most_passes} samples a point are better only by {_joined(only_by)}."
+    lost = "".join(f" {each['against']} is better by {_size(each)} in {plain(each['metric'])}." for each in but)
     if files == 1:
         is_plain = not (but or method_named(method).recalibration)
-        return text + (f" as it is: no recalibration has a better {_plain(metric)}." if is_plain else f".{lost}")
+        return text + (f" as it is: no recalibration has a better {plain(metric)}." if is_plain else f".{lost}")
     if files:
         same = f" {all_of(alike)} may be as good." if alike else ""
-        return f"{text}, the best of {files} files by {_plain(metric)}.{same}{lost}"
+        return f"{text}, the best of {files} files by {plain(metric)}.{same}{lost}"
     if most_passes == 1:
         return f"{text}. No method of several samples was tried.{lost}"
     undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
@@ -86,18 +86,18 @@ def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:
 
 
 def _better(gain: Mapping[str, Any]) -> str:
-    return f"{_plain(gain['metric'])} is better by {_size(gain)}"
+    return f"{plain(gain['metric'])} is better by {_size(gain)}"
 
 
-def _plain(metric: str) -> str:
+def plain(metric: str) -> str:
     """A metric without abbreviation."""
     title = metric_of(metric).title.partition(",")[0]
-    return title[0].lower() + title[1:]
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def _joined(by: Sequence[tuple[str, str]]) -> str:
     """Metrics, with those of sets as their separation."""
-    names = [_plain(metric) for metric, _ in by if metric != "auroc"]
+    names = [plain(metric) for metric, _ in by if metric != "auroc"]
     sets = [name for metric, name in by if metric == "auroc"]
     if sets:
         names.append(f"the separation of {sets[0] if len(sets) == 1 else f'{len(sets)} foreign sets'}")
@@ -220,11 +220,12 @@ def _defer(
     subject = f"{share} least certain {'points' if what == 'labels' else what} to a person"
     rule = f"({by} above {_three(threshold)})"
     units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
+    wrong = "pixels" if what == "images" else what
     before_is_known = before is not None and error is not None
     if before == 0:
         return f"Leave nothing to a person: none of {points:,} points was wrong. {promise}"
     if before_is_known and (error >= before or percent(error) == percent(before)):
-        return f"Leaving {subject} {rule} does not lower the share of wrong {what}, {percent(before)}. {promise}"
+        return f"Leaving {subject} {rule} does not lower the share of wrong {wrong}, {percent(before)}. {promise}"
     leave = f"Leave nothing to a person: of all {what}" if nothing_left else f"Leave {subject} {rule}: of the {units}"
     if error is None:
         return f"{leave.partition(':')[0]}. {promise}"

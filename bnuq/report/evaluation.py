@@ -51,7 +51,7 @@ from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_m
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
-_ROOMY = 60  # columns from which names are written out
+_ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of methods, and those of metrics
 _AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
 _OUTPUTS = {  # of files of predictions
     "logits": "logits",
@@ -74,7 +74,7 @@ def report(result: Result, *, columns: int = 100) -> Report:
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
         summary=(*shifted, *decisions, *findings(result)),
-        sections=tuple(_sections(result, roomy=roomy)),
+        sections=tuple(_sections(result, columns=columns)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
@@ -85,8 +85,8 @@ def report(result: Result, *, columns: int = 100) -> Report:
     )
 
 
-def _sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
-    task = result.task
+def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
+    task, roomy = result.task, columns >= _ROOMY
     ood_legend = tuple(ood.legend(result))
     legend = [
         _error_legend(result),
@@ -99,7 +99,7 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
         verdict.parts(result, roomy=roomy),
     )
     parts = (
-        evaluation_tables.estimates_table(result, roomy=roomy),
+        *evaluation_tables.estimates_tables(result, roomy=columns >= _WIDE),
         *evaluation_tables.bounds_table(result),
         *intervals,
     )
@@ -111,14 +111,16 @@ def _sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
         "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))
     )
     yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
-    yield from section("Failure detection", evaluation_tables.failure_detection(result, roomy=roomy), folded=True)
+    yield from section(
+        "Failure detection", evaluation_tables.failure_detection(result, roomy=columns >= _WIDE), folded=True
+    )
     yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
     for name in ood.names(result):
         parts = (
             *separation_plots.separation(result, name),
-            *ood.tables(result, name, roomy=roomy),
+            *ood.tables(result, name, roomy=columns >= _WIDE),
             *ood.choice(result, name),
             *explanations(ood_legend),
         )
@@ -152,7 +154,7 @@ def _line(result: Result) -> Iterator[str]:
     yield f"{result.sets['test'].n:,} test {tasks.points_of(result)}"
     if sampled := plain_sampled(result):
         yield f"{listed(sampled, most=_NAMED)}: {result.sampling['samples']} samples"
-    yield f"{result.seconds['total']:.0f} s"
+    yield f"{max(result.seconds['total'], 1):.0f} s"
 
 
 def _meaning(result: Result) -> Iterator[str]:

@@ -19,6 +19,7 @@ from bnuq.report.numbers import number
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
 _PARTLY, _CLOSELY = 0.2, 0.5  # rank correlations from which σ follows the errors partly, and closely
+_SCORES = {"crps": "distance", "pll": "log-likelihood"}
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
 
@@ -59,11 +60,12 @@ def _collapsed(result: Result) -> Iterator[str]:
         return
     worst = collapsed[np.argsort(class_accuracy[collapsed], kind="stable")][:_NAMED]
     names = [test.classes[k] if k < len(test.classes) else str(k) for k in classes[worst].tolist()]
+    some = "such as " if len(collapsed) > _NAMED else ""
     shares = zip(names, worst.tolist(), strict=True)
     shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
     yield (
-        f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often than "
-        f"all points ({100 * mean:.0f} %) by {network_in_words(name)}: {'such as ' * (len(collapsed) > _NAMED)}{shown}."
+        f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often "
+        f"than all points ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
     )
 
 
@@ -92,10 +94,10 @@ def _sigma(result: Result) -> Iterator[str]:
         else:
             how = "" if value >= _CLOSELY else "partly " if value >= _PARTLY else "hardly "
             order = f"{how}follows the size of the errors"
-        outcomes = [outcome for metric in ("crps", "pll") if (outcome := against_constant(metric, name, result))]
-        scores = (
-            all_of(outcomes, "but") if len(set(outcomes)) > 1 else outcomes[0].partition(" by")[0] if outcomes else ""
-        )
+        by_score = {words: against_constant(metric, name, result) for metric, words in _SCORES.items()}
+        outcomes = {words: outcome for words, outcome in by_score.items() if outcome}
+        said = [f"{outcome} by {words}" for words, outcome in outcomes.items()]
+        scores = all_of(said, "but") if len({*outcomes.values()}) > 1 else next(iter(outcomes.values()), "")
         methods.setdefault((order, scores), []).append(name)
         correlations.setdefault((order, scores), []).append(value)
     for (order, scores), names in methods.items():
@@ -109,7 +111,7 @@ def against_constant(metric: str, name: str, result: Result) -> str:
     """Whether a method is better or worse by a score than a constant σ around the same means, beyond twice the error of
     the difference, paired over points and samples; the networks of an ensemble are given. "" where it is unknown, or
     better by statistics that may not be those of the data."""
-    method, words = result.methods[name], {"crps": "distance", "pll": "log-likelihood"}
+    method = result.methods[name]
     test, before = method.sets["test"], method.bounds.get("constant", {}).get(metric)
     after, points = test.estimates.get(metric), test.points.get(f"{metric}_constant")
     given = "networks" in method_named(name).differs_by
@@ -128,7 +130,7 @@ def against_constant(metric: str, name: str, result: Result) -> str:
     if not (math.isfinite(error) and math.isfinite(gain)):
         return ""
     if abs(gain) < 2 * error or abs(gain) <= _NEGLIGIBLE * abs(before.value):
-        return f"no better by {words[metric]}"
+        return "no better"
     if gain > 0 and is_mismatched(result):
         return ""
-    return f"{'better' if gain > 0 else 'worse'} by {words[metric]}"
+    return "better" if gain > 0 else "worse"

@@ -11,6 +11,7 @@ from bnuq.methods import method_named
 from bnuq.metrics import FEATURE_SCORES, METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
+from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -46,7 +47,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
             ]
             if not any(estimates):
                 continue
-            title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), _title(metric))
+            title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
             meaning = meaning.format(
                 truth="target" if result.task.is_regression else "label", fitted=fitted_to(result), unit=unit
             )
@@ -79,11 +80,6 @@ _COLUMNS = {  # of the first screen: a title, and what it is without abbreviatio
 }
 
 
-def _title(metric: str) -> str:
-    title = METRICS[metric].title
-    return title[0].lower() + title[1:]
-
-
 def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
     """One decimal fewer where no error needs it."""
     digits, errors = METRICS[metric].digits, [total(each) for each in estimates if each]
@@ -92,22 +88,29 @@ def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
     return digits - 1
 
 
-def estimates_table(result: Result, *, roomy: bool) -> Table:
-    """A row a metric, a column a method."""
-    estimates = [method.sets["test"].estimates for method in result.methods.values()]
+def estimates_tables(result: Result, *, roomy: bool) -> Iterator[Table]:
+    """A row a metric, a column a method; recalibrated methods in a table of their own."""
+    plain = plain_methods(result)
+    for methods in (plain, {name: each for name, each in result.methods.items() if name not in plain}):
+        if methods:
+            yield _estimates_table(result, methods, roomy=roomy)
+
+
+def _estimates_table(result: Result, methods: Mapping[str, MethodResult], *, roomy: bool) -> Table:
+    estimates = [method.sets["test"].estimates for method in methods.values()]
     rows = [
         (headed(name, roomy=roomy), [row.get(name) for row in estimates], METRICS[name].digits)
         for name in METRICS
         if not name.startswith("image_aurc_")  # which have a table of their own
     ]
-    floors = [ece_floor(result, name) for name in result.methods]
+    floors = [ece_floor(result, name) for name in methods]
     mean, high = ([None if f is None else Estimate(getattr(f, end)) for f in floors] for end in ("mean", "high"))
     noise = [Estimate(noise_sd(row["tau"].value)) if "tau" in row else None for row in estimates]
-    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    constant = [method.bounds.get("constant", {}).get("sigma") for method in methods.values()]
     rows += [("  ECE by chance, mean", mean, 4), ("  ECE by chance, 95 %", high, 4)]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
     cells = tuple((label, tuple(with_error(e, digits) for e in row)) for label, row, digits in rows if any(row))
-    return Table(_header(result.methods, roomy=roomy), cells, stacks=True)
+    return Table(_header(methods, roomy=True), cells, stacks=True)
 
 
 def _header(methods: Iterable[str], *, roomy: bool) -> tuple[str, ...]:
@@ -137,7 +140,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     are many."""
     unit = "pixels" if result.task.is_dense else "points"
     for kind, attribute in PARTS.items():
-        estimates = {name: getattr(method.sets["test"], attribute) for name, method in result.methods.items()}
+        estimates = {name: getattr(each.sets["test"], attribute) for name, each in plain_methods(result).items()}
         first = estimates[result.first]
         worst = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
         shown = [part for part in first if part in worst]
@@ -169,7 +172,8 @@ def _has_small_parts(result: Result, kind: str) -> bool:
 def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A row a score, a column a method; post-hoc scores, which only the deterministic network has, in tables of their
     own."""
-    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    methods = plain_methods(result)
+    tests = {name: method.sets["test"] for name, method in methods.items()}
     of_errors = {name: {score: each[ERRORS] for score, each in test.by_score.items()} for name, test in tests.items()}
     for name, test in tests.items():
         of_errors[name] |= {} if ERRORS not in test.estimates else {_BY: test.estimates[ERRORS]}
@@ -179,7 +183,7 @@ def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
     for name in ood.names(result):
         together = {
             method: {score: of[WITH_ERRORS] for score, of in each.ood[name].items() if WITH_ERRORS in of}
-            for method, each in result.methods.items()
+            for method, each in methods.items()
         }
         if tables := tuple(_tables_by_score(together, roomy=roomy)):
             found = True

@@ -43,9 +43,11 @@ def choice(result: Result, name: str) -> Iterator[Part]:
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
-    """Every score of every method that has one; the mean mutual information, where samples have it."""
+    """Every score of every plain method that has one, and of the one that is best; the mean mutual information, where
+    samples have it."""
     rows: list[Row] = []
-    for method, scores in _scores(result, name):
+    shown = {*plain_methods(result), best_score_of(result, name).method}
+    for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):
         rows.append((method_label(method), ()))
         for score, estimates in scores.items():
             auroc = estimates["auroc"]
@@ -56,7 +58,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     means = tuple(
         (method_label(method), tuple(with_error(each.sets[s].estimates["mutual_information"]) for s in (name, "test")))
         for method, each in result.methods.items()
-        if "mutual_information" in each.sets[name].estimates
+        if method in shown and "mutual_information" in each.sets[name].estimates
     )
     if means:
         yield Table(("mean MI here", "on the test set"), means, stacks=True)

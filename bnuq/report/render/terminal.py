@@ -170,7 +170,7 @@ def _near(path: Path) -> str:
 def _shortened(report: Report) -> Iterator[Report]:
     """The report with less and less: tables without errors, first sentences of warnings, few warnings, few rows."""
     parts = report.one_screen or ()
-    plain = tuple(replace(part, rows=_without_errors(part.rows)) if isinstance(part, Table) else part for part in parts)
+    plain = tuple(map(_without_errors, parts))
     yield (report := replace(report, one_screen=plain))
     first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
     for most in (len(first), 3, 1):
@@ -181,8 +181,11 @@ def _shortened(report: Report) -> Iterator[Report]:
         yield replace(report, one_screen=cut)
 
 
-def _without_errors(rows: Sequence[Row]) -> tuple[Row, ...]:
-    return tuple((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in rows)
+def _without_errors(part: Part) -> Part:
+    if isinstance(part, Table):
+        rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
+        return replace(part, rows=tuple(rows))
+    return replace(part, text=part.text.partition(" ±")[0]) if isinstance(part, Paragraph) else part
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -293,10 +296,13 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
     ]
     labels = max(len(label) for label, cells in rows if cells)
     space = width - 1 - labels
-    header = [_title(clean(title), space - 2) for title in table.header]
-    beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
-    stacked = table.stacks and sum(beside) > space
-    widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+    for narrow in (False, True):
+        header = [_title(clean(title), space - 2, narrow=narrow) for title in table.header]
+        beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
+        stacked = table.stacks and sum(beside) > space
+        widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+        if sum(widths) <= space:
+            break
     for number, block in enumerate(_blocks(widths, space)):
         if number:
             yield Text()
@@ -321,9 +327,12 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
                 yield errors
 
 
-def _title(text: str, width: int) -> list[str]:
-    """The lines of a column's title: one that is too wide is broken before each +."""
-    return _wrapped(text if len(text) <= width else text.replace("+", " +"), width)
+def _title(text: str, width: int, *, narrow: bool) -> list[str]:
+    """The lines of a column's title, which is broken before each + where it is too wide, or all are."""
+    broken = text.replace("+", " +")
+    if narrow:
+        return _wrapped(broken, max(map(len, broken.split()), default=1))
+    return _wrapped(text if len(text) <= width else broken, width)
 
 
 def _column_width(header: Sequence[Sequence[str]], rows: Sequence[Row], column: int, *, stacked: bool) -> int:

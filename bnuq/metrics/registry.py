@@ -560,7 +560,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1", "none",
-        "Ren et al. 2021", short="rel. Mahalanobis", limits=UNBOUNDED,
+        "Ren et al. 2021", short="rel. Mahal.", limits=UNBOUNDED,
         score=Score("last layer", fit=by_relative_mahalanobis, needs_labels=True),
     ),
     Estimand(

@@ -44,7 +44,7 @@ from bnuq.report.document import (
     section,
 )
 from bnuq.report.evaluation_findings import findings
-from bnuq.report.method_names import plain_sampled
+from bnuq.report.method_names import plain_methods, plain_sampled
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
@@ -304,7 +304,7 @@ def _layers(result: Result) -> str:
 
 def _curves(result: Result, metric: str) -> Iterator[Part]:
     """Small drawings of a metric over the number of samples."""
-    convergence = {name: m.convergence for name, m in result.methods.items() if metric in m.convergence}
+    convergence = {name: m.convergence for name, m in plain_methods(result).items() if metric in m.convergence}
     values = {name: np.asarray(curves[metric]) for name, curves in convergence.items()}
     finite = {name: curve for name, curve in values.items() if np.isfinite(curve).all() and len(curve) > 1}
     if not finite:

@@ -8,7 +8,7 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
-from bnuq.metrics import FEATURE_SCORES, METRICS
+from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decision_sentences import plain
@@ -170,39 +170,36 @@ def _has_small_parts(result: Result, kind: str) -> bool:
 
 
 def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A row a score, a column a method; post-hoc scores, which only the deterministic network has, in tables of their
-    own."""
+    """A row a score, a column a method."""
     methods = plain_methods(result)
     tests = {name: method.sets["test"] for name, method in methods.items()}
     of_errors = {name: {score: each[ERRORS] for score, each in test.by_score.items()} for name, test in tests.items()}
     for name, test in tests.items():
         of_errors[name] |= {} if ERRORS not in test.estimates else {_BY: test.estimates[ERRORS]}
-    if tables := tuple(_tables_by_score(of_errors, roomy=roomy)):
-        yield from (Heading(f"{headed(ERRORS).strip()}, by score"), *tables, explanation(_OF_ERRORS))
+    if any(of_errors.values()):
+        yield Heading(f"{headed(ERRORS).strip()}, by score")
+        yield from (_table_by_score(of_errors, roomy=roomy), explanation(_OF_ERRORS))
     found = False
     for name in ood.names(result):
         together = {
             method: {score: of[WITH_ERRORS] for score, of in each.ood[name].items() if WITH_ERRORS in of}
             for method, each in methods.items()
         }
-        if tables := tuple(_tables_by_score(together, roomy=roomy)):
+        if any(together.values()):
             found = True
-            yield from (Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}"), *tables)
+            yield Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}")
+            yield _table_by_score(together, roomy=roomy)
     if found:
         yield explanation(_TOGETHER)
 
 
-def _tables_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Iterator[Table]:
+def _table_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Table:
     present = scores_among(score for estimates in columns.values() for score in estimates)
-    of_features = [score for score in present if score in FEATURE_SCORES]
-    for scores in ([score for score in present if score not in of_features], of_features):
-        shown = {name: estimates for name, estimates in columns.items() if estimates.keys() & {*scores}}
-        rows = tuple(
-            (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in shown.values()))
-            for score in scores
-        )
-        if rows:
-            yield Table(tuple(method_label(name, roomy=roomy) for name in shown), rows, stacks=True)
+    rows = tuple(
+        (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in columns.values()))
+        for score in present
+    )
+    return Table(_header(columns, roomy=roomy), rows, stacks=True)
 
 
 def bounds_table(result: Result) -> Iterator[Part]:

@@ -136,11 +136,12 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The answers, one table, warnings, and where the rest is; as little is left out as makes it fit."""
-    screens = (list(_screen(shorter, width, clean)) for shorter in (report, *_shortened(report)))
-    wide = (sum(1 for _ in _screen(shorter, max(width, _USUAL), clean)) for shorter in (report, *_shortened(report)))
-    fitting = (screen for screen, lines in zip(screens, wide, strict=True) if lines <= _SCREEN)
-    yield from next(fitting, list(_screen([*_shortened(report)][-1], width, clean)))
+    """The answers, one table, warnings, and where the rest is; of an evaluation as much as has space."""
+    for shorter in (report, *(_shortened(report) if report.line else ())):
+        report = shorter
+        if sum(1 for _ in _screen(report, max(width, _USUAL), clean)) <= _SCREEN:
+            break
+    yield from _screen(report, width, clean)
 
 
 def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -331,7 +332,7 @@ def _title(text: str, width: int, *, narrow: bool) -> list[str]:
     """The lines of a column's title, which is broken before each + where it is too wide, or all are."""
     broken = text.replace("+", " +")
     if narrow:
-        return _wrapped(broken, max(map(len, broken.split()), default=1))
+        return _wrapped(broken, min(width, max(map(len, broken.split()), default=1)))
     return _wrapped(text if len(text) <= width else broken, width)
 
 

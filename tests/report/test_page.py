@@ -56,7 +56,7 @@ def test_a_classification_has_its_sections_in_reading_order(four_methods, four_p
     ]
     assert text.index("In short") < text.index("<svg") < text.rindex("<svg") < text.index("<table")
     assert "<title>bnuq evaluate: model.pt</title>" in text
-    assert text.index("In short") < text.index("Use the network") < text.index("<dt>model</dt>")
+    assert text.index("In short") < text.index("First check") < text.index("<dt>model</dt>")
     assert "1 warning below, with what to do: reference-unchecked." in text
     without = replace(report(warned), warnings=(("too few", "too-few-points", ""),))
     assert "1 warning below: too-few-points." in page(without)

@@ -55,7 +55,7 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
         (
             [(0.001, 0.002, 1.0)],
             "use",
-            "Use the network as it is. 32 samples a point add nothing that 400 points could show.",
+            "32 samples a point add nothing that 400 points could show.",
         ),
         (
             [(0.05, 0.01, 0.001)],

@@ -32,7 +32,7 @@ def test_what_all_numbers_are_of_is_one_line(four_methods):
     parts = (
         "at most 200 points of each set",
         "averaged weights (`model_ema`)",
-        "order of the alphabet (boot, coat, …)",
+        "the alphabet (boot, coat, …)",
     )
     assert all(part in meaning for part in parts)
     sets = {**four_methods.sets, "test": replace(four_methods.sets["test"], labels=None)}

@@ -231,8 +231,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
     if _is_checked(result) and (check := result.reference_check) is not None:
         median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
         yield (
-            "reference",
-            f"its batch statistics differ from the running ones by {median:.1f} × batch noise in the median layer, "
+            "checked",
+            f"the reference: its batch statistics differ from the running ones by {median:.1f} × batch noise in the median layer, "
             f"{worst:.1f} × in the worst (limits 3 and 6)",
         )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"

@@ -52,31 +52,11 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     ("comparisons", "code", "text"),
     [
-        (
-            [(0.001, 0.002, 1.0)],
-            "use",
-            "32 samples a point add nothing that 400 points could show.",
-        ),
-        (
-            [(0.05, 0.01, 0.001)],
-            "use",
-            "its predictive log-likelihood is better by 0.0500 ± 0.0100 than that of",
-        ),
-        (
-            [(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")],
-            "use",
-            "are better only by expected calibration error.",
-        ),
-        (
-            [(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")],
-            "use",
-            "Use mcbn with 32 samples: its expected",
-        ),
-        (
-            [(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")],
-            "undecided",
-            "better by 0.0220 ± 0.0100, which may be",
-        ),
+        ([(0.001, 0.002, 1.0)], "use", "32 samples a point add nothing that 400 points could show."),
+        ([(0.05, 0.01, 0.001)], "use", "Use mcbn with 32 samples: its predictive"),
+        ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "are better only by expected calibration error."),
+        ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 samples: its expected"),
+        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, which may be"),
         ([(0.05, None, None)], "undecided", "there are too few points for the error of a comparison."),
     ],
 )

@@ -48,8 +48,8 @@ def test_data_are_said_to_match_only_where_they_were_checked(four_methods, passe
     check = ReferenceCheck(("bn", "bn2"), np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([0.5, 0.5]), passed)
     made = report(replace(four_methods, reference_check=check))
     facts = dict(made.facts)
-    assert bool(made.checked) == ("reference" in facts) == passed
-    assert not passed or "4.0 × batch noise in the median layer, 6.0 × in the worst" in facts["reference"]
+    assert bool(made.checked) == ("checked" in facts) == passed
+    assert not passed or "4.0 × batch noise in the median layer, 6.0 × in the worst" in facts["checked"]
     assert report(replace(four_methods, reference_check=None)).checked == ""
 
 

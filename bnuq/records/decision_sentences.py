@@ -160,7 +160,7 @@ def _undecided_use(
         low, high = map(percent, interval)
         return (
             f"Undecided whether the predictions are good: {points:,} points are too few to tell. {percent(accuracy)} "
-            f"of them are right; of all points it may be {low} to {high}."
+            f"of them are right; of all it may be {low} to {high}."
         )
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"

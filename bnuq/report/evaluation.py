@@ -154,6 +154,7 @@ def _line(result: Result) -> Iterator[str]:
     yield f"{result.sets['test'].n:,} test {tasks.points_of(result)}"
     if sampled := plain_sampled(result):
         yield f"{listed(sampled, most=_NAMED)}: {result.sampling['samples']} samples"
+    yield from (f"settings of {each.values['file']}" for each in result.findings if each.code == "run-file-read")
     yield f"{max(result.seconds['total'], 1):.0f} s"
 
 
@@ -232,8 +233,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
         yield (
             "checked",
-            f"the reference: its batch statistics differ from the running ones by {median:.1f} × batch noise in the median layer, "
-            f"{worst:.1f} × in the worst (limits 3 and 6)",
+            f"the reference: its batch statistics differ from the running ones by {median:.1f} × batch noise in the "
+            f"median layer, {worst:.1f} × in the worst (limits 3 and 6)",
         )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
 

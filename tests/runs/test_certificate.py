@@ -118,7 +118,7 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     text = markdown(report(result))
     assert re.match(
         r"Leave the [\d.]+ % least certain points to a person \(.* above .*\): of the rest, [\d.]+ % are wrong\. "
-        r"Promised: at most 10 % with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what the others ",
+        r"Promised: at most 10 % with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
         promise(result),
     )
     assert promise(result) in text and "Certified operating point" in text and "class 0" in text

@@ -106,9 +106,7 @@ def test_of_one_point_or_of_equal_differences_it_cannot_be_told_which_file_is_be
     assert "b may be as good." in text
     few = {name: p[:7] for name, p in files.items()}
     said = bnuq.score(few, y[:7], calibrate="off", out=tmp_path / "o.h5").summary()["decisions"][0]["text"]
-    assert said.endswith(
-        "7 points are too few to tell. 100 % of them are right; of all points it may be 59 % to 100 %."
-    )
+    assert said.endswith("7 points are too few to tell. 100 % of them are right; of all it may be 59 % to 100 %.")
 
 
 def test_a_promise_that_the_test_set_refutes_is_a_warning_and_intervals_that_miss_are_too_narrow() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,18 +9,17 @@ import numpy as np
 
 from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
-from bnuq.findings import listed, sentence
+from bnuq.findings import listed
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
-from bnuq.records.decision_sentences import DECISIONS
-from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report import (
     calibration_plots,
     certificate,
     evaluation_plots,
     evaluation_tables,
+    first_screen,
     gallery,
     image_maps,
     noise_models,
@@ -43,8 +41,7 @@ from bnuq.report.document import (
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import findings
-from bnuq.report.method_names import plain_methods, plain_sampled
+from bnuq.report.method_names import plain_methods
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
@@ -52,7 +49,6 @@ from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_m
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
 _ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of methods, and those of metrics
-_AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
 _OUTPUTS = {  # of files of predictions
     "logits": "logits",
     "probabilities": "probabilities",
@@ -66,22 +62,22 @@ _OUTPUTS = {  # of files of predictions
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
-    shifted, decisions = tuple(shift.in_short(result)), (sentence(each, DECISIONS) for each in decided(result))
+    shifted, decisions = tuple(shift.in_short(result)), first_screen.decisions(result)
     roomy = columns >= _ROOMY
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=(*shifted, *decisions, *findings(result)),
+        summary=(*shifted, *decisions, *first_screen.findings(result)),
         sections=tuple(_sections(result, columns=columns)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
-        line=" · ".join(_line(result)),
-        meaning=", ".join(_meaning(result)),
-        one_screen=tuple(shift.short_table(result) if shifted else _one_screen(result, roomy=roomy)),
-        checked="Data and preprocessing match the training." if _is_checked(result) else "",
+        line=" · ".join(first_screen.line(result)),
+        meaning=", ".join(first_screen.meaning(result)),
+        one_screen=tuple(shift.short_table(result) if shifted else first_screen.parts(result, roomy=roomy)),
+        checked="Data and preprocessing match the training." if first_screen.is_checked(result) else "",
     )
 
 
@@ -141,44 +137,6 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     yield evaluation_provenance(result)
 
 
-def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A table of the methods and what its columns are, and one of perturbed sets."""
-    yield from evaluation_tables.methods_table(result, roomy=roomy)
-    yield from shift.short_table(result)
-
-
-def _line(result: Result) -> Iterator[str]:
-    """What was evaluated, in a line."""
-    files = [Path(file["path"]).name for file in result.model["files"].values()] if isinstance(result, Scored) else []
-    yield listed(files, most=_NAMED) if files else Path(str(result.model["path"])).name
-    yield f"{result.sets['test'].n:,} test {tasks.points_of(result)}"
-    if sampled := plain_sampled(result):
-        yield f"{listed(sampled, most=_NAMED)}: {result.sampling['samples']} samples"
-    yield from (f"settings of {each.values['file']}" for each in result.findings if each.code == "run-file-read")
-    yield f"{max(result.seconds['total'], 1):.0f} s"
-
-
-def _meaning(result: Result) -> Iterator[str]:
-    """What changes the meaning of every number."""
-    if result.model.get("labels"):
-        yield f"means over the {result.model['labels']} labels"
-    test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
-    if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
-        yield "without labels, so that nothing shows how good predictions are"
-    for each in result.findings:
-        values = each.values
-        if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
-            yield f"of averaged weights (`{values['entry']}`)"
-        elif each.code == "classes-by-order" and values["alphabet"]:
-            yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
-        elif each.code == "limited":
-            yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
-
-
-def _is_checked(result: Result) -> bool:
-    return result.reference_check is not None and result.reference_check.passed
-
-
 def _error_legend(result: Result) -> str:
     sampled = bool(result.sampled)
     points = tasks.points_of(result)
@@ -229,7 +187,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
-    if _is_checked(result) and (check := result.reference_check) is not None:
+    if first_screen.is_checked(result) and (check := result.reference_check) is not None:
         median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
         yield (
             "checked",

@@ -36,36 +36,36 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     and a column an OOD set; then what the columns are, in plain words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
-    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
     columns: dict[str, tuple[Cell, ...]] = {}
     words: list[str] = []
     for metric in estimates_of_task(result.task.name, shown="headline"):
         for kind in ("", *(kinds if metric == "pll" else ())):
             names = [f"{name}+{kind}" if kind else name for name in methods]
-            estimates = [
-                result.methods[name].sets["test"].estimates.get(metric) for name in names if name in result.methods
-            ]
-            if not any(estimates):
-                continue
-            title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
-            meaning = meaning.format(
-                truth="target" if result.task.is_regression else "label", fitted=fitted_to(result), unit=unit
-            )
-            words.append(f"{title}: {meaning}")
-            if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
-                title, words[-1] = (
-                    f"{title} (chance {floor.mean:.3f})",
-                    f"{words[-1]}, and what a calibrated network would show by chance",
-                )
-            columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
-    of_ood, meaning = ood.columns(result)
+            shown = [result.methods.get(name) for name in names]
+            estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
+            if any(estimates):
+                title, text = _titled(result, metric, kind)
+                columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
+                words.append(text)
+    of_ood, text = ood.columns(result)
     columns |= of_ood
-    words += [meaning] if meaning else []
+    words += [text] if text else []
     labels = [method_label(name, roomy=roomy) for name in methods]
     rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
     yield Table(tuple(columns), rows, stacks=True)
-    errors = "± standard error." if any(cell.error for _, cells in rows for cell in cells) else ""
-    yield explanation(" ".join(filter(None, ("; ".join(words) + ".", errors))))
+    errors = " ± standard error." if any(cell.error for _, cells in rows for cell in cells) else ""
+    yield explanation(f"{'; '.join(words)}.{errors}")
+
+
+def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
+    """The title of a column, and what it is in plain words."""
+    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
+    title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
+    truth = "target" if result.task.is_regression else "label"
+    text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
+    if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
+        return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
+    return title, text
 
 
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations

@@ -90,15 +90,9 @@ def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estim
 
 
 def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
-    """For the table of methods: by set the AUROC of each plain method, and by which score that is: the one that the
-    decisions name, of methods without it that of the spread of samples, else the first. Of many sets the range."""
-    sets, methods = names(result), plain_methods(result)
-    named_score = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)
-    scores: dict[str, str] = {}
-    for method, each in methods.items():
-        known = dict.fromkeys(score for name in sets for score in each.ood[name])
-        wanted = (score for score in (named_score, result.task.spread, "predictive_entropy", *known) if score in known)
-        scores.update((method, str(score)) for score in islice(wanted, 1))
+    """For the table of methods: by set the AUROC of each plain method, and by which score that is. Of many sets the
+    range."""
+    sets, methods, scores = names(result), plain_methods(result), _shown_scores(result)
     if not scores:
         return {}, ""
     cells = {
@@ -120,6 +114,18 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
     few = [name for name in sets if not can_be_judged(result, name)]
     words = f"{title}: how often a point of it ranks above a test point (AUROC; 0.5 is chance), by {by}"
     return cells, words + (f"; too few points to judge {all_of(few)}" if few else "")
+
+
+def _shown_scores(result: Result) -> dict[str, str]:
+    """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
+    the first."""
+    decision = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)
+    scores: dict[str, str] = {}
+    for method, each in plain_methods(result).items():
+        known = dict.fromkeys(score for name in names(result) for score in each.ood[name])
+        wanted = (score for score in (decision, result.task.spread, "predictive_entropy", *known) if score in known)
+        scores.update((method, str(score)) for score in islice(wanted, 1))
+    return scores
 
 
 _MOST = 3  # sets with a column

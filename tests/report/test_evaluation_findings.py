@@ -17,7 +17,7 @@ from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
 from bnuq.records.verdict import is_mismatched, judged
 from bnuq.report.evaluation import report
-from bnuq.report.evaluation_findings import against_constant, findings
+from bnuq.report.first_screen import against_constant, findings
 from bnuq.report.ood import columns
 
 LIMITED = note("limited", limit=200, seed=0)

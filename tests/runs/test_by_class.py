@@ -21,7 +21,7 @@ from bnuq.records.evaluation import Result, parts_of
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
-from bnuq.report.evaluation_findings import findings
+from bnuq.report.first_screen import findings
 
 N, T, NAMES = 150, 8, ("coat", "shirt.v2", "boot")
 RUN = small_run.RUN.replace("samples = 8", f'samples = {T}\nmethods = ["mcbn", "mcdo"]').replace(

@@ -297,13 +297,7 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
     ]
     labels = max(len(label) for label, cells in rows if cells)
     space = width - 1 - labels
-    for narrow in (False, True):
-        header = [_title(clean(title), space - 2, narrow=narrow) for title in table.header]
-        beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
-        stacked = table.stacks and sum(beside) > space
-        widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
-        if sum(widths) <= space:
-            break
+    header, widths, stacked = _layout(table, rows, space, clean)
     for number, block in enumerate(_blocks(widths, space)):
         if number:
             yield Text()
@@ -326,6 +320,19 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
             yield values
             if stacked and errors.plain.strip():
                 yield errors
+
+
+def _layout(table: Table, rows: Sequence[Row], space: int, clean: Clean) -> tuple[list[list[str]], list[int], bool]:
+    """The lines of each title, the width of each column, and whether errors go below their values; titles are broken
+    where the columns do not fit otherwise."""
+    for narrow in (False, True):
+        header = [_title(clean(title), space - 2, narrow=narrow) for title in table.header]
+        beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
+        stacked = table.stacks and sum(beside) > space
+        widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+        if sum(widths) <= space:
+            break
+    return header, widths, stacked
 
 
 def _title(text: str, width: int, *, narrow: bool) -> list[str]:

@@ -1,26 +1,80 @@
-"""What the first screen says beside decisions: classes far below the mean, and what the σ of a regression is worth."""
+"""The first screen of an evaluation: what ran, what to do, what else is to be known, and one table."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
-from bnuq.findings import all_of
+from bnuq.findings import all_of, listed, sentence
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
+from bnuq.records.decision_sentences import DECISIONS
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
 from bnuq.records.verdict import is_mismatched, on_another_scale
-from bnuq.report.method_names import network_in_words
+from bnuq.report import evaluation_tables, shift
+from bnuq.report.document import Part
+from bnuq.report.method_names import network_in_words, plain_sampled
 from bnuq.report.numbers import number
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
+_LISTED = 3  # files or methods in the first line
+_AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
 _PARTLY, _CLOSELY = 0.2, 0.5  # rank correlations from which σ follows the errors partly, and closely
 _SCORES = {"crps": "distance", "pll": "log-likelihood"}
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
+
+
+def decisions(result: Result) -> Iterator[str]:
+    """What to do."""
+    return (sentence(each, DECISIONS) for each in decided(result))
+
+
+def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A table of the methods and what its columns are, and one of perturbed sets."""
+    yield from evaluation_tables.methods_table(result, roomy=roomy)
+    yield from shift.short_table(result)
+
+
+def line(result: Result) -> Iterator[str]:
+    """What was evaluated, in a line."""
+    files = [Path(file["path"]).name for file in result.model["files"].values()] if isinstance(result, Scored) else []
+    yield listed(files, most=_LISTED) if files else Path(str(result.model["path"])).name
+    yield f"{result.sets['test'].n:,} test {result.task.points}"
+    if sampled := plain_sampled(result):
+        yield f"{listed(sampled, most=_LISTED)}: {result.sampling['samples']} samples"
+    yield from (f"settings of {each.values['file']}" for each in result.findings if each.code == "run-file-read")
+    yield f"{max(result.seconds['total'], 1):.0f} s"
+
+
+def meaning(result: Result) -> Iterator[str]:
+    """What changes the meaning of every number."""
+    if result.model.get("labels"):
+        yield f"means over the {result.model['labels']} labels"
+    test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
+    if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
+        yield "without labels, so that nothing shows how good predictions are"
+    for each in result.findings:
+        values = each.values
+        if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
+            yield f"of averaged weights (`{values['entry']}`)"
+        elif each.code == "classes-by-order" and values["alphabet"]:
+            yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
+        elif each.code == "limited":
+            yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
+
+
+def is_checked(result: Result) -> bool:
+    return result.reference_check is not None and result.reference_check.passed
+
+
+# ── beside decisions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def findings(result: Result) -> Iterator[str]:

@@ -27,7 +27,8 @@ def _use(calibrated: str = "", ece: Sequence[float] = (), **values: Any) -> str:
     text = _used(**values)
     if calibrated not in _CALIBRATED:
         return text
-    value, _, high = (f"{each:.3f}" for each in ece)
+    digits = next(digits for digits in range(3, 17) if f"{ece[0]:.{digits}f}" != f"{ece[2]:.{digits}f}" or digits == 16)
+    value, high = (f"{ece[end]:.{digits}f}" for end in (0, 2))
     return f"{text} {_CALIBRATED[calibrated]} (off by {value} on average; by chance up to {high})."
 
 

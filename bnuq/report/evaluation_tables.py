@@ -61,7 +61,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     """The title of a column, and what it is in plain words."""
     unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
     title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
-    truth = "target" if result.task.is_regression else "label"
+    truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
         return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
@@ -70,7 +70,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
 
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "mean log-probability of the {truth} (PLL)"),
+    "pll": ("log-lik.", "mean log-{truth} (PLL)"),
     "temperature": ("divided", "the same after dividing the logits by a temperature fitted to {fitted}"),
     "vector": ("scaled", "the same after scaling and shifting the logit of each class, fitted to {fitted}"),
     "ece": ("ECE", "expected calibration error"),

@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from bnuq.estimates import Estimate
 from bnuq.findings import all_of, listed, sentence
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
@@ -59,7 +60,7 @@ def meaning(result: Result) -> Iterator[str]:
         yield f"means over the {result.model['labels']} labels"
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
     if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
-        yield "without labels, so that nothing shows how good predictions are"
+        yield "of points without labels, so that nothing shows how good predictions are"
     for each in result.findings:
         values = each.values
         if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
@@ -127,38 +128,47 @@ def _collapsed(result: Result) -> Iterator[str]:
 
 
 def _sigma(result: Result) -> Iterator[str]:
-    """A sentence for all methods of which the same holds: whether errors are larger where σ is, and whether that
-    predicts the targets better than one constant σ."""
-    methods: dict[tuple[str, str], list[str]] = {}
-    correlations: dict[tuple[str, str], list[float]] = {}
+    """For all methods at once: whether errors are larger where σ is, and whether σ predicts the targets better than one
+    that is the same for all points."""
+    orders: dict[str, list[str]] = {}
+    worths: dict[str, list[str]] = {}
+    values: dict[str, float] = {}
     for name in result.sampled:
         correlation = result.methods[name].sets["test"].estimates.get("spearman")
-        value = math.nan if correlation is None else correlation.value
-        if correlation is None or math.isnan(value):
-            order = "is the same at every point"
-        elif correlation.low is None or correlation.high is None:
-            order = "may or may not follow the size of the errors"
-        elif correlation.high < 0:
-            order = "is larger where the errors are smaller"
-        elif correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
-            known = correlation.high < _PARTLY
-            order = (
-                "does not follow the size of the errors" if known else "may or may not follow the size of the errors"
-            )
-        else:
-            how = "" if value >= _CLOSELY else "partly " if value >= _PARTLY else "hardly "
-            order = f"{how}follows the size of the errors"
+        values[name] = math.nan if correlation is None else correlation.value
+        orders.setdefault(_order(correlation), []).append(name)
         by_score = {words: against_constant(metric, name, result) for metric, words in _SCORES.items()}
         outcomes = {words: outcome for words, outcome in by_score.items() if outcome}
         said = [f"{outcome} by {words}" for words, outcome in outcomes.items()]
-        scores = all_of(said, "but") if len({*outcomes.values()}) > 1 else next(iter(outcomes.values()), "")
-        methods.setdefault((order, scores), []).append(name)
-        correlations.setdefault((order, scores), []).append(value)
-    for (order, scores), names in methods.items():
-        values = [number(end(correlations[order, scores]), 2) for end in (min, max)]
-        ends = "" if "same" in order else f" (rank correlation {' to '.join(dict.fromkeys(values))})"
-        worth = f", and predicts the targets {scores} than one constant σ" if scores else ""
-        yield f"The standard deviation σ of {all_of(names)} {order}{ends}{worth}."
+        worth = all_of(said, "but") if len({*outcomes.values()}) > 1 else next(iter(outcomes.values()), "")
+        worths.setdefault(worth, []).append(name)
+    clauses = []
+    for order, names in orders.items():
+        ends = " to ".join(dict.fromkeys(number(end(values[name] for name in names), 2) for end in (min, max)))
+        known = "" if order == _SAME else f" (rank correlation {ends})"
+        clauses.append(f"of {all_of(names)} {order}{known}")
+    if clauses:
+        known = {worth: names for worth, names in worths.items() if worth}
+        texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
+        rest = f" It predicts the targets {', '.join(texts)} than one constant σ." if texts else ""
+        yield f"The standard deviation σ {', that '.join(clauses)}.{rest}"
+
+
+_SAME, _UNKNOWN = "is the same at every point", "may or may not follow the size of the errors"
+
+
+def _order(correlation: Estimate | None) -> str:
+    """Whether errors are larger where σ is, by the rank correlation."""
+    if correlation is None or math.isnan(correlation.value):
+        return _SAME
+    if correlation.low is None or correlation.high is None:
+        return _UNKNOWN
+    if correlation.high < 0:
+        return "is larger where the errors are smaller"
+    if correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
+        return "does not follow the size of the errors" if correlation.high < _PARTLY else _UNKNOWN
+    how = "" if correlation.value >= _CLOSELY else "partly " if correlation.value >= _PARTLY else "hardly "
+    return f"{how}follows the size of the errors"
 
 
 def against_constant(metric: str, name: str, result: Result) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -49,15 +49,6 @@ from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_m
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
 _ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of methods, and those of metrics
-_OUTPUTS = {  # of files of predictions
-    "logits": "logits",
-    "probabilities": "probabilities",
-    "log_probabilities": "log-probabilities",
-    "confidences": "confidences of predictions that are right or wrong",
-    "means": "means",
-    "gaussian": "mean and σ",
-    "quantiles": "quantiles",
-}
 
 
 def report(result: Result, *, columns: int = 100) -> Report:
@@ -157,8 +148,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         for name, file in model["files"].items():
             sampled = f", {file['samples']} samples" if file["samples"] > 1 else ""
             counted = "" if file["outputs"] == "confidences" else f", {count}{sampled}"
-            yield name, f"{Path(file['path']).name}: {_OUTPUTS[file['outputs']]}{counted}"
-            yield from [("columns", text)] if (text := _roles(file.get("roles", {}))) else ()
+            yield name, f"{Path(file['path']).name}: {first_screen.OUTPUTS[file['outputs']]}{counted}"
+            yield from [("columns", text)] if (text := first_screen.roles(file.get("roles", {}))) else ()
         yield from _sets(result)
         yield "time", f"{result.seconds['total']:.1f} s"
         return
@@ -195,16 +186,6 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
             f"median layer, {worst:.1f} × in the worst (limits 3 and 6)",
         )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
-
-
-def _roles(roles: Mapping[str, Sequence[str]]) -> str:
-    """What each column of a file is; "" where there is one array alone."""
-    shown = {role: [name or "(index)" for name in names if name or role == "ids"] for role, names in roles.items()}
-    return " · ".join(
-        f"{role} {', '.join(names if len(names) <= _NAMED * 2 else [*names[:_NAMED], '…', names[-1]])}"
-        for role, names in shown.items()
-        if names
-    )
 
 
 def _sets(result: Result) -> Iterator[tuple[str, str]]:

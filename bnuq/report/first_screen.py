@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 
@@ -28,6 +28,15 @@ _NAMED = 3  # classes in a sentence
 _LISTED = 3  # files or methods in the first line
 _AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
 _PARTLY, _CLOSELY = 0.2, 0.5  # rank correlations from which σ follows the errors partly, and closely
+OUTPUTS = {  # of files of predictions
+    "logits": "logits",
+    "probabilities": "probabilities",
+    "log_probabilities": "log-probabilities",
+    "confidences": "confidences of predictions that are right or wrong",
+    "means": "means",
+    "gaussian": "mean and σ",
+    "quantiles": "quantiles",
+}
 _SCORES = {"crps": "distance", "pll": "log-likelihood"}
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
@@ -56,6 +65,10 @@ def line(result: Result) -> Iterator[str]:
 
 def meaning(result: Result) -> Iterator[str]:
     """What changes the meaning of every number."""
+    if isinstance(result, Scored):
+        read = [(OUTPUTS[file["outputs"]], roles(file.get("roles", {}))) for file in result.model["files"].values()]
+        files = dict.fromkeys(f"{outputs} ({by})" if by else outputs for outputs, by in read)
+        yield f"of {listed([*files], most=1)}"
     if result.model.get("labels"):
         yield f"means over the {result.model['labels']} labels"
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
@@ -69,6 +82,16 @@ def meaning(result: Result) -> Iterator[str]:
             yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
         elif each.code == "limited":
             yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
+
+
+def roles(given: Mapping[str, Sequence[str]]) -> str:
+    """What each column of a file is; "" where there is one array alone."""
+    shown = {role: [name or "(index)" for name in names if name or role == "ids"] for role, names in given.items()}
+    return " · ".join(
+        f"{role} {', '.join(names if len(names) <= _LISTED * 2 else [*names[:_LISTED], '…', names[-1]])}"
+        for role, names in shown.items()
+        if names
+    )
 
 
 def is_checked(result: Result) -> bool:

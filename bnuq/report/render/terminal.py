@@ -178,8 +178,14 @@ def _shortened(report: Report) -> Iterator[Report]:
         more = ((f"{len(first) - most} more are in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
     for most in (8, 4):
-        cut = tuple(replace(part, rows=part.rows[:most]) if isinstance(part, Table) else part for part in plain[:2])
-        yield replace(report, one_screen=cut)
+        yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))
+
+
+def _cut(part: Part, most: int) -> Part:
+    """A table with its first rows."""
+    if not isinstance(part, Table) or len(part.rows) <= most:
+        return part
+    return replace(part, rows=(*part.rows[:most], (f"… {len(part.rows) - most} more in `--full`", ())))
 
 
 def _without_errors(part: Part) -> Part:

@@ -28,7 +28,6 @@ from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.verdict import MethodComparison, judged, passes_of
-from bnuq.records.verdict_sentences import VERDICT
 from bnuq.report.numbers import digits_of, number, signed
 from bnuq.workflows.evaluate import evaluate
 
@@ -135,17 +134,16 @@ def transformer_evaluated(pack: Path, out: Path) -> object:
 
 
 def section(title: str, result: Result) -> str:
-    """The decisions and the verdict on one network in words, and its table."""
+    """The decisions on one network, and its table."""
     verdict = judged(result)
     todo = "\n".join(f"- {sentence(decision, DECISIONS)}" for decision in decided(result))
-    said = " ".join(sentence(finding, VERDICT) for finding in verdict.findings)
     columns = list(dict.fromkeys((each.metric, each.set) for each in verdict.comparisons))
     heads = [f"{metric_of(m).arrow} {metric_of(m).label}{f' of {of}' if m == 'auroc' else ''}" for m, of in columns]
     rows = [f"| method | passes | {' | '.join(heads)} |", f"|{' --- |' * (2 + len(heads))}"]
     for method in result.methods:
         cells = (cell(method, metric, of, verdict.comparisons) for metric, of in columns)
         rows.append(f"| {method} | {passes_of(method, result)} | {' | '.join(cells)} |")
-    return "\n\n".join([f"## {title}", todo, said, "\n".join(rows)])
+    return "\n\n".join([f"## {title}", todo, "\n".join(rows)])
 
 
 def cell(method: str, metric: str, of_set: str, comparisons: tuple[MethodComparison, ...]) -> str:

@@ -147,7 +147,7 @@ def test_an_ood_score_touches_the_file_of_its_formula_and_the_table() -> None:
 def test_a_new_score_separates_ood_sets_in_the_json_the_report_and_the_gate(folder: Path) -> None:
     separation = json.loads(printed(folder, 2))["methods"]["deterministic"]["ood"]["other"]["feature_norm"]
     assert 0 <= separation["auroc"]["value"] <= 1 and separation["auroc"]["low"] is not None
-    assert "missing length of the features" in printed(folder, 3)
+    assert "feat. norm" in printed(folder, 3)
     addresses = {row["address"] for row in json.loads(printed(folder, 4))["comparisons"]}
     assert "deterministic.ood.other.feature_norm.auroc" in addresses
 
@@ -165,7 +165,7 @@ def test_a_new_metric_is_in_the_json_with_both_errors(folder: Path) -> None:
 
 
 def test_a_new_metric_has_a_row_in_the_report(folder: Path) -> None:
-    assert "↑ true probability" in printed(folder, 3)
+    assert "↑ true prob." in printed(folder, 3)
 
 
 def test_a_new_metric_is_gated_by_its_tolerance_and_may_be_required(folder: Path) -> None:

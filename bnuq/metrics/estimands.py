@@ -55,16 +55,15 @@ class Score:
     `source` is what they are computed from: probabilities, logits (of T samples the mean), the last layer of the
     deterministic network, or the outputs of a regression; or they are given, as a column of a file. `needs_samples`: of
     a single sample they are not reported. `of_pixels`: those of the pixels of a segmentation too. `is_alarm`: reports
-    of perturbed inputs use it, the first that a method has. `in_short`: the short table of the deterministic network's
-    post-hoc scores has it. `of_layer` gives the scores of the deterministic network's points, or, where it needs a
-    reference, `fit` gives such a function, or why there is none. It may need the labels of the reference.
+    of perturbed inputs use it, the first that a method has. `of_layer` gives the scores of the deterministic network's
+    points, or, where it needs a reference, `fit` gives such a function, or why there is none. It may need the labels of
+    the reference.
     """
 
     source: Literal["probabilities", "logits", "last layer", "outputs", "column"]
     needs_samples: bool = False
     of_pixels: bool = False
     is_alarm: bool = False
-    in_short: bool = False
     of_layer: PointScore | None = None
     fit: Callable[[Reference], PointScore | str] | None = None
     needs_labels: bool = False

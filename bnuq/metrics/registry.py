@@ -260,7 +260,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "Houlsby et al. 2011; Mukhoti et al. 2020", short="mutual info.",
         tasks=_CLASSES, required=_CLASSES, needs_samples=True, limits=POSITIVE,
         of_samples=lambda p, _: mutual_information(p), by_label=True,
-        shown=frozenset({"sweep", "headline", "convergence", "curve"}),
+        shown=frozenset({"sweep", "convergence", "curve"}),
         score=Score("probabilities", needs_samples=True, of_pixels=True, is_alarm=True),
     ),
     Estimand(
@@ -531,7 +531,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "energy", "Free energy", "energy", "nats", "none", "Liu et al. 2020", limits=UNBOUNDED,
-        score=Score("logits", of_pixels=True, in_short=True, of_layer=lambda last: energy(last.logits)),
+        score=Score("logits", of_pixels=True, of_layer=lambda last: energy(last.logits)),
         of_samples=lambda logits, _: energy(logits).mean(0),
     ),
     Estimand(
@@ -542,25 +542,25 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "knn", "Distance to the k-th nearest neighbour", "distance to the k-th nearest neighbour", "1", "none",
         "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE,
-        score=Score("last layer", in_short=True, fit=by_neighbours),
+        score=Score("last layer", fit=by_neighbours),
     ),
     Estimand(
         "vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "none", "Wang et al. 2022",
-        short="ViM", limits=UNBOUNDED, score=Score("last layer", in_short=True, fit=by_virtual_logit),
+        short="ViM", limits=UNBOUNDED, score=Score("last layer", fit=by_virtual_logit),
     ),
     Estimand(
         "react", "Energy of clipped activations (ReAct)", "energy of clipped activations (ReAct)", "nats", "none",
         "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED,
-        score=Score("last layer", in_short=True, fit=by_clipped_energy),
+        score=Score("last layer", fit=by_clipped_energy),
     ),
     Estimand(
         "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "none",
         "Lee et al. 2018; last features", short="Mahalanobis", limits=POSITIVE,
-        score=Score("last layer", in_short=True, fit=by_mahalanobis, needs_labels=True),
+        score=Score("last layer", fit=by_mahalanobis, needs_labels=True),
     ),
     Estimand(
         "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1", "none",
-        "Ren et al. 2021", short="rel. Mahalanobis", limits=UNBOUNDED,
+        "Ren et al. 2021", short="rel. Mahal.", limits=UNBOUNDED,
         score=Score("last layer", fit=by_relative_mahalanobis, needs_labels=True),
     ),
     Estimand(

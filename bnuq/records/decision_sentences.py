@@ -9,7 +9,6 @@ from typing import Any
 from bnuq.findings import Catalogue, Entry, all_of
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics.registry import metric_of
-from bnuq.records.verdict_sentences import joined_metrics
 
 _NETWORKS = {
     DETERMINISTIC: "the network as it is",
@@ -21,14 +20,16 @@ _CORRECT = (
 _SHOWN = 2  # OOD sets by name
 MEASURED, SET = 2, 6  # digits of percents: of a measured share, and of one that was set, such as a risk
 _MOST_DECIMALS = 9
+_PROMISES = "Measured, not promised; `--risk 0.05` promises."
 
 
 def _use(calibrated: str = "", ece: Sequence[float] = (), **values: Any) -> str:
     text = _used(**values)
-    if not calibrated:
+    if calibrated not in _CALIBRATED:
         return text
-    value, mean, high = (f"{each:.3f}" for each in ece)
-    return f"{text} ECE {value} {_CALIBRATED[calibrated]} (by chance {mean}, 95 %: {high})."
+    digits = next(digits for digits in range(3, 17) if f"{ece[0]:.{digits}f}" != f"{ece[2]:.{digits}f}" or digits == 16)
+    value, high = (f"{ece[end]:.{digits}f}" for end in (0, 2))
+    return f"{text} {_CALIBRATED[calibrated]} (off by {value} on average; by chance up to {high})."
 
 
 def _used(
@@ -42,6 +43,7 @@ def _used(
     open_by: Sequence[tuple[str, str]],
     files: int = 0,
     metric: str = "",
+    alike: Sequence[str] = (),
     but: Sequence[Mapping[str, Any]] = (),
     **_: Any,
 ) -> str:
@@ -49,20 +51,20 @@ def _used(
     if method_named(method).plain.name == POPULATION:
         text = f"{_CORRECT} Then use it{_with(method, passes, temperatures)}"
     if gain is not None:
-        return f"{text}: {_better(gain)} than that of the best single pass."
+        return f"{text}: its {_better(gain)} than that of the best single pass."
     if only_by:
-        return f"{text}; {most_passes} passes are worth it only by {joined_metrics(only_by, 'and')}."
-    lost = [f"; {each['against']} is better by {_size(each)} in {metric_of(each['metric']).label}" for each in but]
-    end = f"{''.join(lost)}."
+        return f"{text}. {most_passes} samples a point are better only by {_joined(only_by)}."
+    lost = "".join(f" {each['against']} is better by {_size(each)} in {plain(each['metric'])}." for each in but)
     if files == 1:
         is_plain = not (but or method_named(method).recalibration)
-        return text + (f" as it is: no recalibration has a better {metric_of(metric).label}." if is_plain else end)
+        return text + (f" as it is: no recalibration has a better {plain(metric)}." if is_plain else f".{lost}")
     if files:
-        return f"{text}, the best of {files} files by {metric_of(metric).label}{end}"
+        same = f" {all_of(alike)} may be as good." if alike else ""
+        return f"{text}, the best of {files} files by {plain(metric)}.{same}{lost}"
     if most_passes == 1:
-        return f"{text}; no method of several passes was tried{end}"
-    undecided = f" ({joined_metrics(open_by, 'and')} undecided)" if open_by else ""
-    return f"{text}: {points:,} points show no gain from {most_passes} passes{undecided}{end}"
+        return f"{text}. No method of several samples was tried.{lost}"
+    undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
+    return f"{text}. {most_passes} samples a point add nothing that {points:,} points could show.{undecided}{lost}"
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
@@ -75,17 +77,32 @@ def _with(method: str, passes: int, temperatures: Sequence[float]) -> str:
     """What a prediction needs beside the network, with the word before it; empty if nothing."""
     recalibration, ways = method_named(method).recalibration, []
     if passes > 1:
-        ways.append(f"{passes} passes")
+        ways.append(f"{passes} samples")
     if recalibration == "vector":
-        ways.append("vector scaling")
+        ways.append("the logit of each class scaled and shifted")
     elif recalibration:
         mean = sum(temperatures) / len(temperatures) if temperatures else None
-        ways.append("a temperature" if mean is None else f"a temperature of {_three(mean)}")
+        ways.append(f"its logits divided by {'a temperature' if mean is None else _three(mean)}")
     return f" with {all_of(ways)}" if ways else ""
 
 
 def _better(gain: Mapping[str, Any]) -> str:
-    return f"{metric_of(gain['metric']).label} is better by {_size(gain)}"
+    return f"{plain(gain['metric'])} is better by {_size(gain)}"
+
+
+def plain(metric: str) -> str:
+    """A metric without abbreviation."""
+    title = metric_of(metric).title.partition(",")[0]
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
+
+
+def _joined(by: Sequence[tuple[str, str]]) -> str:
+    """Metrics, with those of sets as their separation."""
+    names = [plain(metric) for metric, _ in by if metric != "auroc"]
+    sets = [name for metric, name in by if metric == "auroc"]
+    if sets:
+        names.append(f"the separation of {sets[0] if len(sets) == 1 else f'{len(sets)} foreign sets'}")
+    return all_of(names)
 
 
 def _size(gain: Mapping[str, Any]) -> str:
@@ -96,9 +113,8 @@ def _size(gain: Mapping[str, Any]) -> str:
 
 
 _CALIBRATED = {
-    "indistinguishable": "is indistinguishable from calibrated",
-    "not": "is not calibrated",
-    "undecided": "may or may not be calibrated",
+    "indistinguishable": "Its confidence agrees with how often it is right",
+    "not": "Its confidence does not agree with how often it is right",
 }
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -137,14 +153,15 @@ def _undecided_use(
         of_network = ["`--outputs`"] if files else ["`arch`", "`normalize`", "the weights"]
         checked = all_of(["the labels", "the order of the classes", *of_network])
         return (
-            f"First check {checked}: an accuracy of {percent(accuracy)} on {points:,} points is not above chance, "
-            f"{percent(chance)} by the most frequent class, and nor is PLL, whatever temperature was tried."
+            f"First check {checked}: {percent(accuracy)} of {points:,} points are right, which is not above chance "
+            f"({percent(chance)} are of the most frequent class), and nor is the log-likelihood, whatever temperature "
+            "was tried."
         )
     if reason == "few-points":
         low, high = map(percent, interval)
         return (
-            f"Undecided whether the predictions are good: {points:,} points are too few to tell. An accuracy of "
-            f"{percent(accuracy)} may be one of {low} to {high}."
+            f"Undecided whether the predictions are good: {points:,} points are too few to tell. {percent(accuracy)} "
+            f"of them are right; of all it may be {low} to {high}."
         )
     if reason == "pipeline":
         tries = "" if suggest is None else f"; `{suggest}` tries the usual ones"
@@ -154,14 +171,14 @@ def _undecided_use(
             f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): {why}. If it is right, "
             "correct the network (`bnuq precise-bn`). Then evaluate again."
         )
-    text = f"Undecided whether {most_passes} passes are worth it:"
+    text = f"Undecided whether {most_passes} samples a point are worth it:"
     until = f"Until then use {_prediction(method, passes, temperatures)}."
     if gain is None:
         if not samples:
             return f"{text} {_REASONS[reason]}."
         return f"{text} {samples[0]} are too few to tell; take at least {samples[1]}. {until}"
     return (
-        f"{text} with {gain['method']} {_better(gain)}, which may be chance among {comparisons} comparisons; about "
+        f"{text} with {gain['method']} the {_better(gain)}, which may be chance among {comparisons} comparisons; about "
         f"{_about(points_needed)} points in all would decide. {until}"
     )
 
@@ -187,37 +204,36 @@ def _defer(
     off: str = "",
 ) -> str:
     if risk is None:
-        promise = f"measured on {points:,} {'images' if what == 'images' else 'points'}, not promised"
+        promise = _PROMISES
     else:
         sure = "on average over images" if confidence is None else f"with {percent(confidence, SET)} confidence"
         refutes = ", which the test set refutes (see the warning)" if refuted else ""
-        promise = f"at most {percent(risk, SET)} {sure}{refutes}{_of_parts(parts)}"
+        promise = f"Promised: at most {percent(risk, SET)} {sure}{refutes}{_of_parts(parts)}."
     if what == "intervals":
-        reach = _interval(score, threshold, width, is_promised=risk is not None)
         expected = f", not 5 %: σ is too {off}" if off else ""
-        missed = "" if error is None else f" {percent(error)} of the targets lie outside{expected};"
-        return f"State predictions {_whose(method, used)}with an interval of {reach}:{missed} {promise}."
-    if deferred == 0 or math.isinf(threshold):
-        subject = f"Deferring no {what} leaves"
-    else:
-        share = "the" if deferred is None else f"the {percent(deferred)}"
-        by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
-        by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
-        rule = f"({by} above {_three(threshold)})"
-        subject = f"Deferring {share} least certain {'points' if what == 'labels' else what} {rule} leaves"
-    rates = {"images": "a pixel error rate", "pixels": "a share of wrong pixels", "labels": "a label error rate"}
-    rate = rates.get(what, "an error rate")
-    if error is None:
-        return f"{subject} {rate} of {promise}."
+        missed = "" if error is None else f": {percent(error)} of the targets lie outside{expected}"
+        reach = _interval(score, threshold, width, is_promised=risk is not None)
+        return f"State predictions {_whose(method, used)}with an interval of {reach}{missed}. {promise}"
+    nothing_left = deferred == 0 or math.isinf(threshold)
+    share = "the" if deferred is None else f"the {percent(deferred)}"
+    by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
+    by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
+    subject = f"{share} least certain {'points' if what == 'labels' else what} to a person"
+    rule = f"({by} above {_three(threshold)})"
+    units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
+    wrong = "pixels" if what == "images" else what
+    before_is_known = before is not None and error is not None
     if before == 0:
-        return f"Nothing is to be deferred: no error was {promise.partition(', ')[0]}."
-    if before is not None and (error >= before or percent(error) == percent(before)):
-        subject, rate = subject.removesuffix(" leaves"), rate.partition(" ")[2]
-        return f"{subject} does not lower the {rate} of {percent(before)}; {promise.partition(', ')[0]}."
-    instead = "" if before is None else f" in place of {percent(before)}"
+        return f"Leave nothing to a person: none of {points:,} points was wrong. {promise}"
+    if before_is_known and (error >= before or percent(error) == percent(before)):
+        return f"Leaving {subject} {rule} does not lower the share of wrong {wrong}, {percent(before)}. {promise}"
+    leave = f"Leave nothing to a person: of all {what}" if nothing_left else f"Leave {subject} {rule}: of the {units}"
+    if error is None:
+        return f"{leave.partition(':')[0]}. {promise}"
+    instead = "" if before is None else f", in place of {percent(before)}"
     if error == 0 and deferred is not None:  # the rule of three
-        instead = f" (95 %: up to {percent(3 / (points * (1 - deferred)))}){instead}"
-    return f"{subject} {rate} of {percent(error)}{instead}; {promise}."
+        return f"{leave}, none was wrong (up to {percent(3 / (points * (1 - deferred)))} may be){instead}. {promise}"
+    return f"{leave}, {percent(error)} are wrong{instead}. {promise}"
 
 
 def _interval(score: str, threshold: float, width: float | None, *, is_promised: bool) -> str:
@@ -278,26 +294,20 @@ def _foreign(
         ends = " to ".join(percent(end(caught.values())) for end in (min, max))
         shares = [f"{ends} of the points of {len(caught)} foreign sets"]
     label = metric_of(score).label
+    chosen = "" if crossfitted or tried < 2 else f" Chosen among {tried} scores on these points: expect less elsewhere."
     return (
-        f"{label[0].upper()}{label[1:]}{_of(method)} above {_three(threshold)} catches {all_of(shares)} at "
-        f"{percent(false_alarms)} false alarms{f' ({best_of(tried, crossfitted)})' if tried > 1 else ''}."
+        f"{'An' if label[0] in 'aeiou' else 'A'} {label}{_of(method)} above {_three(threshold)} finds "
+        f"{all_of(shares)}, and raises {percent(false_alarms)} false alarms.{chosen}"
     )
 
 
-def best_of(tried: int, crossfitted: bool) -> str:
-    """Of how many scores a score is the best, and that it is judged on other points than it is chosen on."""
-    return f"best of {tried} scores, {'cross-fitted' if crossfitted else 'chosen on these points'}"
-
-
-def _not_recognised(
-    method: str, score: str, tried: int, crossfitted: bool, aurocs: Mapping[str, float], **_: Any
-) -> str:
+def _not_recognised(method: str, score: str, tried: int, aurocs: Mapping[str, float], **_: Any) -> str:
     names = all_of(aurocs, "or") if len(aurocs) <= _SHOWN else f"any of the {len(aurocs)} foreign sets"
-    by = f"{metric_of(score).label}{_of(method)}"
-    by = f"{by} ({best_of(tried, crossfitted)})" if tried > 1 else by
+    best = f", the best of {tried} scores," if tried > 1 else ""
     return (
-        f"Undecided how to recognise {names}: AUROC {max(aurocs.values()):.2f} by {by} is not clearly above chance "
-        "(0.5)."
+        f"Undecided how to recognise {names}: the {metric_of(score).label}{_of(method)}{best} ranks a foreign point "
+        f"above a test point in {percent(max(aurocs.values()))} of all pairs, which is not clearly more than chance "
+        "(50 %)."
     )
 
 

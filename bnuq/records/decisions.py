@@ -88,12 +88,11 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         yield finding("undecided", about="use", **single, **shared, reason=reason, **values)
     if reason or not of_labels:
         return
-    undecided = [(reason, each) for found in verdict.findings for reason, each in found.values.get("undecided", ())]
-    reasons = [reason for reason, by in undecided if any(metric != "auroc" for metric, _ in by)]
+    reasons = [reason for reason, by in verdict.undecided.items() if any(metric != "auroc" for metric, _ in by)]
     if shared["most_passes"] > 1 and verdict.worth is None and (reasons or is_mismatched(result)):
         yield finding("undecided", about="use", **single, **shared, **_why(result, reasons))
         return
-    gains = _decided_gains(verdict)
+    gains = verdict.gains
     if gain := _chosen(gains, of_labels):
         yield finding("use", **_prediction(result, gain.method), **shared, gain=_compared(gain), only_by=[], open_by=[])
     elif likely := None if gains or is_mismatched(result) else _likely(of_labels):
@@ -102,7 +101,7 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         yield finding("undecided", about="use", **single, **shared, reason="chance", gain=_compared(likely), **needed)
     else:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
-        open_by = [key for _, by in undecided for key in by]
+        open_by = [key for by in verdict.undecided.values() for key in by]
         but = [_compared(each) | {"against": each.against} for each in _losses(of_labels, single["method"])]
         yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, but=but)
 
@@ -127,7 +126,12 @@ def _losses(of_labels: Sequence[MethodComparison], method: str) -> list[MethodCo
 
 def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
     passes = max((each.passes for each in verdict.comparisons), default=1)
-    of_files = {"files": len(result.model["files"]), "metric": metric} if isinstance(result, Scored) else {}
+    of_files: dict[str, Any] = {}
+    if isinstance(result, Scored):
+        same = [each for each in verdict.comparisons if each.metric == metric]
+        plain = dict.fromkeys(method_named(each.method).plain.name for each in same if not each.is_worse)
+        best = {method_named(each.against).plain.name for each in same}
+        of_files = {"files": len(result.model["files"]), "metric": metric, "alike": [n for n in plain if n not in best]}
     return {"most_passes": passes, "points": result.sets["test"].n, **of_files}
 
 
@@ -166,13 +170,6 @@ def _checked_first(result: Result, method: str, is_compared: bool) -> tuple[str,
 def _kind(result: Result, method: str) -> str:
     """What the numbers are that predictions are made of: those of a file, or the logits of a network."""
     return result.model["files"][method]["outputs"] if isinstance(result, Scored) else "logits"
-
-
-def _decided_gains(verdict: Verdict) -> list[MethodComparison]:
-    """The gains of several passes, by metrics by which that is decided."""
-    by = {tuple(key) for each in verdict.findings for key in each.values.get("by", ())}
-    sampled = (each for each in verdict.comparisons if each.passes > 1)
-    return [each for each in sampled if each.is_better and (each.metric, each.set) in by]
 
 
 def _pipeline(result: Result) -> dict[str, Any]:

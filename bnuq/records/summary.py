@@ -21,8 +21,7 @@ from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.gated import gated
-from bnuq.records.verdict import Verdict, judged
-from bnuq.records.verdict_sentences import VERDICT
+from bnuq.records.verdict import judged
 
 SCHEMA = 1
 
@@ -30,6 +29,10 @@ SCHEMA = 1
 def summary(result: Result) -> dict[str, Any]:
     """The result as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
     approximate = approximations(result)
+    decisions = [
+        {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
+        for each in decided(result)
+    ]
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
@@ -39,12 +42,10 @@ def summary(result: Result) -> dict[str, Any]:
         "sets": {name: {"n": evaluated.n, "sha256": evaluated.sha256} for name, evaluated in result.sets.items()},
         "methods": _methods(result),
         **({"approximations": {item.method: _approximation(item) for item in approximate}} if approximate else {}),
-        "decisions": [
-            {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
-            for each in decided(result)
-        ],
+        "decisions": decisions,
         "gated": list(gated(result)),
-        "verdict": _verdict(judged(result)),
+        "verdict": json_fields(judged(result), "worth", "best", "comparisons")
+        | {"text": [each["text"] for each in decisions if each["values"].get("about", each["code"]) == "use"]},
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         **(shift.summary(result) if result.shift else {}),
         "reference_check": _reference_check(result.reference_check),
@@ -52,14 +53,6 @@ def summary(result: Result) -> dict[str, Any]:
         "work": result.work.summary(),
         **catalogue.summary(result.findings),
         "result": json_value(result.path),
-    }
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    """Whether samples are worth their passes, the best method by each metric, and the comparisons behind it."""
-    return {
-        **json_fields(verdict, "worth", "best", "comparisons"),
-        "text": [sentence(finding, VERDICT) for finding in verdict.findings],
     }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -13,9 +13,8 @@ import numpy as np
 from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
-from bnuq.findings import verdict as finding
 from bnuq.frozen import frozen
-from bnuq.methods import POPULATION, RECALIBRATIONS, method_named
+from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.best_scores import can_be_judged
 from bnuq.records.contributions import PointContributions, sets_of
@@ -25,7 +24,6 @@ from bnuq.store.table import Row
 
 LEVEL = 0.05  # of all comparisons together
 REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
-BUDGETS = 1, 8, 32  # passes for each point
 _OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AUROC of each OOD set
 
 
@@ -87,12 +85,14 @@ class MethodComparison:
 class Verdict:
     """What a result says of its methods. `worth`: whether some method of several passes is better than the best of a
     single one by some metric; None if there is none, or that is undecidable. `best` is the method with the best
-    estimate by metric, an AUROC by "auroc.SET"."""
+    estimate by metric, an AUROC by "auroc.SET". `gains` are the comparisons in which a method of several passes is
+    better, by metrics by which that is decided; `undecided` has the other metrics, with their sets, by the reason."""
 
     worth: bool | None
     best: Mapping[str, str]
     comparisons: tuple[MethodComparison, ...]
-    findings: tuple[Finding, ...]
+    gains: tuple[MethodComparison, ...] = ()
+    undecided: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
 
 
 def passes_of(method: str, result: Result) -> int:
@@ -145,18 +145,8 @@ def judged(result: Result) -> Verdict:
 def _judged(result: Result) -> Verdict:
     groups = _groups(result)
     comparisons = _adjusted(list(_compared(result, groups)))
-    conclusion = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))
-    gains = dict.fromkeys(gain.method for gain in conclusion.gains if gain.metric == "pll")
-    return Verdict(
-        worth=conclusion.worth,
-        best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()},
-        comparisons=comparisons,
-        findings=(
-            *(_best_of_files(result, comparisons) if isinstance(result, Scored) else conclusion.findings),
-            *_choice(result, gains),
-            *_cross_fitted(result),
-        ),
-    )
+    verdict = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))
+    return replace(verdict, best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()})
 
 
 # ── comparisons ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,106 +281,35 @@ def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ..
     return tuple(comparisons)
 
 
-# ── in words ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@frozen
-class Conclusion:
-    """What comparisons show. `gains` are those with a method of several passes that is better than the best of a single
-    one, by metrics by which that is decided."""
-
-    worth: bool | None
-    gains: tuple[MethodComparison, ...]
-    findings: tuple[Finding, ...]
-
-
-def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lacks_temperature: bool) -> Conclusion:
-    """Whether samples are worth their passes, by metric. It is undecided by those whose errors are not known, and by
-    those with a gain that may be due to other statistics where the reference is `mismatched`, or that a temperature may
-    also give where the best single pass `lacks_temperature`."""
-    sampled = [comparison for comparison in comparisons if comparison.passes > 1]
-    if not sampled:
-        return Conclusion(None, (), tuple(_best_of_one_pass(comparisons)))
-    groups: dict[tuple[str, str], list[MethodComparison]] = {}
-    for comparison in sampled:
-        groups.setdefault((comparison.metric, comparison.set), []).append(comparison)
-    outcomes: dict[str, list[tuple[str, str]]] = {}
-    for key, group in groups.items():
-        outcome = _outcome(group, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
-        outcomes.setdefault(outcome, []).append(key)
-    gains = tuple(comparison for key in outcomes.get("gain", ()) for comparison in groups[key] if comparison.is_better)
-    undecided = [(reason, outcomes[reason]) for reason in _UNDECIDED if reason in outcomes]
-    as_good, worse = (outcomes.get(name, []) for name in ("as-good", "worse"))
-    values: dict[str, Any] = {"others": as_good, "worse": worse}
-    if gains:
-        code, compared = "samples-worth-their-passes", gains
-        values |= {"by": outcomes["gain"], "undecided": undecided, "of": len(comparisons)}
-    elif undecided:
-        code, compared, values = "worth-undecided", sampled, values | {"undecided": undecided}
-    else:
-        code, compared = "one-pass-is-enough", sampled
-    if not undecided or gains:  # the best method by the metric of the clearest gain, else by the first metric
-        first = max(gains, key=lambda gain: gain.gain / gain.se if gain.se else math.inf) if gains else sampled[0]
-        same = [other for other in compared if (other.metric, other.set) == (first.metric, first.set)]
-        best = max(same, key=lambda comparison: comparison.gain)
-        values["example"] = asdict(best)
-        if code == "one-pass-is-enough":
-            values |= {"is_likely": best.is_likely, **_recommended(comparisons, best, mismatched)}
-    passes = max(comparison.passes for comparison in compared)
-    return Conclusion(
-        worth=True if gains else None if undecided else False,
-        gains=gains,
-        findings=(finding(code, passes=passes, **values),),
-    )
-
-
-def _recommended(comparisons: Sequence[MethodComparison], best: MethodComparison, mismatched: bool) -> dict[str, Any]:
-    """What is said of the best single pass beside its value: that the reference is put right first, or which network is
-    used `instead`."""
-    if mismatched:
-        return {"mismatched": True}
-    as_it_is = uncorrected(comparisons, best.against, best.metric)
-    return {} if as_it_is is None else {"instead": [as_it_is.method, as_it_is.value]}
-
+# ── what they show ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 _BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
 _UNDECIDED = "reference", "temperature", "errors"  # the reasons
 
 
+def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lacks_temperature: bool) -> Verdict:
+    """Whether samples are worth their passes, by metric. It is undecided by those whose errors are not known, and by
+    those with a gain that may be due to other statistics where the reference is `mismatched`, or that a temperature may
+    also give where the best single pass `lacks_temperature`."""
+    groups: dict[tuple[str, str], list[MethodComparison]] = {}
+    for comparison in comparisons:
+        if comparison.passes > 1:
+            groups.setdefault((comparison.metric, comparison.set), []).append(comparison)
+    outcomes: dict[str, list[tuple[str, str]]] = {}
+    for key, group in groups.items():
+        outcome = _outcome(group, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
+        outcomes.setdefault(outcome, []).append(key)
+    gains = tuple(comparison for key in outcomes.get("gain", ()) for comparison in groups[key] if comparison.is_better)
+    undecided = {reason: outcomes[reason] for reason in _UNDECIDED if reason in outcomes}
+    worth = True if gains else None if undecided or not groups else False
+    return Verdict(worth, {}, tuple(comparisons), gains, undecided)
+
+
 def _outcome(comparisons: Sequence[MethodComparison], mismatched: bool, lacks_temperature: bool) -> str:
-    """By one metric: "gain", why that is undecided, "as-good" or, if every method of several passes is, "worse"."""
+    """By one metric: "gain", why that is undecided, or "none"."""
     if any(comparison.is_better for comparison in comparisons):
         return "reference" if mismatched else "temperature" if lacks_temperature else "gain"
-    if any(comparison.p is None for comparison in comparisons):
-        return "errors"
-    return "worse" if all(comparison.is_worse for comparison in comparisons) else "as-good"
-
-
-def _best_of_one_pass(comparisons: Sequence[MethodComparison]) -> Iterator[Finding]:
-    """The method that is best by the first metric, where all need a single pass and there are several."""
-    for comparison in comparisons[:1]:
-        if comparison.method != comparison.against:
-            values = {
-                "method": comparison.against,
-                "metric": comparison.metric,
-                "set": comparison.set,
-                "value": comparison.value_of_against,
-            }
-            yield finding("only-single-passes", **values)
-
-
-def _best_of_files(result: Result, comparisons: Sequence[MethodComparison]) -> Iterator[Finding]:
-    """The predictions that are best by the first metric, which are worse, and which may be as good; a temperature that
-    is fitted to predictions makes no other ones."""
-    first = next(iter(comparisons), None)
-    if first is None or len({method_named(name).plain for name in result.methods}) < 2:
-        return
-    same = [each for each in comparisons if (each.metric, each.set) == (first.metric, first.set)]
-    worse = [[each.method, each.difference, each.se] for each in same if each.is_worse]
-    alike = [each.method for each in same if each.p is not None and not each.is_worse and each.method != first.against]
-    unknown = [each.method for each in same if each.p is None]
-    values = {"method": first.against, "metric": first.metric, "set": first.set, "value": first.value_of_against}
-    yield finding("best-predictions", **values, worse=worse, alike=alike, unknown=unknown)
+    return "errors" if any(comparison.p is None for comparison in comparisons) else "none"
 
 
 def _lacks_temperature(result: Result) -> bool:
@@ -398,51 +317,3 @@ def _lacks_temperature(result: Result) -> bool:
     return "temperature" in result.task.recalibrations and not any(
         method_named(name).recalibration for name in result.methods
     )
-
-
-def _cross_fitted(result: Result) -> Iterator[Finding]:
-    """That the test set itself was used, where what is compared was fitted to its halves."""
-    used = {method_named(name).recalibration for name in result.methods}
-    kinds = [f"+{kind}" for kind in RECALIBRATIONS if kind in used]
-    if result.task.is_regression:
-        kinds = ["The constant σ" if result.given_distribution else "τ, with the constant σ,"]
-    if kinds and result.is_cross_fitted:
-        yield finding("cross-fitted", kinds=kinds)
-
-
-def _choice(result: Result, better: Collection[str]) -> Iterator[Finding]:
-    """The method with the best PLL at each number of passes, if some are `better` than the best of a single pass
-    with all of their samples: with fewer of them, one that is better by more than twice the error of the difference."""
-    plls = {name: method.sets["test"].estimates.get("pll") for name, method in result.methods.items()}
-    alone = {n for n in plls if passes_of(n, result) == 1 and not method_named(n).normalizes_jointly}
-    single = {n: e.value for n, e in plls.items() if e and n in alone and math.isfinite(e.value)}
-    if not better or not single:
-        return
-    first = max(single, key=single.__getitem__)
-    choices: list[tuple[int, str, float]] = [(1, first, single[first])]
-    most = max(map(result.samples_of, result.methods))
-    for passes in sorted({min(budget, most) for budget in BUDGETS} - {1}):
-        pll_values = {name: pll for name in better if (pll := _better_than(first, name, passes, result)) is not None}
-        method = max(pll_values, key=pll_values.__getitem__) if pll_values else first
-        choices.append((passes, method, pll_values.get(method, single[first])))
-    if len(choices) > 1:
-        yield finding("best-choice", choices=choices)
-
-
-def _better_than(first: str, method: str, passes: int, result: Result) -> float | None:
-    """The PLL of a method's first draws, if it is better than that of `first` beyond the error; else None."""
-    samples, test = result.samples_of(method), result.sets["test"]
-    test_result = result.methods[method].sets["test"]
-    draws, mc_error = test_result.log_likelihood, _mc_error(result, method, test_result.estimates["pll"])
-    if passes >= samples:  # of which the comparisons have shown that it is
-        return test_result.estimates["pll"].value
-    if draws is None:
-        return None
-    after = metrics.pll_from_log_likelihood(draws[:passes].reshape(passes, -1)).reshape(draws.shape[1:])
-    after = after if after.ndim == 1 else after.mean(-1)
-    with np.errstate(invalid="ignore"):
-        difference = after - result.methods[first].sets["test"].points["pll"]
-        over_points = metrics.standard_error(difference, group=test.group)
-    over_draws = mc_error * math.sqrt(samples / passes)
-    is_better = float(np.mean(difference)) > 2 * math.hypot(over_points, over_draws)
-    return float(np.mean(after)) if is_better else None

@@ -1,15 +1,12 @@
-"""The certificate of an evaluation in reports: the promise in a sentence, and what the test set shows of it."""
+"""The certificate of an evaluation in reports: what is promised, and what the test set shows of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 
-from bnuq.findings import sentence as in_words
-from bnuq.methods import DETERMINISTIC
 from bnuq.records.certificate import Promise, outcomes
-from bnuq.records.decision_sentences import DECISIONS, SET, percent
-from bnuq.records.decisions import certified
+from bnuq.records.decision_sentences import SET, percent
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Cell, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label
@@ -18,18 +15,8 @@ from bnuq.report.numbers import named, three_digits, with_error
 _DIGITS = 3  # of measured percents in the table
 
 
-def sentence(result: Result) -> str:
-    """The promise of the chosen method, or why there is none; empty without a certificate."""
-    if result.certification is None:
-        return ""
-    return in_words(certified(result, result.certification.method, DETERMINISTIC), DECISIONS)
-
-
-# ── the section ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """The promise in a sentence, and a table with those of all methods; nothing without a certificate."""
+    """A table with the promises of all methods; nothing without a certificate."""
     certification = result.certification
     if certification is None:
         return
@@ -44,7 +31,6 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     header = ("half-width" if is_of_width else "threshold", "inside" if is_of_width else "accepted", "errors", "95 %")
     if certification.chosen.is_expected:
         header = ("threshold", "accepted", "wrong and accepted")
-    yield explanation(sentence(result))
     yield Table(header, tuple(rows), stacks=True)
     yield explanation(_legend(result))
 

@@ -135,9 +135,10 @@ class Report:
 
     `command` made it, with `version` of bnuq, of `subject`. `verdict` is the outcome of a check, which `subject` then
     says in a line. Each of `warnings` has its text, its code, and what to do about it ("": the text says so). `path` is
-    that of the result, `other_paths` are those of what it was compared with or written to. `one_screen` is what a
-    terminal shows in place of the sections where the reader does not ask for all, the most important first: what has
-    no space on it is left out from the end, but not the `essential` first sentences of the summary; 0: all is shown.
+    that of the result, `other_paths` are those of what it was compared with or written to.
+
+    `one_screen` is what a terminal shows in place of the sections where the reader does not ask for all, `line` what it
+    shows in place of the facts, `meaning` what all its numbers are of, and `checked` what was found to be in order.
     """
 
     command: str
@@ -152,7 +153,9 @@ class Report:
     other_paths: tuple[PathLine, ...] = ()
     verdict: Literal["", "passed", "accepted", "failed"] = ""
     one_screen: tuple[Part, ...] | None = None
-    essential: int = 0
+    line: str = ""
+    meaning: str = ""
+    checked: str = ""
 
     @property
     def paths(self) -> tuple[PathLine, ...]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Finding, listed, sentence
+from bnuq.findings import listed
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
@@ -19,6 +19,7 @@ from bnuq.report import (
     certificate,
     evaluation_plots,
     evaluation_tables,
+    first_screen,
     gallery,
     image_maps,
     noise_models,
@@ -37,52 +38,42 @@ from bnuq.report.document import (
     Report,
     ReportSection,
     Table,
-    explanation,
     explanations,
     section,
 )
-from bnuq.report.evaluation_findings import answers, findings, is_of_one_method
-from bnuq.report.evaluation_sentences import SENTENCES
+from bnuq.report.method_names import plain_methods
 from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
-_ROOMY = 60  # columns from which names are written out
-_OUTPUTS = {  # of files of predictions
-    "logits": "logits",
-    "probabilities": "probabilities",
-    "log_probabilities": "log-probabilities",
-    "confidences": "confidences of predictions that are right or wrong",
-    "means": "means",
-    "gaussian": "mean and σ",
-    "quantiles": "quantiles",
-}
+_ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of methods, and those of metrics
 
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
-    verdicts = tuple(findings(result))
-    in_short, essential = answers(result, [each for each in verdicts if not is_of_one_method(each, result)])
-    shifted = tuple(shift.in_short(result))
+    shifted, decisions = tuple(shift.in_short(result)), first_screen.decisions(result)
+    roomy = columns >= _ROOMY
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=(*shifted, *(sentence(each, SENTENCES) for each in in_short)),
-        sections=tuple(_sections(result, verdicts, roomy=columns >= _ROOMY)),
+        summary=(*shifted, *decisions, *first_screen.findings(result)),
+        sections=tuple(_sections(result, columns=columns)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
-        one_screen=tuple(_one_screen(result, roomy=columns >= _ROOMY)),
-        essential=essential + len(shifted),
+        line=" · ".join(first_screen.line(result)),
+        meaning=", ".join(first_screen.meaning(result)),
+        one_screen=tuple(shift.short_table(result) if shifted else first_screen.parts(result, roomy=roomy)),
+        checked="Data and preprocessing match the training." if first_screen.is_checked(result) else "",
     )
 
 
-def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> Iterator[ReportSection]:
-    task = result.task
+def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
+    task, roomy = result.task, columns >= _ROOMY
     ood_legend = tuple(ood.legend(result))
     legend = [
         _error_legend(result),
@@ -94,10 +85,8 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
         verdict.parts(result, roomy=roomy),
     )
-    single_verdicts = tuple(sentence(finding, SENTENCES) for finding in verdicts if is_of_one_method(finding, result))
     parts = (
-        *([BulletList(single_verdicts)] if single_verdicts else []),
-        evaluation_tables.estimates_table(result, roomy=roomy),
+        *evaluation_tables.estimates_tables(result, roomy=columns >= _WIDE),
         *evaluation_tables.bounds_table(result),
         *intervals,
     )
@@ -109,14 +98,16 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
         "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))
     )
     yield from section("Error against coverage", evaluation_plots.risk_coverage(result))
-    yield from section("Failure detection", evaluation_tables.failure_detection(result, roomy=roomy), folded=True)
+    yield from section(
+        "Failure detection", evaluation_tables.failure_detection(result, roomy=columns >= _WIDE), folded=True
+    )
     yield from section("Certified operating point", certificate.parts(result, roomy=roomy))
     yield from section("Finding failing images", tasks.failing_images(result, roomy=roomy))
     yield from section("Images and their maps", image_maps.parts(result))
     for name in ood.names(result):
         parts = (
             *separation_plots.separation(result, name),
-            *ood.tables(result, name, roomy=roomy),
+            *ood.tables(result, name, roomy=columns >= _WIDE),
             *ood.choice(result, name),
             *explanations(ood_legend),
         )
@@ -135,28 +126,6 @@ def _sections(result: Result, verdicts: Sequence[Finding], *, roomy: bool) -> It
     if pictures := tuple(gallery.parts(result)):
         yield ReportSection("Most informative images", pictures, only_on_page=True)
     yield evaluation_provenance(result)
-
-
-def _one_screen(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A table of the methods and what its signs mean, and tables of the OOD and of the perturbed sets."""
-    yield evaluation_tables.methods_table(result, [*estimates_of_task(result.task.name, shown="headline")], roomy=roomy)
-    labels = result.sets["test"].labels is not None and result.model.get("labels")
-    ratios = {name: _cost_ratio(result, name) for name in result.work.methods if not result.is_single(name)}
-    costs = ", ".join(f"{name} {ratio}" for name, ratio in ratios.items() if ratio)
-    legend = (
-        _error_legend(result),
-        tasks.recalibration_in_words(result),
-        f"Estimates are means over the {labels} labels; `--full` lists each." if labels else "",
-        f"Cost relative to as many deterministic passes: {costs}." if costs else "",
-    )
-    yield explanation(" ".join(filter(None, legend)))
-    by_severity = any("@" in name for name, each in result.sets.items() if each.kind == "perturbed")
-    changed = [*shift.short_table(result)]
-    yield from changed if by_severity else ()
-    if ood.names(result):
-        yield from ood.post_hoc_table(result)
-        yield ood.short_table(result)
-    yield from () if by_severity else changed
 
 
 def _error_legend(result: Result) -> str:
@@ -179,8 +148,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         for name, file in model["files"].items():
             sampled = f", {file['samples']} samples" if file["samples"] > 1 else ""
             counted = "" if file["outputs"] == "confidences" else f", {count}{sampled}"
-            yield name, f"{Path(file['path']).name}: {_OUTPUTS[file['outputs']]}{counted}"
-            yield from [("columns", text)] if (text := _roles(file.get("roles", {}))) else ()
+            yield name, f"{Path(file['path']).name}: {first_screen.OUTPUTS[file['outputs']]}{counted}"
+            yield from [("columns", text)] if (text := first_screen.roles(file.get("roles", {}))) else ()
         yield from _sets(result)
         yield "time", f"{result.seconds['total']:.1f} s"
         return
@@ -209,17 +178,14 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
         rows = (*rows, ("laplace", laplace_in_words(result)))
         yield from ((name, text) for name, text in rows if text)
+    if first_screen.is_checked(result) and (check := result.reference_check) is not None:
+        median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
+        yield (
+            "checked",
+            f"the reference: its batch statistics differ from the running ones by {median:.1f} × batch noise in the "
+            f"median layer, {worst:.1f} × in the worst (limits 3 and 6)",
+        )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
-
-
-def _roles(roles: Mapping[str, Sequence[str]]) -> str:
-    """What each column of a file is; "" where there is one array alone."""
-    shown = {role: [name or "(index)" for name in names if name or role == "ids"] for role, names in roles.items()}
-    return " · ".join(
-        f"{role} {', '.join(names if len(names) <= _NAMED * 2 else [*names[:_NAMED], '…', names[-1]])}"
-        for role, names in shown.items()
-        if names
-    )
 
 
 def _sets(result: Result) -> Iterator[tuple[str, str]]:
@@ -278,7 +244,7 @@ def _layers(result: Result) -> str:
 
 def _curves(result: Result, metric: str) -> Iterator[Part]:
     """Small drawings of a metric over the number of samples."""
-    convergence = {name: m.convergence for name, m in result.methods.items() if metric in m.convergence}
+    convergence = {name: m.convergence for name, m in plain_methods(result).items() if metric in m.convergence}
     values = {name: np.asarray(curves[metric]) for name, curves in convergence.items()}
     finite = {name: curve for name, curve in values.items() if np.isfinite(curve).all() and len(curve) > 1}
     if not finite:

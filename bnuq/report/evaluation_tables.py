@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
-from bnuq.metrics import FEATURE_SCORES, METRICS
-from bnuq.metrics.registry import scores_among
+from bnuq.metrics import METRICS
+from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
+from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
+from bnuq.report.tasks import fitted_to
 
 _SHOWN = 20  # classes or groups in a table
-_FEW = 6  # methods
 _BY = "predictive_entropy"  # the score where none is named
 _OF_ERRORS = (
     "How often a score is larger for a wrong prediction than for a right one; 0.5 is chance. By class and by group it "
@@ -30,29 +31,53 @@ _TOGETHER = (
 )
 
 
-def methods_table(result: Result, metrics: Sequence[str], *, roomy: bool) -> Table:
-    """A row a method, a column a metric of the test set that some method has; beside PLL that of its recalibrations,
-    and at the end its place between bounds, for which the lines of many methods have no space."""
+def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
+    """A row a method, a column a metric of the test set that some method has, beside PLL that of its recalibrations,
+    and a column an OOD set; then what the columns are, in plain words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
     columns: dict[str, tuple[Cell, ...]] = {}
-    for metric in metrics:
+    words: list[str] = []
+    for metric in estimates_of_task(result.task.name, shown="headline"):
         for kind in ("", *(kinds if metric == "pll" else ())):
             names = [f"{name}+{kind}" if kind else name for name in methods]
-            estimates = [result.methods[name].sets["test"].estimates.get(metric) for name in names]
-            title = _RECALIBRATED[kind] if kind else headed(metric, roomy=False).strip()
+            shown = [result.methods.get(name) for name in names]
+            estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
             if any(estimates):
+                title, text = _titled(result, metric, kind)
                 columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
-    bounded = [m for m in ("pll", "crps") if any(m in method.normalized for method in methods.values())]
-    for metric in bounded[:1] if len(methods) <= _FEW else ():
-        normalized = [method.normalized.get(metric) for method in methods.values()]
-        columns[f"↑ norm. {named(metric)}"] = tuple(map(share_with_error, normalized))
-    rows = enumerate(method_label(name, roomy=roomy) for name in methods)
-    cells = tuple((label, tuple(column[row] for column in columns.values())) for row, label in rows)
-    return Table(tuple(columns), cells, stacks=True)
+                words.append(text)
+    of_ood, text = ood.columns(result)
+    columns |= of_ood
+    words += [text] if text else []
+    labels = [method_label(name, roomy=roomy) for name in methods]
+    rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
+    yield Table(tuple(columns), rows, stacks=True)
+    errors = " ± standard error." if any(cell.error for _, cells in rows for cell in cells) else ""
+    yield explanation(f"{'; '.join(words)}.{errors}")
 
 
-_RECALIBRATED = {"temperature": "+temp.", "vector": "+vector"}
+def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
+    """The title of a column, and what it is in plain words."""
+    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
+    title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
+    truth = "density of the target" if result.task.is_regression else "probability of the label"
+    text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
+    if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
+        return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
+    return title, text
+
+
+_COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
+    "accuracy": ("right", "share of test {unit} that are right"),
+    "pll": ("log-lik.", "mean log-{truth} (PLL)"),
+    "temperature": ("divided", "the same after dividing the logits by a temperature fitted to {fitted}"),
+    "vector": ("scaled", "the same after scaling and shifting the logit of each class, fitted to {fitted}"),
+    "ece": ("ECE", "expected calibration error"),
+    "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
+    "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
+    "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
+}
 
 
 def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
@@ -63,22 +88,29 @@ def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
     return digits - 1
 
 
-def estimates_table(result: Result, *, roomy: bool) -> Table:
-    """A row a metric, a column a method."""
-    estimates = [method.sets["test"].estimates for method in result.methods.values()]
+def estimates_tables(result: Result, *, roomy: bool) -> Iterator[Table]:
+    """A row a metric, a column a method; recalibrated methods in a table of their own."""
+    plain = plain_methods(result)
+    for methods in (plain, {name: each for name, each in result.methods.items() if name not in plain}):
+        if methods:
+            yield _estimates_table(result, methods, roomy=roomy)
+
+
+def _estimates_table(result: Result, methods: Mapping[str, MethodResult], *, roomy: bool) -> Table:
+    estimates = [method.sets["test"].estimates for method in methods.values()]
     rows = [
         (headed(name, roomy=roomy), [row.get(name) for row in estimates], METRICS[name].digits)
         for name in METRICS
         if not name.startswith("image_aurc_")  # which have a table of their own
     ]
-    floors = [ece_floor(result, name) for name in result.methods]
+    floors = [ece_floor(result, name) for name in methods]
     mean, high = ([None if f is None else Estimate(getattr(f, end)) for f in floors] for end in ("mean", "high"))
     noise = [Estimate(noise_sd(row["tau"].value)) if "tau" in row else None for row in estimates]
-    constant = [method.bounds.get("constant", {}).get("sigma") for method in result.methods.values()]
+    constant = [method.bounds.get("constant", {}).get("sigma") for method in methods.values()]
     rows += [("  ECE by chance, mean", mean, 4), ("  ECE by chance, 95 %", high, 4)]
     rows += [("  noise sd, 1/√τ", noise, None), ("  constant σ", constant, None)]
     cells = tuple((label, tuple(with_error(e, digits) for e in row)) for label, row, digits in rows if any(row))
-    return Table(_header(result.methods, roomy=roomy), cells, stacks=True)
+    return Table(_header(methods, roomy=True), cells, stacks=True)
 
 
 def _header(methods: Iterable[str], *, roomy: bool) -> tuple[str, ...]:
@@ -108,7 +140,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     are many."""
     unit = "pixels" if result.task.is_dense else "points"
     for kind, attribute in PARTS.items():
-        estimates = {name: getattr(method.sets["test"], attribute) for name, method in result.methods.items()}
+        estimates = {name: getattr(each.sets["test"], attribute) for name, each in plain_methods(result).items()}
         first = estimates[result.first]
         worst = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
         shown = [part for part in first if part in worst]
@@ -138,38 +170,36 @@ def _has_small_parts(result: Result, kind: str) -> bool:
 
 
 def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
-    """A row a score, a column a method; post-hoc scores, which only the deterministic network has, in tables of their
-    own."""
-    tests = {name: method.sets["test"] for name, method in result.methods.items()}
+    """A row a score, a column a method."""
+    methods = plain_methods(result)
+    tests = {name: method.sets["test"] for name, method in methods.items()}
     of_errors = {name: {score: each[ERRORS] for score, each in test.by_score.items()} for name, test in tests.items()}
     for name, test in tests.items():
         of_errors[name] |= {} if ERRORS not in test.estimates else {_BY: test.estimates[ERRORS]}
-    if tables := tuple(_tables_by_score(of_errors, roomy=roomy)):
-        yield from (Heading(f"{headed(ERRORS).strip()}, by score"), *tables, explanation(_OF_ERRORS))
+    if any(of_errors.values()):
+        yield Heading(f"{headed(ERRORS).strip()}, by score")
+        yield from (_table_by_score(of_errors, roomy=roomy), explanation(_OF_ERRORS))
     found = False
     for name in ood.names(result):
         together = {
             method: {score: of[WITH_ERRORS] for score, of in each.ood[name].items() if WITH_ERRORS in of}
-            for method, each in result.methods.items()
+            for method, each in methods.items()
         }
-        if tables := tuple(_tables_by_score(together, roomy=roomy)):
+        if any(together.values()):
             found = True
-            yield from (Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}"), *tables)
+            yield Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}")
+            yield _table_by_score(together, roomy=roomy)
     if found:
         yield explanation(_TOGETHER)
 
 
-def _tables_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Iterator[Table]:
+def _table_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Table:
     present = scores_among(score for estimates in columns.values() for score in estimates)
-    of_features = [score for score in present if score in FEATURE_SCORES]
-    for scores in ([score for score in present if score not in of_features], of_features):
-        shown = {name: estimates for name, estimates in columns.items() if estimates.keys() & {*scores}}
-        rows = tuple(
-            (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in shown.values()))
-            for score in scores
-        )
-        if rows:
-            yield Table(tuple(method_label(name, roomy=roomy) for name in shown), rows, stacks=True)
+    rows = tuple(
+        (named(score, roomy=roomy), tuple(with_error(estimates.get(score)) for estimates in columns.values()))
+        for score in present
+    )
+    return Table(_header(columns, roomy=roomy), rows, stacks=True)
 
 
 def bounds_table(result: Result) -> Iterator[Part]:

@@ -59,16 +59,20 @@ _HOW = {
 
 def report(record: Monitored, *, columns: int = 100) -> Report:
     """The report: the answer, then layers, scores and the stream, for so many columns."""
+    sections = tuple(_sections(record, max(12, min(44, columns // 2 - 4))))
+    shown = [part for each in sections if not each.only_on_page for part in each.parts if not isinstance(part, Picture)]
     return Report(
         command=f"bnuq {Monitored.COMMAND}",
         version=str(record.provenance["bnuq"]),
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
         summary=tuple(sentence(finding, SENTENCES) for finding in findings(record)),
-        sections=tuple(_sections(record, max(12, min(44, columns // 2 - 4)))),
+        sections=sections,
         warnings=advised(record.findings),
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
+        line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'point')}",
+        one_screen=(shown[0], shown[-len(_LEGEND)]),
     )
 
 

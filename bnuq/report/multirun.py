@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bnuq.catalogue import advised, noted
 from bnuq.findings import warnings
-from bnuq.metrics import SEPARATIONS, TTest
+from bnuq.metrics import METRICS, SEPARATIONS, TTest
 from bnuq.records.multirun import Aggregate, Several
-from bnuq.report.document import Cell, PathLine, Report, ReportSection, Row, Table, explanations
+from bnuq.report.document import Cell, Heading, Part, PathLine, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, headed, named
 
 _ROOMY = 60  # columns from which names are written out
+_NORMALIZED = "Normalised scores, percent"
 _MANY = 12  # splits or seeds, from which not all are listed
 
 
@@ -29,12 +31,13 @@ def report(several: Several, *, columns: int = 100) -> Report:
         warnings=tuple((text, f"{code}, {of.runs} of {runs} runs", todo) for (text, code, todo), of in warned),
         notes=noted(several.findings),
         path=None if several.path is None else PathLine(several.path),
+        line=f"{_models(several)} · {count(runs, 'run')} · {max(several.seconds, 1):.0f} s",
+        one_screen=tuple(_one_screen(several, roomy=columns >= _ROOMY)),
     )
 
 
 def _facts(several: Several) -> Iterator[tuple[str, str]]:
-    models = list(dict.fromkeys(Path(run.record["model"]["checkpoint"]).name for run in several.runs))
-    yield "models", models[0] if len(models) == 1 else f"{models[0]} … {models[-1]}, {len(models)} checkpoints"
+    yield "models", _models(several)
     for name in ("split", "seed"):
         numbers = dict.fromkeys(str(value) for run in several.runs if (value := getattr(run, name)) is not None)
         listed = list(numbers)
@@ -45,11 +48,26 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
     yield "time", f"{several.seconds:.1f} s"
 
 
+def _models(several: Several) -> str:
+    models = list(dict.fromkeys(Path(run.record["model"]["checkpoint"]).name for run in several.runs))
+    return models[0] if len(models) == 1 else f"{models[0]} … {models[-1]}, {len(models)} checkpoints"
+
+
+def _one_screen(several: Several, *, roomy: bool) -> Iterator[Part]:
+    """The metrics that come first, and how normalised scores differ from 0."""
+    whole = _test_table(several, roomy=roomy)
+    first = {headed(name, roomy=roomy) for name, metric in METRICS.items() if "headline" in metric.shown}
+    yield replace(whole, rows=tuple(row for row in whole.rows if row[0] in first))
+    if _has_normalized(several):
+        yield from (Heading(_NORMALIZED), _normalized_table(several))
+    yield from explanations(_legend(several))
+
+
 def _sections(several: Several, *, roomy: bool) -> Iterator[ReportSection]:
     title = "Test sets, mean and standard deviation over the runs"
     yield ReportSection(title, (_test_table(several, roomy=roomy),))
     if _has_normalized(several):
-        yield ReportSection("Normalised scores, percent", (_normalized_table(several),))
+        yield ReportSection(_NORMALIZED, (_normalized_table(several),))
     aggregates = several.aggregates.values()
     for name in dict.fromkeys(aggregate["set"] for aggregate in aggregates if aggregate["metric"] in SEPARATIONS):
         yield ReportSection(f"{name}, against the test sets", (_ood_table(several, name),))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from bnuq.estimates import Estimate
-from bnuq.metrics import FEATURE_SCORES, SCORES, SEPARATIONS
-from bnuq.records.best_scores import BestScore, aurocs_of, best_score
-from bnuq.records.evaluation import Estimates, MethodResult, Result
+from bnuq.findings import all_of
+from bnuq.metrics import SEPARATIONS
+from bnuq.records.best_scores import BestScore, aurocs_of, best_score, can_be_judged
+from bnuq.records.decisions import decided
+from bnuq.records.evaluation import Estimates, Result
 from bnuq.report.document import Cell, Heading, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label, network_in_words, plain_methods
 from bnuq.report.numbers import named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
-_LONG = 20  # characters of a name that leave space for a column beside it where the terminal has 40
 
 
 def names(result: Result) -> list[str]:
@@ -41,9 +43,11 @@ def choice(result: Result, name: str) -> Iterator[Part]:
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
-    """Every score of every method that has one; the mean mutual information, where samples have it."""
+    """Every score of every plain method that has one, and of the one that is best; the mean mutual information, where
+    samples have it."""
     rows: list[Row] = []
-    for method, scores in _scores(result, name):
+    shown = {*plain_methods(result), best_score_of(result, name).method}
+    for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):
         rows.append((method_label(method), ()))
         for score, estimates in scores.items():
             auroc = estimates["auroc"]
@@ -54,7 +58,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     means = tuple(
         (method_label(method), tuple(with_error(each.sets[s].estimates["mutual_information"]) for s in (name, "test")))
         for method, each in result.methods.items()
-        if "mutual_information" in each.sets[name].estimates
+        if method in shown and "mutual_information" in each.sets[name].estimates
     )
     if means:
         yield Table(("mean MI here", "on the test set"), means, stacks=True)
@@ -85,38 +89,46 @@ def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estim
     return ((method, scores) for method, each in result.methods.items() if (scores := each.ood.get(name, {})))
 
 
-def short_table(result: Result) -> Table:
-    """A row a set, a column a method: its AUROC by one score, mutual information (variance in a regression) where
-    there is one, else the first that there is."""
-    rows: list[Row] = [("AUROC against the test set", ())]
-    scores = {name: score for name, method in plain_methods(result).items() if (score := _main_score(method, result))}
-    for name in names(result):
-        estimates = (result.methods[method].ood[name].get(score, {}) for method, score in scores.items())
-        cells = tuple(_auroc(each.get("auroc")) for each in estimates)
-        rows += [(name, cells)] if len(name) <= _LONG else [(name, ()), ("  AUROC", cells)]
-    rows.append(("  by", tuple(Cell(named(score, roomy=False), style="dim") for score in scores.values())))
-    return Table(tuple(map(method_label, scores)), tuple(rows), stacks=True)
+def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
+    """For the table of methods: by set the AUROC of each plain method, and by which score that is. Of many sets the
+    range."""
+    sets, methods, scores = names(result), plain_methods(result), _shown_scores(result)
+    if not scores:
+        return {}, ""
+    cells = {
+        name: tuple(
+            _auroc(methods[method].ood[name].get(scores.get(method, ""), {}).get("auroc")) for method in methods
+        )
+        for name in sets
+    }
+    title = ", ".join(sets)
+    if len(sets) > _MOST:
+        title = f"{len(sets)} OOD sets"
+        ends = (sorted(each.value for each in row) for row in zip(*cells.values(), strict=True))
+        cells = {title: tuple(Cell(f"{low} to {high}") for low, *_, high in ends)}
+    by_score = {score: [name for name, of in scores.items() if of == score] for score in scores.values()}
+    texts = [f"{named(score)} ({all_of(of)})" for score, of in by_score.items()]
+    if len(texts) > 1 and len(of := [*by_score.values()][-1]) > 1:
+        texts[-1] = texts[-1].replace(all_of(of), "the others")
+    by = ", ".join(texts) if len(texts) > 1 else named(next(iter(by_score)))
+    few = [name for name in sets if not can_be_judged(result, name)]
+    words = f"{title}: how often a point of it ranks above a test point (AUROC; 0.5 is chance), by {by}"
+    return cells, words + (f"; too few points to judge {all_of(few)}" if few else "")
 
 
-_SHOWN = tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.in_short)
+def _shown_scores(result: Result) -> dict[str, str]:
+    """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
+    the first."""
+    decision = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)
+    scores: dict[str, str] = {}
+    for method, each in plain_methods(result).items():
+        known = dict.fromkeys(score for name in names(result) for score in each.ood[name])
+        wanted = (score for score in (decision, result.task.spread, "predictive_entropy", *known) if score in known)
+        scores.update((method, str(score)) for score in islice(wanted, 1))
+    return scores
 
 
-def post_hoc_table(result: Result) -> Iterator[Table]:
-    """A row a set, a column a post-hoc score: the AUROC of the deterministic network, if it has them."""
-    scores = result.methods[result.first].ood
-    shown = [score for score in _SHOWN if any(score in scores[name] for name in names(result))]
-    if not {*shown} & {*FEATURE_SCORES}:
-        return
-    rows: list[Row] = [("AUROC of the deterministic network", ())]
-    for name in names(result):
-        cells = tuple(_auroc(scores[name].get(score, {}).get("auroc")) for score in shown)
-        rows += [(name, cells)] if len(name) <= _LONG else [(name, ()), ("  AUROC", cells)]
-    yield Table(tuple(named(score, roomy=False) for score in shown), tuple(rows), stacks=True)
-
-
-def _main_score(method: MethodResult, result: Result) -> str | None:
-    scores = [score for name in names(result) for score in method.ood[name]]
-    return next((score for score in ("mutual_information", "variance", *scores) if score in scores), None)
+_MOST = 3  # sets with a column
 
 
 def _auroc(estimate: Estimate | None) -> Cell:

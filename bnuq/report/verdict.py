@@ -27,9 +27,7 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         digits = digits_of(metric, [each.value for each in best.values()])
         single = Cell(number(first.value_of_against, digits))
         rows.append((f"{headed(metric)}{suffix}", ()))
-        rows.append(
-            (_label(first.against, first.score_of_against, roomy=roomy), (single, Cell("–"), Cell("–"), Cell("1")))
-        )
+        rows.append((_label(first.against, first.score_of_against, roomy=roomy), (single, Cell("–"), Cell("–"))))
         rows += [_row(each, digits, roomy=roomy) for each in best.values()]
     if not rows:
         return ()
@@ -38,13 +36,12 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
         f"Each method is compared with the best {'one' if of_files else 'single-pass method'}, the first row of each "
         f"part. ± standard error of the paired difference, over {points_of(result)} and samples together. p: chance of "
         f"a difference at least this large, Holm-adjusted for {len(comparisons)} comparisons."
-        f"{'' if of_files else ' Passes: forward passes per point.'}"
     )
     if any(method_named(each.method).normalizes_jointly for each in comparisons):
         legend += " †: its predictions depend on the other points of their batch, so it is never the single pass."
-    columns = ("", "difference", "p", "passes")[: 3 if of_files else 4]
-    rows = [(label, cells[: len(columns)]) for label, cells in rows]
-    return Table(columns, tuple(rows), stacks=True), *explanations([legend, recalibration_in_words(result)])
+    return Table(("", "difference", "p"), tuple(rows), stacks=True), *explanations(
+        [legend, recalibration_in_words(result)]
+    )
 
 
 def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:
@@ -54,7 +51,6 @@ def _row(each: MethodComparison, digits: int, *, roomy: bool) -> Row:
         Cell(number(each.value, digits)),
         Cell(signed(each.difference, digits), error),
         Cell(p, style="bold" if each.is_better else ""),
-        Cell(str(each.passes)),
     )
     return _label(each.method, each.score, roomy=roomy), cells
 

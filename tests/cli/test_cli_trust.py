@@ -32,7 +32,7 @@ def test_trust_is_remembered_until_the_code_changes(cli, small, sidecar):
     assert cli("evaluate", "model.pt", "--trust-code", *TINY).code == 0
     done = cli("evaluate", "model.pt", *TINY)
     assert done.code == 0
-    assert "model.toml beside the checkpoint was read" in " ".join(done.out.split())
+    assert "settings of model.toml" in " ".join(done.out.split())
     with (small / "net.py").open("a") as code:
         code.write("# changed\n")
     assert cli("evaluate", "model.pt", *TINY).code == 2
@@ -42,14 +42,14 @@ def test_bnuq_toml_in_the_working_folder_is_found_and_said_to_be_read(cli, small
     (small / "run.toml").rename(small / "bnuq.toml")
     assert "--trust-code" in cli("evaluate").message
     done = cli("evaluate", "--trust-code", *TINY)
-    assert "bnuq.toml in this folder was read" in " ".join(done.out.split())
+    assert "settings of bnuq.toml" in " ".join(done.out.split())
 
 
 @pytest.mark.usefixtures("small")
 def test_a_run_file_on_the_command_line_speaks_for_the_user(cli):
     done = cli("evaluate", "run.toml", *TINY)
     assert (done.code, done.err) == (0, "")
-    assert "was read" not in done.out
+    assert "settings of" not in done.out
 
 
 @pytest.mark.usefixtures("sidecar", "small")
@@ -109,5 +109,5 @@ def test_a_folder_with_spaces_and_brackets_works(cli, small, tmp_path, monkeypat
     monkeypatch.chdir(odd)
     done = cli("evaluate", "run.toml", "--test", odd / "test.npz", *TINY)
     assert (done.code, done.err) == (0, "")
-    assert str(odd / "model.bnuq.h5") in done.out
+    assert "bnuq report model.bnuq.h5 --full" in done.out
     assert cli("report", "model.bnuq.h5").out == done.out

@@ -200,7 +200,7 @@ def test_what_a_result_has_not_is_a_dash(four_methods, another) -> None:
 def test_a_terminal_shows_the_largest_deviations_and_all_in_full(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
     brief, full = on_terminal(results), on_terminal(results, full=True)
-    assert "The 20 estimates that differ most" in brief and "--full` prints all scores." in brief
+    assert "The 20 estimates that differ most" in brief and "report RESULT --full" in brief
     assert "↑ PLL, test, mcdo" not in brief and "↑ PLL, test, mcdo" in full
     assert "Estimates that are the same" in full and "↑ PLL, test, deterministic " in full
     rows = pivot(results)

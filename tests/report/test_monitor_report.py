@@ -15,7 +15,7 @@ from bnuq.report.monitor import findings, pictures_of, report
 
 
 def text(record, width: int = 100) -> str:
-    return rendered(report, record, width=width)
+    return rendered(report, record, width=width, full=True)
 
 
 def test_a_batch_that_does_not_differ_is_said_so_with_the_state_of_the_stream():

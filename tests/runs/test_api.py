@@ -163,7 +163,7 @@ def test_a_result_has_every_form(result: bnuq.Result, tmp_path: Path) -> None:
     frame = result.to_pandas()
     assert len(frame) == len(values(result)) and {"method", "set", "metric", "value", "mc_se"} <= set(frame.columns)
     assert "methods" in result.to_xarray().children
-    assert str(path) not in str(result) and "In short" in str(result)
+    assert str(path) not in str(result) and "--full" in str(result)
     page = result._repr_html_()
     assert "srcdoc" in page and "bnuq evaluate" in page
     assert result.figure(result.figures[0])._repr_svg_().endswith("</svg>\n")
@@ -194,7 +194,7 @@ def test_a_named_file_is_what_the_command_writes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = bnuq.evaluate(model, **sets, **FEW, out="live.h5")
-    assert result.path == tmp_path / "live.h5" and str(result).rstrip().endswith("live.h5")
+    assert result.path == tmp_path / "live.h5" and "report live.h5 --full" in str(result)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["live.h5"]
 
 

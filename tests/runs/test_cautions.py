@@ -14,7 +14,6 @@ from findings_of import values_of, warned
 from bnuq.config import Options, resolve
 from bnuq.errors import DataError, ModelError
 from bnuq.report.evaluation import report
-from bnuq.report.evaluation_findings import findings
 from bnuq.workflows.precise_bn import precise_bn
 
 SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
@@ -94,14 +93,8 @@ def pixels(folder: Path, name: str, *, scale: float) -> None:
     np.savez(folder / f"{name}.npz", **arrays)
 
 
-@pytest.mark.parametrize(
-    ("name", "judged"),
-    at_night.but(
-        [("other", {"explains", "deterministic"})],
-        [("test", set()), ("other", {"explains", "deterministic"}), ("validation", {"ood"})],
-    ),
-)
-def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tmp_path, name, judged):
+@pytest.mark.parametrize("name", at_night.but({"other"}, ["test", "other", "validation"]))
+def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tmp_path, name):
     run_file = small_run.write(tmp_path)
     (tmp_path / "validation.npz").write_bytes((tmp_path / "test.npz").read_bytes())
     run_file.write_text(small_run.RUN.replace("ood =", 'validation = "validation.npz"\nood ='))
@@ -109,12 +102,7 @@ def test_nothing_is_concluded_from_a_set_on_another_scale_than_the_references(tm
         pixels(tmp_path, each, scale=255 if each == name else 1)
     result = small_run.evaluated(tmp_path, methods=("mcbn",), post_hoc=False)
     shown = report(result)
-    of_scale = "are scaled differently from the reference's (standard deviations"
-    (caution,) = (sentence for sentence in shown.summary if of_scale in sentence)
-    assert f"The estimates on {name} are meaningless" in caution
-    assert name == "other" or shown.summary[0] == caution
-    said = {finding.code.partition("-")[0] for finding in findings(result)}
-    assert said & {"explains", "deterministic", "ood", "samples", "temperature"} == judged
+    assert bool(shown.summary) == (name == "other") and not any(" other" in text for text in shown.summary)
     [(text, remedy)] = [(text, remedy) for text, code, remedy in shown.warnings if code == "inputs-of-another-scale"]
     assert f"{name}.npz) lie between 0 and 255" in text and "divide them by 255" in remedy and "as uint8" in remedy
 

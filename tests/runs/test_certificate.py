@@ -21,14 +21,16 @@ import torch
 from bnuq.config import Options, resolve_again
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.evaluation.certification import candidates_of
+from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
 from bnuq.gate.recomputing import recomputed
 from bnuq.metrics import certificates
+from bnuq.records import decisions
 from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values
+from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
-from bnuq.report import certificate as shown
 from bnuq.report.check import report as report_check
 from bnuq.report.evaluation import report
 from bnuq.report.render.markdown import markdown
@@ -106,14 +108,20 @@ def test_the_file_says_it_as_json(result: Result) -> None:
     assert sum(each["points"] for each in stated["by_group"].values()) == POINTS
 
 
+def promise(result: Result) -> str:
+    """What is said of it."""
+    method = result.certification.method
+    return sentence(decisions.certified(result, method, method), DECISIONS)
+
+
 def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     text = markdown(report(result))
     assert re.match(
-        r"Deferring the [\d.]+ % least certain points \(.* above .*\) leaves an error rate of [\d.]+ %; at most 10 % "
-        r"with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what the others need\.",
-        shown.sentence(result),
+        r"Leave the [\d.]+ % least certain points to a person \(.* above .*\): of the rest, [\d.]+ % are wrong\. "
+        r"Promised: at most 10 % with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
+        promise(result),
     )
-    assert shown.sentence(result) in text and "Certified operating point" in text and "class 0" in text
+    assert promise(result) in text and "Certified operating point" in text and "class 0" in text
     [deferral] = (each for each in summary(result)["decisions"] if each["code"] == "defer")
     assert deferral["text"] in report(result).summary
     assert "at most 10 % with 95 % confidence; promised of 1 of 3" in deferral["text"]
@@ -162,11 +170,11 @@ def test_what_cannot_be_kept_is_said_with_what_could_be(place: Path) -> None:
     none = evaluated(place, "none", risk=0.001)
     assert "promise-not-earned" in {finding.code for finding in none.findings}
     assert none.methods["deterministic"].sets["test"].estimates["certified_coverage"].value == 0
-    assert "cannot be promised on 400 validation points; it needs at least 2,995." in shown.sentence(none)
+    assert "cannot be promised on 400 validation points; it needs at least 2,995." in promise(none)
     wrong = evaluated(place, "wrong", risk=0.01, validation="held_out.npz", confidence=0.9)
     assert not next(outcomes(wrong, "deterministic")).is_kept
     smallest = next(outcomes(wrong, "deterministic")).smallest_risk
-    assert smallest is not None and f"the smallest that can is {100 * smallest:.3g} %." in shown.sentence(wrong)
+    assert smallest is not None and f"the smallest that can is {100 * smallest:.3g} %." in promise(wrong)
     assert next(outcomes(evaluated(place, "kept", risk=smallest, confidence=0.9), "deterministic")).is_kept
 
 
@@ -351,7 +359,7 @@ def test_a_regression_has_intervals_that_cover_at_the_risk_and_are_exported(tmp_
     targets = result.sets["test"].targets
     assert targets is not None
     missed = (np.abs(targets - test.predicted) > half_width).any(1)
-    assert outcome.errors == missed.sum() and "of the targets lie outside" in shown.sentence(result)
+    assert outcome.errors == missed.sum() and "of the targets lie outside" in promise(result)
     assert check(result, result).passed and "half-width" in markdown(report(result))
 
 
@@ -371,4 +379,4 @@ def test_pixels_are_accepted_with_a_loss_that_is_controlled_in_expectation(tmp_p
         assert outcome.coverage is not None and outcome.loss is not None and 0 < outcome.coverage.value <= 1
         wrong = 1 - result.methods[method].sets["test"].estimates["accuracy"].value
         assert 0 <= outcome.loss <= wrong + 0.1
-    assert "at most 25 % on average over images" in shown.sentence(result) and check(result, result).passed
+    assert "at most 25 % on average over images" in promise(result) and check(result, result).passed

@@ -99,7 +99,7 @@ def test_the_verdict_counts_the_networks_as_passes_and_as_given(result: Result):
     of_ensemble = [each for each in judged(result).comparisons if each.method.startswith("ensemble")]
     assert {each.passes for each in of_ensemble} == {3}
     assert all(each.p is not None for each in of_ensemble if each.metric == "pll")
-    text = rendered(report, result, width=100)
+    text = rendered(report, result, width=100, full=True)
     assert "ensemble  3 networks: model.pt, b.pt, c.pt" in text
     assert "too few points" not in text and result.work.methods["ensemble"].ratio is None
 

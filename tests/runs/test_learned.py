@@ -116,7 +116,7 @@ def test_the_gate_pairs_its_draws(place, result):
 
 
 def test_the_report_names_it(result):
-    text = rendered(report, result)
+    text = rendered(report, result, full=True)
     assert "2 noise layers" in text and "learned" in text
 
 

@@ -200,7 +200,7 @@ def test_points_and_report_name_labels(result: Result) -> None:
     section = next(each for each in shown.sections if each.title == "By label")
     assert [row[0] for row in section.parts[1].rows] == [*"0123"]
     assert "4 labels" in dict(shown.facts)["model"]
-    assert any("means over the 4 labels" in getattr(part, "text", "") for part in shown.one_screen)
+    assert shown.meaning == "means over the 4 labels"
 
 
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────

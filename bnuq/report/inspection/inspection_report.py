@@ -20,6 +20,14 @@ from bnuq.report.provenance import provenance_section
 
 def report(record: Inspection, *, columns: int = 100) -> Report:
     """The report: the verdicts, then sites, running statistics, noise, domains and pipelines, for so many columns."""
+    model, name = record.model, name_width(columns)
+    layers = (("batchnorm_layers", "BatchNorm layer"), ("dropout_layers", "dropout layer"))
+    line = (Path(model["path"]).name, *(count(model[key], noun) for key, noun in layers))
+    asked = tuple(site_parts(record, name=name))
+    if record.domains is not None:
+        asked = tuple(domain_parts(record.domains, name=name))
+    if record.pipelines is not None:
+        asked = tuple(pipeline_parts(record.pipelines, name=columns - 36))
     return Report(
         command=f"bnuq {Inspection.COMMAND}",
         version=record.provenance["bnuq"],
@@ -30,6 +38,8 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         warnings=advised(record.findings),
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
+        line=" · ".join((*line, f"{max(record.seconds['total'], 1):.0f} s")),
+        one_screen=asked,
     )
 
 

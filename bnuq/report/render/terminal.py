@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TextIO
 
 from bnuq.findings import all_of
@@ -37,7 +39,8 @@ _IN_ASCII = {
 } | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
-_SCREEN, _WIDE = 39, 100  # lines before the notes' title and the last four lines of one screen, at this width
+_SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
+_FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
 
 class Text:
@@ -133,42 +136,63 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The answers, what matters most, warnings, as many notes as there is space for, and what is left out."""
+    """The answers, one table, warnings, and where the rest is; of an evaluation as much as has space."""
+    for shorter in (report, *(_shortened(report) if report.line else ())):
+        report = shorter
+        if sum(1 for _ in _screen(report, max(width, _USUAL), clean)) <= _SCREEN:
+            break
+    yield from _screen(report, width, clean)
 
-    def upper(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+
+def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
+    if report.line:
+        yield from _paragraph(report.line, width, clean, style="bold")
+        yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
+        yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
+    else:
         yield from _head(report, width, clean)
-        yield from _section("", report.one_screen or (), width, clean)
-        yield from _warnings(report, width, clean)
-
-    def lines(report: Report) -> int:
-        return sum(1 for _ in upper(report, _WIDE, str))
-
-    while report.essential and lines(report) > _SCREEN + 2:
-        parts = report.one_screen or ()
-        if len(report.summary) > report.essential:
-            report = replace(report, summary=report.summary[:-1])
-        elif len(parts) > 1:
-            report = replace(report, one_screen=parts[:-1])
-        else:
-            break
-    yield from upper(report, width, clean)
-    notes = _notes_that_fit(report.notes, _SCREEN - lines(report))
-    yield from _section("Notes", (BulletList(notes),) if notes else (), width, clean)
-    omitted = len(report.notes) - len(notes)
-    details = ["all scores", *(["curves"] if report.pictures else [])]
-    details += [count(omitted, "more note" if notes else "note")] if omitted else []
-    advice = Paragraph(f"`{report.command.partition(' ')[0]} report RESULT --full` prints {all_of(details)}.", dim=True)
-    yield from _section("", (advice, *report.paths), width, clean)
+    yield from _section("", report.one_screen or (), width, clean)
+    yield from _warnings(report, width, clean)
+    yield Text()
+    details = [*([count(len(report.notes), "note")] if report.notes else []), "all scores"]
+    details += ["curves"] if report.pictures else []
+    yield from _paragraph(f"{report.checked} {all_of(details).capitalize()}:".strip(), width, clean)
+    program = report.command.partition(" ")[0]
+    shown = f"  {program} report {'RESULT' if report.path is None else quote(_near(report.path.path))} --full"
+    page = "(or --html page.html)" if report.pictures else ""
+    yield Text(clean(shown if len(shown) + len(page) + 3 > width else f"{shown}   {page}"))
 
 
-def _notes_that_fit(notes: Sequence[str], lines: int) -> tuple[str, ...]:
-    """The shortest of the notes, which say how this run was handled, in their order."""
-    chosen = set[int]()
-    for number in sorted(range(len(notes)), key=lambda number: len(notes[number])):
-        if (lines := lines - sum(1 for _ in _items((notes[number],), _WIDE, str))) < 0:
-            break
-        chosen.add(number)
-    return tuple(note for number, note in enumerate(notes) if number in chosen)
+def _near(path: Path) -> str:
+    """A path from the working folder, if it lies below it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def _shortened(report: Report) -> Iterator[Report]:
+    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few rows."""
+    parts = report.one_screen or ()
+    plain = tuple(map(_without_errors, parts))
+    yield (report := replace(report, one_screen=plain))
+    first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
+    for most in (len(first), 3, 1):
+        more = ((f"{len(first) - most} more are in `--full`.", first[most][1], ""),) if first[most:] else ()
+        yield (report := replace(report, warnings=(*first[:most], *more)))
+    for most in (8, 4):
+        yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))
+
+
+def _cut(part: Part, most: int) -> Part:
+    """A table with its first rows."""
+    if not isinstance(part, Table) or len(part.rows) <= most:
+        return part
+    return replace(part, rows=(*part.rows[:most], (f"… {len(part.rows) - most} more in `--full`", ())))
+
+
+def _without_errors(part: Part) -> Part:
+    if isinstance(part, Table):
+        rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
+        return replace(part, rows=tuple(rows))
+    return replace(part, text=part.text.partition(" ±")[0]) if isinstance(part, Paragraph) else part
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:
@@ -279,10 +303,7 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
     ]
     labels = max(len(label) for label, cells in rows if cells)
     space = width - 1 - labels
-    header = [_title(clean(title), space - 2) for title in table.header]
-    beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
-    stacked = table.stacks and sum(beside) > space
-    widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+    header, widths, stacked = _layout(table, rows, space, clean)
     for number, block in enumerate(_blocks(widths, space)):
         if number:
             yield Text()
@@ -307,9 +328,25 @@ def _table(table: Table, width: int, clean: Clean) -> Iterator[Text]:
                 yield errors
 
 
-def _title(text: str, width: int) -> list[str]:
-    """The lines of a column's title: one that is too wide is broken before each +."""
-    return _wrapped(text if len(text) <= width else text.replace("+", " +"), width)
+def _layout(table: Table, rows: Sequence[Row], space: int, clean: Clean) -> tuple[list[list[str]], list[int], bool]:
+    """The lines of each title, the width of each column, and whether errors go below their values; titles are broken
+    where the columns do not fit otherwise."""
+    for narrow in (False, True):
+        header = [_title(clean(title), space - 2, narrow=narrow) for title in table.header]
+        beside = [_column_width(header, rows, column, stacked=False) for column in range(len(header))]
+        stacked = table.stacks and sum(beside) > space
+        widths = [_column_width(header, rows, column, stacked=stacked) for column in range(len(header))]
+        if sum(widths) <= space:
+            break
+    return header, widths, stacked
+
+
+def _title(text: str, width: int, *, narrow: bool) -> list[str]:
+    """The lines of a column's title, which is broken before each + where it is too wide, or all are."""
+    broken = text.replace("+", " +")
+    if narrow:
+        return _wrapped(broken, min(width, max(map(len, broken.split()), default=1)))
+    return _wrapped(text if len(text) <= width else broken, width)
 
 
 def _column_width(header: Sequence[Sequence[str]], rows: Sequence[Row], column: int, *, stacked: bool) -> int:
@@ -332,6 +369,6 @@ def _blocks(widths: Sequence[int], space: int) -> Iterator[list[int]]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most this width; a number stays with its percent sign."""
-    lines = textwrap.wrap(text.replace(" %", "\u00a0%"), width, break_on_hyphens=False)
-    return [line.replace("\u00a0%", " %") for line in lines]
+    """Lines of at most this width; a number stays with its percent sign, and with what it divides."""
+    text = text.replace(" %", "\u00a0%").replace(" / ", "\u00a0/\u00a0")
+    return [line.replace("\u00a0", " ") for line in textwrap.wrap(text, width, break_on_hyphens=False)]

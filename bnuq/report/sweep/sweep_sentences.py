@@ -6,7 +6,6 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.sweep import Sweep
 from bnuq.records.verdict import OTHER_SCALE
-from bnuq.report.evaluation_sentences import SENTENCES as OF_EVALUATION
 from bnuq.report.numbers import and_error, error_of, named, number, signed, three_digits
 from bnuq.report.sweep.sweep_findings import findings
 
@@ -125,7 +124,17 @@ _TEXTS = {
         "The computed sizes contradict the rule: their likelihood does not scale as 1/b, as it assumes."
     ),
 }
-SENTENCES: Catalogue = {
-    **{code: OF_EVALUATION[code] for code in (OTHER_SCALE, "reference-mismatch")},
-    **{code: Entry(text) for code, text in _TEXTS.items()},
+_TEXTS |= {
+    OTHER_SCALE: (
+        "Warning: the inputs of {set} are scaled differently from the reference's (standard deviations {sd:.3g} and "
+        "{reference_sd:.3g}). The estimates on {set} are meaningless, and no conclusion is drawn from them; the "
+        "warnings below say what to do."
+    ),
+    "reference-mismatch": (
+        "Warning: {lags:the running averages probably lag behind the weights: the deterministic estimates below are "
+        "not the best of this network|the reference or its pipeline does not match what the network was trained on, or "
+        "the running averages lag behind the weights. The results below may not describe your network}; see the "
+        "warnings."
+    ),
 }
+SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}

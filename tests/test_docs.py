@@ -239,9 +239,7 @@ BEGINNING = ("evaluate", "export", "inspect", "precise-bn", "sweep-batch-size")
 
 
 @pytest.mark.parametrize("name", sorted(LONG))
-def test_every_command_of_a_long_page_is_a_request(
-    name: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_of_a_long_page_is_a_request(name, own_folder, monkeypatch, capsys):
     """Up to where a workflow begins; without those that read what an earlier one writes."""
 
     def begins(*_: Any, **__: Any) -> None:
@@ -325,9 +323,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
     assert made - {"pictures", "__pycache__", *replaced} == set(MADE[page.name].split())
 
 
-def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(tmp_path, monkeypatch, capsys):
     """And every name of the table, and every beginning of a column's, stands on the page."""
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / "score.md"
@@ -414,9 +410,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("page", "name"), WRITTEN)
-def test_a_script_replaces_what_it_wrote_on_a_page_and_nothing_else(
-    page: str, name: str, tmp_path: Path, make_figures: ModuleType
-) -> None:
+def test_a_script_replaces_what_it_wrote_on_a_page_and_nothing_else(page, name, tmp_path, make_figures):
     (source,) = (path for path in PAGES if path.name == page)
     shutil.copy(source, tmp_path)
     make_figures.put(tmp_path / page, name, "NEW")
@@ -450,9 +444,7 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
 # Those whose numbers tests/golden/ holds are run there, but for the nightly ones, of which two are only deeper.
 @pytest.mark.nightly  # tests/golden/ has the numbers of both
 @pytest.mark.parametrize("name", ["camvid", "svhn_cnn"])
-def test_a_sample_config_runs(
-    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_config_runs(name, data_pack, tmp_path, monkeypatch, capsys):
     place = write_samples(tmp_path / "sample_configs", train=64)
     for folder in ("checkpoints", "fashion-mnist", "mnist"):
         (place / "data" / folder).parent.mkdir(exist_ok=True)
@@ -474,9 +466,7 @@ def test_a_sample_config_runs(
 
 @pytest.mark.nightly  # tests/golden/ has its numbers
 @pytest.mark.parametrize("name", ["fmnist_mlp"])
-def test_a_sample_config_that_says_how_to_sweep_is_swept(
-    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sample_config_that_says_how_to_sweep_is_swept(name, data_pack, tmp_path, monkeypatch, capsys):
     swept = {path.stem for path in (ROOT / "sample_configs").glob("*.toml") if "\n[sweep]" in path.read_text()}
     assert swept == {"fmnist_mlp"}
     place = tmp_path / "sample_configs"

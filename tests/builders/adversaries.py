@@ -191,8 +191,7 @@ def weights_made_in_the_forward():
 def weights_made_of_the_input():
     def forward(m: Net, x: Tensor) -> Tensor:
         y = F.relu(m.bn1(m.fc(x)))
-        scale = m.w * (1 + torch.sigmoid(y[:, :1, None]))
-        return m.last(m.bn2(torch.bmm(scale, y[:, :, None]).squeeze(2)))
+        return m.last(m.bn2(torch.bmm(m.w * (1 + torch.sigmoid(y[:, :1, None])), y[:, :, None]).squeeze(2)))
 
     return Net(
         forward, fc=nn.Linear(4, 4), bn1=nn.BatchNorm1d(4), w=torch.randn(4, 4), bn2=nn.BatchNorm1d(4),
@@ -325,8 +324,7 @@ def expanded_memory(m, x):
 
 @of(dense, 4)
 def expanded_memory_that_is_dead(m, x):
-    y = m.bn(m.fc(x)).mean(1, keepdim=True).expand(-1, 4)
-    return m.last(torch.relu(y))
+    return m.last(torch.relu(m.bn(m.fc(x)).mean(1, keepdim=True).expand(-1, 4)))
 
 
 @of(dense, 4)
@@ -407,8 +405,7 @@ def permuted_and_flattened(m, x):
 
 @of(pictures, 2, 6, 6)
 def storage_of_pictures_strided_by_hand(m, x):
-    y = m.bn(m.conv(x))
-    return m.last(torch.as_strided(y, (len(x), 4), (64, 1)))
+    return m.last(torch.as_strided(m.bn(m.conv(x)), (len(x), 4), (64, 1)))
 
 
 @of(pictures, 2, 6, 6)
@@ -421,8 +418,7 @@ def skips_that_leave_out_the_first_draw(m, x):
 @of(pictures, 2, 6, 6)
 def inputs_written_at_once(m, x):
     x.mul_(0.5).clamp_(min=-1)
-    y = F.relu(m.bn(m.conv(x)))
-    return m.last(pooled(y) + x.sum((1, 2, 3))[:, None])
+    return m.last(pooled(F.relu(m.bn(m.conv(x)))) + x.sum((1, 2, 3))[:, None])
 
 
 @of(pictures, 2, 6, 6)
@@ -480,8 +476,7 @@ def points_repeated_before_the_first_draw():
 @adversary(5, 4)
 def several_rows_of_every_point():
     def forward(m: Net, x: Tensor) -> Tensor:
-        y = m.drop(F.relu(m.bn(m.fc(x.reshape(-1, 4)))))
-        return m.last(m.bn2(y).view(-1, 5, 4).mean(1))
+        return m.last(m.bn2(m.drop(F.relu(m.bn(m.fc(x.reshape(-1, 4)))))).view(-1, 5, 4).mean(1))
 
     return Net(
         forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), drop=nn.Dropout(0.3), bn2=nn.BatchNorm1d(4),
@@ -491,8 +486,7 @@ def several_rows_of_every_point():
 
 @of(dense, 4)
 def rows_numbered(m, x):
-    y = m.bn(m.fc(x))
-    return m.last(y[torch.arange(len(x)), :].gather(1, x.argsort(1)))
+    return m.last(m.bn(m.fc(x))[torch.arange(len(x)), :].gather(1, x.argsort(1)))
 
 
 @of(dense, 4)
@@ -535,8 +529,7 @@ def attention_over_tokens():
         q, k, v = m.qkv(y).view(len(x), 7, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
         y = y + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 7, 8)
         y = m.bn(y.transpose(1, 2)).transpose(1, 2)
-        weights = torch.einsum("nqc,nkc->nqk", y, y).softmax(-1)
-        y = m.drop(torch.bmm(weights, y))
+        y = m.drop(torch.bmm(torch.einsum("nqc,nkc->nqk", y, y).softmax(-1), y))
         return m.last(m.bn2(y[:, 0]))
 
     return Net(
@@ -575,8 +568,7 @@ def recurrent_after_the_draw():
 def many_branches():
     def forward(m: Net, x: Tensor) -> Tensor:
         y = F.relu6(m.bn(m.conv(x)))
-        branches = [m.bn1(m.b1(y)), F.max_pool2d(y, 3, 1, 1), F.hardsigmoid(m.bn2(m.b2(y))), y]
-        y = torch.cat(branches, 1)
+        y = torch.cat([m.bn1(m.b1(y)), F.max_pool2d(y, 3, 1, 1), F.hardsigmoid(m.bn2(m.b2(y))), y], 1)
         return m.last(F.hardtanh(F.layer_norm(pooled(F.group_norm(y, 4)), (16,))))
 
     return Net(
@@ -603,8 +595,7 @@ def truth_asked(m, x):
 def entries_chosen(m, x):
     y = m.bn(m.fc(x))
     y[y > 0] *= 0.5
-    rows = (x[:, 0] > -100).nonzero()[:, 0]
-    return m.last(y[rows])
+    return m.last(y[(x[:, 0] > -100).nonzero()[:, 0]])
 
 
 @of(dense, 4, why_plain="tolist hands its data to Python")

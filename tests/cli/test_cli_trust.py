@@ -41,8 +41,7 @@ def test_trust_is_remembered_until_the_code_changes(cli, small, sidecar):
 def test_bnuq_toml_in_the_working_folder_is_found_and_said_to_be_read(cli, small):
     (small / "run.toml").rename(small / "bnuq.toml")
     assert "--trust-code" in cli("evaluate").message
-    done = cli("evaluate", "--trust-code", *TINY)
-    assert "bnuq.toml in this folder was read" in " ".join(done.out.split())
+    assert "bnuq.toml in this folder was read" in " ".join(cli("evaluate", "--trust-code", *TINY).out.split())
 
 
 @pytest.mark.usefixtures("small")
@@ -89,8 +88,7 @@ def test_running_a_result_again_never_writes_over_it(cli, small):
 
 def test_a_result_file_and_a_model_contradict_each_other(cli, small):
     assert cli("evaluate", "run.toml", *TINY).code == 0
-    done = cli("evaluate", "model.pt", "--from", "model.bnuq.h5")
-    assert "leave out the model (model.pt)" in done.message
+    assert "leave out the model (model.pt)" in cli("evaluate", "model.pt", "--from", "model.bnuq.h5").message
     assert cli("evaluate", "--from", small / "test.npz").code == 2
 
 

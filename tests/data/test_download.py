@@ -377,8 +377,7 @@ def test_every_file_on_offer_is_found_where_it_is_put_and_has_a_checksum():
                 kind, digest = file.checksum.split(":")
                 assert len(bytes.fromhex(digest)) == {"md5": 16, "sha256": 32}[kind]
                 assert file.size > 4000 and all(url.startswith("http") for url in file.urls)
-    offered = [known.name for known in known_sets() if remotes_of(known.name)]
-    assert len(offered) == 26
+    assert len([known.name for known in known_sets() if remotes_of(known.name)]) == 26
     assert size_of(remotes_of("svhn")["test"]) == "64 MB"
     assert size_of(remotes_of("cifar10")["train"] + remotes_of("cifar10")["test"]) == "170 MB"
     assert size_of(remotes_of("dermamnist")["test"]) == "at most 24 MB"

@@ -511,8 +511,7 @@ def test_a_picture_cut_short_anywhere_is_refused_by_name(tmp_path, form):
     """Without its last 20 bytes a PNG still gives Pillow every pixel."""
     (tmp_path / "a").mkdir()
     path = (tmp_path / "a" / "1.png").with_suffix(f".{form.lower()}")
-    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path, form)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(path, form)
     whole = path.read_bytes()
     assert len(load_points(str(tmp_path)).raw(slice(None))) == 1
     for cut in [1, 4, 12, 13, 20, 21, 200, len(whole) // 2, len(whole)]:

@@ -91,9 +91,7 @@ def reduced(logits: np.ndarray, sets: PredictionSets, *, labels: np.ndarray = LA
 
 @pytest.mark.parametrize(("chunk", "kept"), at_night.but({(1000, N), (7, 25)}, [(1000, N), (7, N), (7, 25)]))
 @pytest.mark.parametrize("cross", [True, False])
-def test_every_value_and_every_replicate_is_that_of_loops(
-    chunk: int, kept: int, cross: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_value_and_every_replicate_is_that_of_loops(chunk, kept, cross, monkeypatch):
     draws, p_draws = replicate_weights(T), softmax(logits_of(), axis=-1)
     p = p_draws.mean(0)
     fixed = {"": 0.7001, "_aps": 0.8001}
@@ -292,8 +290,7 @@ def test_nothing_fitted_leaves_no_sets_and_too_few_points_leave_all_classes(fold
         assert {name for name in NAMES if name in method.sets["test"].estimates} == {"ece_classwise"}
     data = np.load(folder / "held_out.npz")
     np.savez(folder / "few.npz", x=data["x"][:5], y=data["y"][:5])
-    few = small_run.evaluated(folder, validation="few.npz", out="few.h5", **given)
-    for method in few.methods.values():
+    for method in small_run.evaluated(folder, validation="few.npz", out="few.h5", **given).methods.values():
         values = [method.sets["test"].estimates[name].value for name in NAMES[1:]]
         assert values == [small_run.CLASSES, 1, small_run.CLASSES, 1]
 

@@ -49,9 +49,7 @@ def changed(name: str, x: np.ndarray, severity: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "tolerance"), [("defocus", 0.51), ("contrast", 0.51), ("brightness", 0.51), ("pixelate", 1), ("jpeg", 2)]
 )
-def test_pictures_are_those_of_an_independent_package(
-    expected: dict[str, np.ndarray], name: str, tolerance: float
-) -> None:
+def test_pictures_are_those_of_an_independent_package(expected, name, tolerance):
     """In levels of 255: half of one for rounding, one where Pillow rounds twice, two between decoders of JPEG."""
     x = expected["picture"].transpose(2, 0, 1)[None] / 255
     for severity, wanted in zip(SEVERITIES, expected[name], strict=True):

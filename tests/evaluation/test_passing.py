@@ -94,8 +94,7 @@ def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_sampl
     drawn = grown.sampling["samples"]
     whole = small_run.evaluated(folder, samples=drawn, methods=METHODS, out=tmp_path / "whole.h5")
     assert_same_estimates(grown, whole)
-    kept = grown.methods["mcbn"].sets["test"].samples
-    assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
+    assert grown.methods["mcbn"].sets["test"].samples.shape == (drawn, small_run.TEST, small_run.CLASSES)
     assert grown.bank.samples == drawn == len(np.unique(grown.bank.indices, axis=0))
 
 

@@ -138,9 +138,7 @@ def test_fewer_reference_points_than_features_are_reported(place: Path) -> None:
 
 
 @pytest.mark.nightly  # it is speed alone
-def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(place, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.posthoc._FEWEST_POINTS", 20)
     for number, ood in enumerate([("other.npz",), ("other.npz", "again=other.npz")]):  # whatever the other sets are
         result = run(place, methods=("mcdo",), samples=2, ood=ood, out=f"bounded{number}.h5")

@@ -320,8 +320,7 @@ def test_the_check_takes_no_more_than_an_eighth_of_the_passes_of_the_samples(sam
     ],
 )
 def test_the_size_of_the_check_follows_the_samples_but_for_points_that_pass_quickly(passes, shape, expected):
-    contents = Contents(np.broadcast_to(np.float32(0), (400, *shape)))
-    train = points_of(contents, name="train", reference="train.npz")
+    train = points_of(Contents(np.broadcast_to(np.float32(0), (400, *shape))), name="train", reference="train.npz")
     assert draws.size_of_check(train, passes) == expected
 
 

@@ -374,8 +374,7 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
 def test_below_eight_draws_no_monte_carlo_error_is_given_but_replicates_are_kept(samples, given):
     draws = replicate_weights(samples)
     test = reduced(logits_of(samples=samples), LABELS)
-    ood = reduced(logits_of(30, samples=samples, seed=1))
-    detection = detection_estimates(test, ood, draws)
+    detection = detection_estimates(test, reduced(logits_of(30, samples=samples, seed=1)), draws)
     for estimate in (
         *classification.set_estimates(test, draws).values(),
         *(f for d in detection.values() for f in d.values()),

@@ -227,8 +227,7 @@ def test_pixels_and_images_of_a_strange_set_are_separated_from_those_of_the_test
     test, other, valid = pixels(LOGITS), pixels(OTHER_LOGITS), MASKS != IGNORE
     for name in PIXEL_SCORES:
         inside, outside = binned(name, test[name][valid]), binned(name, other[name].ravel())
-        expected = vars(metrics.detection(inside, outside))
-        for key, value in expected.items():
+        for key, value in vars(metrics.detection(inside, outside)).items():
             assert made_up.pixel_ood["strange"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
         of_images = made_up.sets["test"].points[name], other[name].mean((1, 2))
         assert made_up.ood["strange"][name]["auroc"].value == pytest.approx(metrics.auroc(*of_images))
@@ -238,8 +237,7 @@ def test_anomalies_are_separated_from_the_other_pixels_of_their_images(made_up: 
     other = pixels(OTHER_LOGITS)
     for name in PIXEL_SCORES:
         inside, outside = (binned(name, other[name][side == ANOMALIES]) for side in (0, 1))
-        expected = vars(metrics.detection(inside, outside))
-        for key, value in expected.items():
+        for key, value in vars(metrics.detection(inside, outside)).items():
             assert made_up.pixel_ood["anomalies"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
         aurocs = []
         for row, mask in enumerate(ANOMALIES):
@@ -314,9 +312,7 @@ def resampled() -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", ["pll", "ece", "mean_iou", "aurc"])
 @pytest.mark.nightly
-def test_errors_over_images_agree_with_the_bootstrap(
-    made_up: MethodResult, resampled: list[dict[str, float]], name: str
-) -> None:
+def test_errors_over_images_agree_with_the_bootstrap(made_up, resampled, name):
     expected = np.std([each[name] for each in resampled], ddof=1)
     assert made_up.sets["test"].estimates[name].se == pytest.approx(expected, rel=0.25)
 
@@ -421,9 +417,7 @@ def test_parts_are_left_out_at_few_pixels_of_a_large_image(
         assert of_energy.jackknife[t] == pytest.approx(of_energy.value + values[0] - values[1], abs=0.01)
 
 
-def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(scorer, monkeypatch):
     noise = np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
     logits = LOGITS.mean(0) + noise
     before = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
@@ -434,9 +428,7 @@ def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_togethe
         assert after[name].mc_se != before[name].mc_se, name
 
 
-def test_errors_from_few_pixels_are_those_from_all_where_images_are_periodic(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_from_few_pixels_are_those_from_all_where_images_are_periodic(scorer, monkeypatch):
     """Only every fourth column moves from draw to draw, and one of four pixels is looked at."""
     logits = np.broadcast_to(LOGITS.mean(0), LOGITS.shape).copy()
     logits[..., ::4] += np.random.default_rng(3).normal(0, 1, (DRAWS, IMAGES, CLASSES, 1, 1))
@@ -456,9 +448,7 @@ def few_valid(masks: np.ndarray, every: int) -> np.ndarray:
     return few
 
 
-def test_several_draws_are_left_out_together_where_there_are_many(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_draws_are_left_out_together_where_there_are_many(scorer, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels.PARTS", 8)
     logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
     parts = [*parts_of_draws(18, 100)]
@@ -471,9 +461,7 @@ def test_several_draws_are_left_out_together_where_there_are_many(
     check_replicates(found.sets["test"], logits, MASKS, parts)
 
 
-def test_large_images_have_fewer_parts_in_float32(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_have_fewer_parts_in_float32(scorer, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LARGE", 8)
     assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
     logits, masks = LOGITS[:, :HALF], MASKS[:HALF]
@@ -490,8 +478,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.SegmentationScorer)
     found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks, group=group)).sets["test"].estimates
     valid = masks != IGNORE
     right = (pixels(logits)["predicted"] == masks) & valid
-    residual = right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2))
-    totals = np.bincount(group, weights=residual)
+    totals = np.bincount(group, weights=right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2)))
     assert found["accuracy"].se == pytest.approx(math.sqrt(2 * np.sum(totals**2)) / valid.sum())
 
 
@@ -499,9 +486,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.SegmentationScorer)
 
 
 @pytest.mark.held(False)
-def test_no_estimate_depends_on_tiles(
-    scorer: segmentation.SegmentationScorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_estimate_depends_on_tiles(scorer, made_up, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._BUFFERS", 2**9)
     tiles = {"images_at_once": 7, "draws_at_once": 1}
     found = result_of(
@@ -673,9 +658,7 @@ def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> No
 
 @pytest.mark.held(False)
 @pytest.mark.parametrize(("method", "chunk"), at_night.but({("tta", 3)}, [("tta", 3), ("mcbn+tta", None)]))
-def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, chunk: int | None
-) -> None:
+def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(folder, monkeypatch, method, chunk):
     monkeypatch.setattr(
         passes, "_DENSE", 4 * small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
     )  # some draws at a time
@@ -727,9 +710,7 @@ def test_a_masked_class_is_one_of_a_very_low_logit(scorer: segmentation.Segmenta
 
 
 @pytest.mark.parametrize(("value", "draws_at_once"), [(np.nan, 4), (np.nan, len(LOGITS)), (np.inf, len(LOGITS))])
-def test_an_output_that_is_not_finite_names_its_image(
-    scorer: segmentation.SegmentationScorer, value: float, draws_at_once: int
-) -> None:
+def test_an_output_that_is_not_finite_names_its_image(scorer, value, draws_at_once):
     logits = LOGITS.copy()
     logits[3, 7, 0, 0, 0] = value
     with pytest.raises(SamplingError, match="for point 7"):

@@ -288,8 +288,7 @@ def test_it_is_found_whether_training_explains_the_fall(record):
     assert alike["equally-trained"].values["losses"] == (0.10, 0.11)
     worse = verdicts(record, network(32, ends[0], loss=0.1), network(2048, ends[1], loss=0.9, accuracy=0.7))
     assert worse["unequally-trained"].values["losses"] == (0.1, 0.9)
-    learnt = verdicts(record, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
-    assert "all-learnt" in learnt
+    assert "all-learnt" in verdicts(record, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
 
 
 @pytest.mark.parametrize(
@@ -348,5 +347,4 @@ def test_a_small_run_on_the_real_images_is_learnt_and_measured(data_pack, tmp_pa
     assert all(
         network.accuracy > 0.85 and network.matched.estimates["accuracy"]["test"].value > 0.78 for network in of_epochs
     )
-    slope = of_epochs[-1].slopes["test"]
-    assert -1.25 < slope.value < -0.8
+    assert -1.25 < of_epochs[-1].slopes["test"].value < -0.8

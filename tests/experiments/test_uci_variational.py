@@ -17,7 +17,7 @@ from bnuq.progress import silent
 from experiments.layers import MeanFieldLinear
 from experiments.uci import protocol, variational
 from experiments.uci.experiment import Request, reproduce
-from experiments.uci.protocol import PAPER, QUICK, Learned, Protocol, chosen_methods
+from experiments.uci.protocol import PAPER, QUICK, Learned, chosen_methods
 from experiments.uci.sets import Material, final, read_set
 from experiments.uci.variational import Regression, Stack, evaluate
 
@@ -67,8 +67,7 @@ def test_the_elbo_is_its_likelihood_and_its_divergence_by_hand(kind: Learned) ->
     sd = np.exp(-0.4)
     likelihood = -(((y.numpy() - hidden[:, 0]) / sd) ** 2) / 2 - np.log(sd) - np.log(2 * np.pi) / 2
     for rows in (30, 400):
-        loss = float(network(x, y, rows).detach())
-        assert loss == pytest.approx(divergence / rows - likelihood.mean(), rel=1e-9)
+        assert float(network(x, y, rows).detach()) == pytest.approx(divergence / rows - likelihood.mean(), rel=1e-9)
 
 
 def test_the_divergence_of_mnf_is_that_of_all_its_layers() -> None:
@@ -135,9 +134,7 @@ def test_its_samples_are_distributed_as_those_of_the_method_learned(kind: Learne
 
 
 @pytest.mark.nightly  # test_uci_experiment.py holds it
-def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
-    made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(made_up, tiny, tmp_path, monkeypatch):
     given = {
         "protocol": replace(tiny, max_epochs=5, samples=8),
         "sets": ("boston",),

@@ -59,9 +59,7 @@ def of_method(
         ("mcbn", {"laplace": "diag"}, {}, None),
     ],
 )
-def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(
-    method: str, now: dict[str, Any], before: dict[str, Any], key: str | None
-) -> None:
+def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(method, now, before, key):
     current, baseline = of_method(method, now), of_method(method, before)
     found = pairing(current, baseline)
     if key is None:

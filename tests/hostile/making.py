@@ -296,8 +296,7 @@ def _parquet(folder: Path, group: Any) -> list[str]:
 def _(folder: Path) -> list[str]:
     import pyarrow
 
-    words = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 2**20])
-    return _parquet(folder, words)
+    return _parquet(folder, pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 2**20]))
 
 
 @case("data: a parquet table of lists")
@@ -328,8 +327,7 @@ def _(folder: Path) -> list[str]:
 @case("data: a sparse npy")
 def _(folder: Path) -> list[str]:
     with (folder / "d.npy").open("wb") as file:
-        shape = (SPARSE - 128,)
-        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (SPARSE - 128,)})
     return of_data(made_sparse(folder / "d.npy").name)
 
 

@@ -243,8 +243,7 @@ def test_bootstrap_replicates_are_the_estimates_of_copied_points(test, ood, seed
     groups = [np.arange(part.size) // 3 if grouped else None for part in (test, ood)]
     drawn = metrics.detection_bootstrap(test, ood, resamples=4, seed=seed, test_group=groups[0], ood_group=groups[1])
     copies = []
-    children = np.random.SeedSequence(seed).spawn(2)
-    for part, child, group in zip((test, ood), children, groups, strict=True):
+    for part, child, group in zip((test, ood), np.random.SeedSequence(seed).spawn(2), groups, strict=True):
         times = resampling.resampled_counts(
             np.random.default_rng(child), 4, bin_of_point=np.arange(part.size), bins=part.size, group=group
         )
@@ -309,8 +308,7 @@ def test_against_a_score_that_ranks_nothing_the_variance_is_delongs() -> None:
     random = np.random.default_rng(1)
     test, ood = random.normal(size=40), random.normal(1.0, 1.0, 30)
     nothing = np.zeros(40), np.zeros(30)
-    group = {"test_group": np.arange(40) // 4, "ood_group": np.arange(30) // 3}
-    for groups in ({}, group):
+    for groups in ({}, {"test_group": np.arange(40) // 4, "ood_group": np.arange(30) // 3}):
         found = metrics.delong_difference_variance((test, ood), nothing, **groups)
         assert found == pytest.approx(metrics.delong_variance(test, ood, **groups))
 

@@ -60,8 +60,7 @@ def test_fewer_than_two_runs_or_splits_are_not_tested():
     one = np.array([3.0])
     assert metrics.t_test(one) is None and metrics.t_test(one[:0]) is None
     for values in (one[:0], one, np.array([1.0, 2.0])):
-        same = np.zeros(values.size, dtype=np.int64)
-        assert metrics.nadeau_bengio(values, same, test_share=0.25) is None
+        assert metrics.nadeau_bengio(values, np.zeros(values.size, dtype=np.int64), test_share=0.25) is None
 
 
 def test_a_run_without_a_score_leaves_no_test():

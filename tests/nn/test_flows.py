@@ -165,8 +165,7 @@ def test_a_regression_is_certain_at_its_points_and_not_beyond(samples) -> None:
     repeated, target = x.repeat(4, 1) / 4, (y / unit).repeat(4, 1)
     for _ in range(150):
         optimiser.zero_grad()
-        error = ((network(repeated) - target) * unit / 3) ** 2 / 2
-        loss = error.mean() * 20 + kl(network)
+        loss = (((network(repeated) - target) * unit / 3) ** 2 / 2).mean() * 20 + kl(network)
         loss.backward()
         optimiser.step()
         losses.append(loss.item())

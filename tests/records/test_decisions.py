@@ -26,8 +26,7 @@ RIGHT = np.where(ENTROPY > 0.9, RNG.random(POINTS) < 0.5, RNG.random(POINTS) < 0
 
 
 def made(**points: np.ndarray) -> Result:
-    plain = {"pll": np.full(POINTS, -0.5)}
-    result = made_up.result(plain=plain, mcbn={"pll": np.full((32, POINTS), -0.5)})
+    result = made_up.result(plain={"pll": np.full(POINTS, -0.5)}, mcbn={"pll": np.full((32, POINTS), -0.5)})
     method = result.methods["deterministic"]
     test = replace(method.sets["test"], points={**method.sets["test"].points, **points})
     return replace(result, methods={**result.methods, "deterministic": replace(method, sets={"test": test})})
@@ -96,10 +95,8 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
 def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
     result = made()
-    temperature = np.resize(fitted, POINTS)
-    scaled = made(temperature=temperature).methods["deterministic"]
-    methods = {**result.methods, "deterministic+temperature": scaled}
-    [text] = texts(replace(result, methods=methods), judgement)
+    scaled = made(temperature=np.resize(fitted, POINTS)).methods["deterministic"]
+    [text] = texts(replace(result, methods={**result.methods, "deterministic+temperature": scaled}), judgement)
     assert text.startswith(f"Use the network as it is, with a temperature of {said}: 400 points show no gain")
 
 

@@ -67,8 +67,7 @@ def regression(regression_folder: Path) -> Result:
 @pytest.fixture(scope="session")
 def given_tau(regression_folder: Path) -> Result:
     """τ is given and there are no validation points: scores, but no constant baseline."""
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
-    (regression_folder / "run.toml").write_text(text)
+    (regression_folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
     result = small_regression.evaluated(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
     (regression_folder / "run.toml").write_text(small_regression.RUN)
     return result
@@ -77,8 +76,7 @@ def given_tau(regression_folder: Path) -> Result:
 @pytest.fixture(scope="session")
 def without_tau(regression_folder: Path) -> Result:
     """Neither validation points nor τ."""
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
-    (regression_folder / "run.toml").write_text(text)
+    (regression_folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
     result = small_regression.evaluated(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
     (regression_folder / "run.toml").write_text(small_regression.RUN)
     return result

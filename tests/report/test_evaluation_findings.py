@@ -51,8 +51,7 @@ def test_a_test_set_without_labels_is_the_first_thing_said(four_methods):
     plain = four_methods.methods[DETERMINISTIC]
     estimates = {"predictive_entropy": plain.sets["test"].estimates["predictive_entropy"]}
     unlabelled = replace(plain, sets={"test": replace(plain.sets["test"], estimates=estimates)}, ood={})
-    result = replace(four_methods, sets=sets, methods={DETERMINISTIC: unlabelled})
-    first = next(findings(result))
+    first = next(findings(replace(four_methods, sets=sets, methods={DETERMINISTIC: unlabelled})))
     assert first.code == "labels-missing" and said(first).startswith("The test set has no labels:")
 
 
@@ -375,8 +374,7 @@ def test_the_repair_of_a_regression_tells_both_errors_from_what_to_what(regressi
     ],
 )
 def test_whether_errors_grow_with_sigma_goes_by_the_rank_correlation_and_its_interval(regression, estimate, code):
-    result = with_estimates(regression, "mcdo", spearman=estimate)
-    assert verdict(result, "sigma-", method="mcdo").code == code
+    assert verdict(with_estimates(regression, "mcdo", spearman=estimate), "sigma-", method="mcdo").code == code
 
 
 @pytest.mark.parametrize(

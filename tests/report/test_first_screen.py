@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,9 +62,7 @@ def everything(folder: Path) -> Result:
 @pytest.mark.parametrize(
     "make", at_night.but({quickstart}, (quickstart, regression, multilabel, segmentation, everything))
 )
-def test_the_first_screen_has_45_lines_and_begins_with_decisions(
-    make: Callable[[Path], Result], tmp_path: Path
-) -> None:
+def test_the_first_screen_has_45_lines_and_begins_with_decisions(make, tmp_path):
     result = replace(make(tmp_path), path=Path("out.h5"))
     lines = rendered(report, result, width=100).splitlines()
     assert len(lines) <= LINES, "\n".join(lines)

@@ -146,8 +146,7 @@ def grid(document: str) -> list[list[str]]:
 
 def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
     for evil in HOSTILE:
-        table = Table((evil, "b"), ((evil, ()), (f"  {evil}", (Cell(evil, evil), Cell("1.0", "±0.1")))))
-        document = of(table)
+        document = of(Table((evil, "b"), ((evil, ()), (f"  {evil}", (Cell(evil, evil), Cell("1.0", "±0.1"))))))
         told = shown(evil)
         heading, inset = grid(document)[1], grid(document)[2]
         assert grid(document)[0] == ["", told, "b"]
@@ -183,8 +182,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
     )
     document = markdown(report)
     tokens = read(document)
-    headings = [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"]
-    assert headings == [
+    assert [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"] == [
         ("h2", "the first"),
         ("h3", "In short"),
         ("h3", "A"),

@@ -211,8 +211,7 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
     at_night.but({"mcbn", "mcbn+tta"}, ["mcbn", "mcbn of labels", "laplace", "tta", "mcbn+tta", "mcbn attacked"]),
 )
 def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator):
-    small = small_multilabel if method.endswith("labels") else small_run
-    small.write(tmp_path)
+    (small_multilabel if method.endswith("labels") else small_run).write(tmp_path)
     run_file = tmp_path / "run.toml"
     run_file.write_text(run_file.read_text().replace('validation = "validation.npz"', ""))
     counts = []

@@ -151,12 +151,9 @@ def test_a_collapsed_class_is_gated_and_the_same_network_passes(result: Result, 
     assert not {address for address in gated if "by_" in address} - {"mcbn.sets.test.by_class.coat.pll"}
 
 
-def test_a_collapsed_class_is_a_sentence_of_the_report_and_all_are_tables_of_the_full_one(
-    result: Result, evaluated: Evaluated
-) -> None:
+def test_a_collapsed_class_is_a_sentence_of_the_report_and_all_are_tables_of_the_full_one(result, evaluated):
     assert "classes-far-below" not in [finding.code for finding in findings(result)]
-    collapsed = evaluated("collapsed", run_file="collapsed.toml")
-    shown = report(collapsed)
+    shown = report(evaluated("collapsed", run_file="collapsed.toml"))
     assert any("boot (0 % of" in text for text in shown.summary)
     titles = [section.title for section in shown.sections]
     section = shown.sections[titles.index("By class")]

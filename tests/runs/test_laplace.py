@@ -167,9 +167,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return message
 
 
-def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(tmp_path, capsys, monkeypatch):
     place = small_run.write(tmp_path / "run")
     monkeypatch.chdir(place.parent)
     ends = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes), nn.Hardtanh(-99, 99),")

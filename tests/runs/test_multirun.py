@@ -589,8 +589,7 @@ def test_evaluate_prints_and_report_shows_again(cli, one_split):
     assert (code, out, err) == (0, "", "")
     code, out, err = cli("evaluate", "run.toml")
     assert code == 0 and "2 of 2 runs already had a result of the same request" in " ".join(out.split())
-    shown = cli("report", "run.bnuq.h5")
-    assert shown == (0, out, "")
+    assert cli("report", "run.bnuq.h5") == (0, out, "")
     code, out, _ = cli("report", "run.bnuq.h5", "--json")
     assert code == 0 and json.loads(out)["aggregate"] == summary["aggregate"]
 

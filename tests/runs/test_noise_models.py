@@ -185,8 +185,7 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
 def test_the_counts_of_the_factorised_noise_models_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
     assert values_of(beside, "counts-measured")["mini_batches"] == 64
-    alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=())
-    assert alone.run["sampling"]["counts"] == "nominal"
+    assert run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=()).run["sampling"]["counts"] == "nominal"
 
 
 def test_an_unbiased_variance_is_that_of_the_noise_models_too(tmp_path):

@@ -113,11 +113,8 @@ def test_a_batch_has_b_points_and_every_point_a_batch() -> None:
         [{"chunk_size": 7}, {"train": None}], [{"chunk_size": 7}, {"on": "local:2"}, {"ood": ()}, {"train": None}]
     ),
 )
-def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(
-    folder: Path, whole: Result, options: dict[str, Any]
-) -> None:
-    apart = evaluated(folder, "apart", **options)
-    for name, each in apart.methods[OWN].sets.items():
+def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(folder, whole, options):
+    for name, each in evaluated(folder, "apart", **options).methods[OWN].sets.items():
         for score, values in each.points.items():
             np.testing.assert_array_equal(values, whole.methods[OWN].sets[name].points[score])
 

@@ -91,9 +91,7 @@ def attacked(networks: list[nn.Sequential], x: np.ndarray, y: np.ndarray, size: 
 
 
 @pytest.mark.parametrize(("kind", "steps"), at_night.but({("pgd", 10)}, [("fgsm", 1), ("pgd", 10)]))
-def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(
-    folder: Path, whole: Result, kind: str, steps: int
-) -> None:
+def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(folder, whole, kind, steps):
     x, y = (np.load(folder / "test.npz")[key] for key in "xy")
     x_mcbn = attacked(under_draws(folder, whole, range(8)), x, y, 0.05, steps)
     with h5py.File(folder / "whole.h5") as file, torch.no_grad():
@@ -189,8 +187,7 @@ def test_a_network_whose_draws_torch_cannot_see_is_attacked_in_evaluation_mode(f
     inputs = torch.from_numpy(np.load(folder / "test.npz")["x"][:5]).double()
     scripted = torch.jit.script(network(folder))
     assert whole.bank is not None
-    loop = PlainLoop(scripted, find_sites(scripted, inputs), omega=whole.bank)
-    assert not agrees(loop, inputs)
+    assert not agrees(PlainLoop(scripted, find_sites(scripted, inputs), omega=whole.bank), inputs)
     sites = find_sites(scripted, inputs)
     engines = Evaluation(scripted), Stochastic(scripted, sites, omega=whole.bank)
     assert [perturbations.attack_of(engine, inputs) for engine in engines] == [None, None]
@@ -347,8 +344,7 @@ def test_what_is_no_perturbation_is_refused(folder: Path, texts: tuple[str, ...]
 
 
 def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    arrays = dict(np.load(folder / "test.npz"))
-    np.savez(folder / "unlabelled.npz", x=arrays["x"])
+    np.savez(folder / "unlabelled.npz", x=dict(np.load(folder / "test.npz"))["x"])
     given: dict[str, Any] = {"methods": ("mcbn",), "ood": ()}
     with pytest.raises(BnuqError, match=r"The perturbation fgsm:0.1 attacks the loss, and .* has no labels"):
         evaluated(folder, "refused", test="unlabelled.npz", perturb=("fgsm:0.1",), **given)

@@ -118,9 +118,7 @@ def test_changes_have_the_paired_errors_of_points_and_of_draws(whole: Result) ->
 
 
 @pytest.mark.parametrize(("scoring", "window", "limit"), [({}, 100, 0.05), (OTHERS, 25, 0.02)])
-def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(
-    whole: Result, scoring: dict[str, Any], window: int, limit: float
-) -> None:
+def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(whole, scoring, window, limit):
     whole = replace(whole, run=whole.run | {"scoring": scoring})
     shift, at = shift_of(whole), np.array([0, 1, 3, 4, 5.0])
     names = ["test", *(f"test+gaussian@{s}" for s in (1, 3, 4, 5))]
@@ -248,16 +246,13 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
         (2.0, np.nan, "No loss: gaussian (deterministic: alarm at 2.00)."),
     ],
 )
-def test_the_report_says_first_which_family_is_seen_in_time(
-    whole: Result, alarm: float, loss: float, words: str
-) -> None:
+def test_the_report_says_first_which_family_is_seen_in_time(whole, alarm, loss, words):
     every = {
         name: replace(of, alarm=np.full_like(of.alarm, alarm), loss=np.full_like(of.loss, loss))
         for name, of in whole.shift.methods.items()
     }
     sets = tuple(name for name in whole.shift.sets if "gaussian" in name)
-    shift = replace(whole.shift, sets=sets, families=("gaussian",), methods=every)
-    made = report(replace(whole, shift=shift))
+    made = report(replace(whole, shift=replace(whole.shift, sets=sets, families=("gaussian",), methods=every)))
     assert made.command == "bnuq shift" and made.summary[0].startswith(words)
     assert "Numbers are severities; a loss is where accuracy has fallen by 5 points." in made.summary[0]
     assert any("In brackets, for a whole family" in str(part) for part in made.one_screen or ())

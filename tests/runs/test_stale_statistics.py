@@ -113,9 +113,7 @@ def mismatch(record: Result) -> Finding:
     return next(finding for finding in record.findings if finding.code == "reference-mismatch")
 
 
-def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(
-    stale: Result, sound: Result
-) -> None:
+def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(stale, sound):
     assert stale.reference_check is not None and not stale.reference_check.passed
     assert tuple(stale.methods)[:2] == NETWORKS
     assert sound.reference_check is not None and sound.reference_check.passed
@@ -182,8 +180,7 @@ def test_where_no_method_draws_from_the_reference_it_is_not_checked(folder: Path
 
 def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
     assert verdict(stale, "population-statistics").values["methods"] == ("mcbn", "mcbn+mcdo")
-    compared = verdict(stale, "explains-labels-as-well", method="mcbn")
-    assert compared.values["network"] == POPULATION
+    assert verdict(stale, "explains-labels-as-well", method="mcbn").values["network"] == POPULATION
     assert verdict(stale, "explains-labels", method="mcdo").values["network"] == DETERMINISTIC
 
 
@@ -195,8 +192,7 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
 
 @pytest.mark.nightly  # as of every method
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
-    other = evaluated(folder, "other-seed.h5", seed=1)
-    checked = check(other, stale)
+    checked = check(evaluated(folder, "other-seed.h5", seed=1), stale)
     assert checked.passed
     population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
     assert population and {comparison.outcome for comparison in population} == {"not gated"}

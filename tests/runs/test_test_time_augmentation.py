@@ -68,15 +68,13 @@ def augmented(pictures: np.ndarray, draw: int) -> torch.Tensor:
     ],
 )
 def test_parts_of_normalised_pictures_are_the_normalised_parts_to_the_bit(augment: Augment, precision: Any) -> None:
-    random = np.random.default_rng(0)
-    x, y = random.integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
+    x, y = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
     run = Run(Path("m.pt"), Path("o.h5"), augment=augment, channel_order="bgr", precision=precision)
     pipeline = Pipeline(run, torch.device("cpu"), Normalize(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.1)))
     points, rows = points_in_memory((x, y), name="test"), np.arange(2, 5)
     key: dict[str, int] = {"purpose": PURPOSE, "first": 2}
     parts, flipped = pipeline.parts(pipeline.padded(points, rows), x.shape[1:], draws=range(1, 4), **key)
-    apart = [pipeline.trained(points, rows, draw=draw, **key) for draw in range(1, 4)]
-    assert torch.equal(parts, torch.cat(apart))
+    assert torch.equal(parts, torch.cat([pipeline.trained(points, rows, draw=draw, **key) for draw in range(1, 4)]))
     assert flipped.tolist() == torch.cat([pipeline.flips(3, draw=draw, **key) for draw in range(1, 4)]).tolist()
 
 
@@ -138,8 +136,7 @@ def test_a_point_of_a_bank_has_the_augmentations_of_its_draws(folder: Path) -> N
 
 
 def test_its_table_takes_the_place_of_the_augmentation_of_the_training(folder: Path, whole: Result) -> None:
-    text = small_run.RUN + "\n[tta]\nflip = true\n"
-    (folder / "own.toml").write_text(text)
+    (folder / "own.toml").write_text(small_run.RUN + "\n[tta]\nflip = true\n")
     own = evaluated(folder, "own", run_file="own.toml", precision="float64", ood=())
     pictures = torch.from_numpy(np.load(folder / "test.npz")["x"].astype(np.float64))
     with torch.no_grad():

@@ -436,8 +436,7 @@ def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
     net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
     expected = statistics_taken(net, batches)
     monkeypatch.setattr(measure, "merged", lambda parts: (merged(parts)[0], merged(parts)[1] * 1.05))
-    found = statistics_taken(net, batches)
-    for a, b in zip(found.layers, expected.layers, strict=True):
+    for a, b in zip(statistics_taken(net, batches).layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
 
 
@@ -725,8 +724,7 @@ def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit
         measure = original(*arguments)
 
         def limited(batch):
-            taken = Rows(len(batch))
-            live.add(taken)
+            live.add(Rows(len(batch)))
             if sum(one.count for one in live) > limit:
                 raise torch.OutOfMemoryError("out of memory")
             return measure(batch)
@@ -783,5 +781,4 @@ def test_running_out_of_memory_makes_tiles_and_stacks_smaller_too():
 def test_relu_of_bfloat16_is_torchs():
     x = torch.tensor([-float("inf"), -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.5, float("inf")])
     for dtype in (torch.bfloat16, torch.float32):
-        found = program._relu_of_bfloat16_(x.to(dtype, copy=True))
-        assert_close(found, x.to(dtype).relu(), rtol=0, atol=0)
+        assert_close(program._relu_of_bfloat16_(x.to(dtype, copy=True)), x.to(dtype).relu(), rtol=0, atol=0)

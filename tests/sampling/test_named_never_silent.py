@@ -295,8 +295,7 @@ def test_one_value_per_channel_is_refused_with_the_layer():
 
 
 def test_one_picture_is_batch_enough_where_it_has_positions():
-    omega = bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 1)])
-    assert omega.layers[0].count.tolist() == [20]
+    assert bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 1)]).layers[0].count.tolist() == [20]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

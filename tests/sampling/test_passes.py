@@ -151,8 +151,7 @@ def skip_written_through_a_view(m, x):
 
 
 def input_written_after_the_draw(m, x):
-    z = m.bn(x)
-    x += z
+    x += m.bn(x)
     return m.last(x)
 
 
@@ -193,8 +192,7 @@ def number_read_from_the_prefix(m, x):
 
 
 def list_read_from_the_prefix(m, x):
-    y = m.fc(torch.ones_like(x[:1]))
-    scales = (y[0] * 2).tolist()
+    scales = (m.fc(torch.ones_like(x[:1]))[0] * 2).tolist()
     return m.last(m.bn(m.fc(x)) * scales[1] + scales[2])
 
 
@@ -205,15 +203,13 @@ def numpy_read_from_the_prefix(m, x):
 
 def written_with_out(m, x):
     y = m.fc(x)
-    z = torch.tanh(m.bn(y))
-    torch.add(y, z, out=y)
+    torch.add(y, torch.tanh(m.bn(y)), out=y)
     return m.last(y)
 
 
 def assigned_into_the_prefix(m, x):
     y = m.fc(x)
-    z = torch.tanh(m.bn(y))
-    y[:, 1:3] = z[:, :2]
+    y[:, 1:3] = torch.tanh(m.bn(y))[:, :2]
     y[y > 0] = 0.5
     return m.last(y)
 
@@ -294,8 +290,7 @@ def test_later_passes_are_those_of_networks_run_from_the_start(forward):
     given, state = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
     calls = 2 if forward is prefix_written_twice_and_drawn_twice else 1
     by_hand = [zoo.statistics_by_hand(net, batch, set(range(calls))) for batch in batches]
-    omega = bnuq.statistics_of(net, batches)
-    found = bnuq.predict(net, x, omega)
+    found = bnuq.predict(net, x, bnuq.statistics_of(net, batches))
     assert_close(found, zoo.predicted_by_hand(net, x, by_hand), **EXACT)
     assert torch.equal(x, given)
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())

@@ -245,7 +245,7 @@ def test_the_chunk_size_changes_no_output_of_mixed_draws(stacked, monkeypatch):
 
 def dense(forward) -> tuple[nn.Module, Tensor]:
     def make() -> nn.Module:
-        net = Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), last=nn.Linear(4, 3))
+        net = Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4))
         net.register_buffer("seen", torch.zeros(4))
         return net
 
@@ -724,7 +724,8 @@ def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit
         measure = original(*arguments)
 
         def limited(batch):
-            live.add(Rows(len(batch)))
+            taken = Rows(len(batch))
+            live.add(taken)
             if sum(one.count for one in live) > limit:
                 raise torch.OutOfMemoryError("out of memory")
             return measure(batch)

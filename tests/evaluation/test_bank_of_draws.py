@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -12,6 +13,7 @@ import pytest
 import small_run
 import torch
 from findings_of import noted, values_of
+from scipy import special
 
 import bnuq
 from bnuq import metrics
@@ -30,11 +32,7 @@ from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.site_search import find_sites
 
 T, N, K = 9, 24, 4
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+softmax = partial(special.softmax, axis=-1)
 
 
 def draws_of(points: int, *, seed: int = 0, samples: int = T, bank: int = N) -> list[tuple[range, np.ndarray]]:

@@ -189,17 +189,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = small_run.write(tmp_path_factory.mktemp("sets") / "run").parent
     x = np.random.default_rng(4).normal(0.5, 0.3, (HELD_OUT, 1, 6, 6)).astype(np.float32)
     np.savez(folder / "held_out.npz", x=x, y=np.zeros(HELD_OUT, dtype=int))
-    y = logits_by_hand(folder, "held_out").argmax(1)
+    y = small_run.logits_of(folder, "held_out").argmax(1)
     y[::6] = (y[::6] + 1) % small_run.CLASSES
     np.savez(folder / "held_out.npz", x=x, y=y)
     return folder
-
-
-def logits_by_hand(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +220,7 @@ def test_thresholds_of_validation_points_make_the_sets_of_the_test_points(folder
         ("deterministic", 1.0),
         *values_of(validated, "temperature-fitted")["temperatures"][:1],
     ):
-        p, p_test = (softmax(logits_by_hand(folder, name) / temperature, axis=-1) for name in ("held_out", "test"))
+        p, p_test = (softmax(small_run.logits_of(folder, name) / temperature, axis=-1) for name in ("held_out", "test"))
         thresholds = {
             kind: np.full(small_run.TEST, threshold_by_hand(scores[np.arange(HELD_OUT), y], 0.9))
             for kind, scores in scores_by_hand(p).items()
@@ -246,7 +239,7 @@ def test_each_half_of_the_test_set_has_the_thresholds_of_the_other(folder: Path,
     second = crossed.methods["deterministic+temperature"].sets["test"].points["temperature"] == fitted_to_first
     with h5py.File(folder / "crossed.h5") as file:
         samples = file["posterior_predictive/mcbn_test"][0].astype(np.float64)
-    for method, logits in (("deterministic", logits_by_hand(folder, "test")[None]), ("mcbn", samples)):
+    for method, logits in (("deterministic", small_run.logits_of(folder, "test")[None]), ("mcbn", samples)):
         for name in (method, f"{method}+temperature"):
             temperature = crossed.methods[name].sets["test"].points.get("temperature", np.ones(test.n))
             p = softmax(logits / temperature[:, None], axis=-1).mean(0)

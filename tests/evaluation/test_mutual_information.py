@@ -6,12 +6,14 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 
 import at_night
 import numpy as np
 import pytest
 import small_run
 import torch
+from scipy import special
 
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_again
@@ -25,6 +27,7 @@ from bnuq.report.render import print_record
 
 ESTIMATORS = ("plug-in", "corrected", "jackknife")
 N, K = 24, 3
+softmax = partial(special.softmax, axis=-1)
 
 
 class Posterior:
@@ -45,11 +48,6 @@ class Posterior:
         w = np.outer(weights, weights).ravel() / weights.sum() ** 2
         p = softmax(self.logits(u))
         return metrics.entropy(np.einsum("t,tnk->nk", w, p)) - np.einsum("t,tn->n", w, metrics.entropy(p))
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
 
 
 def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.ClassScores:

@@ -11,6 +11,7 @@ import pytest
 import small_run
 import torch
 from findings_of import values_of, warned
+from written import folder_of
 
 from bnuq.evaluation import memory
 from bnuq.evaluation.passes import Prefetch
@@ -25,11 +26,7 @@ MC_ERROR = 0.5
 ALONE = {"methods": ("mcbn",), "ood": ()}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("passing")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")

@@ -37,12 +37,11 @@ def result(place: Path) -> Result:
 
 
 def features_of(place: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(place.parent / "model.pt", weights_only=True))
+    model = small_run.stored(place.parent)
     taken: list[torch.Tensor] = []
     model[-1].register_forward_hook(lambda _module, inputs, _output: taken.append(inputs[0]))
     with torch.no_grad():
-        model.eval()(torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"]))
+        model(torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"]))
     return taken[0].double().numpy()
 
 

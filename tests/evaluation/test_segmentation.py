@@ -14,6 +14,7 @@ import small_segmentation
 import torch
 from PIL import Image
 from scipy.special import log_softmax, logsumexp, softmax
+from written import folder_of
 
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_ensemble
@@ -38,9 +39,7 @@ ALONE: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "images": False}  # th
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_segmentation.write(tmp_path_factory.mktemp("segmentation")).parent
+folder = folder_of(small_segmentation)
 
 
 # ── logits of a few images, and their estimates computed at once ─────────────────────────────────────────────────────

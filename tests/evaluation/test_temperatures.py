@@ -13,6 +13,7 @@ from findings_of import noted, values_of
 from report_text import rendered
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
+from small_run import labels_of, logits_of
 
 from bnuq import metrics
 from bnuq.errors import RequestError
@@ -28,17 +29,6 @@ from bnuq.records.verdict import judged
 from bnuq.report.evaluation import report
 
 HELD_OUT = 48
-
-
-def logits_of(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
-
-
-def labels_of(folder: Path, name: str) -> np.ndarray:
-    return np.load(folder / f"{name}.npz")["y"]
 
 
 def temperature_of(logits: np.ndarray, y: np.ndarray) -> float:

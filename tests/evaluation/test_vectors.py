@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import small_regression
 import small_run
-import torch
 from findings_of import values_of
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
+from small_run import labels_of, logits_of
 
 from bnuq import metrics
 from bnuq.catalogue import text_of
@@ -29,17 +29,6 @@ from bnuq.records.verdict import judged, passes_of
 K = small_run.CLASSES
 HELD_OUT, TEST = 64, 120
 BOTH = ("temperature", "vector")
-
-
-def logits_of(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
-
-
-def labels_of(folder: Path, name: str) -> np.ndarray:
-    return np.load(folder / f"{name}.npz")["y"]
 
 
 def vector_of(samples: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -8,15 +8,11 @@ import numpy as np
 import pytest
 import small_regression
 import small_run
+from written import folder_of
 
 from bnuq.records.evaluation import Result
 
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("small")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run, "session")
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +47,7 @@ def validated(folder: Path) -> Result:
     return small_run.evaluated(folder, out=Path("validated.h5"), validation="held_out.npz", methods=("mcbn", "mcdo"))
 
 
-@pytest.fixture(scope="session")
-def regression_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("regression")
-    small_regression.write(place)
-    return place
+regression_folder = folder_of(small_regression, "session")
 
 
 @pytest.fixture(scope="session")

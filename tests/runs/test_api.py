@@ -14,6 +14,7 @@ import small_run
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from written import folder_of
 
 import bnuq
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError, ResultError
@@ -25,11 +26,7 @@ SETTINGS = {"samples": small_run.SAMPLES, "train_batch_size": 16, "methods": ("m
 FEW = SETTINGS | {"limit": 8, "post_hoc": False}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("live")
-    small_run.write(folder)
-    return folder
+folder = folder_of(small_run)
 
 
 @pytest.fixture

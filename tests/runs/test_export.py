@@ -22,6 +22,7 @@ import small_run
 import small_segmentation
 import torch
 from torch import Tensor, nn
+from written import folder_of
 
 from bnuq.cli.export import _lines
 from bnuq.cli.main import main
@@ -38,10 +39,7 @@ from bnuq.workflows import export as exporting
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import Exported
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("export") / "run").parent
+place = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")

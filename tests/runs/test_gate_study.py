@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small_run
+from written import folder_of
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
@@ -38,11 +39,7 @@ def docs() -> Iterator[SimpleNamespace]:
         )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("small")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")

@@ -50,10 +50,9 @@ def result(place: Path) -> Result:
 
 
 def features_of(place: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(place.parent / "model.pt", weights_only=True))
+    model = small_run.stored(place.parent)
     with torch.no_grad():
-        features = model.eval()[:-1](torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"])).double().numpy()
+        features = model[:-1](torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"])).double().numpy()
     return np.concatenate([features, np.ones((len(features), 1))], axis=1)
 
 

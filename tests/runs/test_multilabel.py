@@ -19,6 +19,7 @@ import small_run
 import torch
 from sklearn.metrics import roc_auc_score
 from small_multilabel import LABELS, RUN, SAMPLES
+from written import folder_of
 
 import bnuq
 from bnuq import metrics
@@ -35,9 +36,7 @@ from bnuq.report.evaluation import report
 Evaluated = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_multilabel.write(tmp_path_factory.mktemp("labels") / "work")
+folder = folder_of(small_multilabel)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from fake_accelerator import NAME
 from findings_of import noted, values_of
 from report_text import rendered
 from torch import nn
+from written import folder_of
 
 import bnuq
 from bnuq.errors import BnuqError
@@ -39,9 +40,7 @@ def evaluated(folder: Path, name: str, **options: Any) -> Result:
     return small_run.evaluated(folder, **given | options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("own") / "run").parent
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +70,19 @@ def in_training_mode(model: nn.Module, inputs: torch.Tensor, batches: Sequence[S
     return result.double().softmax(-1).numpy()
 
 
-def network(folder: Path) -> nn.Sequential:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model.eval()
-
-
 def test_every_set_is_the_network_in_training_mode_on_the_same_batches(folder: Path, whole: Result) -> None:
     for name, count in (("test", small_run.TEST), ("other", small_run.OTHER)):
         rows = order(count)
         assert count % B  # so that the last batch is filled up
         batches = [(rows + rows)[start : start + B] for start in range(0, count, B)]
-        p = in_training_mode(network(folder), torch.from_numpy(np.load(folder / f"{name}.npz")["x"]), batches)
+        p = in_training_mode(small_run.stored(folder), torch.from_numpy(np.load(folder / f"{name}.npz")["x"]), batches)
         points = whole.methods[OWN].sets[name].points
         np.testing.assert_allclose(points["max_probability"], p.max(-1), atol=1e-5)
         np.testing.assert_allclose(points["predictive_entropy"], -(p * np.log(p)).sum(-1), atol=1e-5)
     y = np.load(folder / "test.npz")["y"]
-    p = in_training_mode(network(folder), torch.from_numpy(np.load(folder / "test.npz")["x"]), _batches(small_run.TEST))
+    p = in_training_mode(
+        small_run.stored(folder), torch.from_numpy(np.load(folder / "test.npz")["x"]), _batches(small_run.TEST)
+    )
     pll = whole.methods[OWN].sets["test"].estimates["pll"].value
     assert pll == pytest.approx(np.log(p[np.arange(len(y)), y]).mean(), abs=1e-5)
     assert abs(pll - whole.methods["deterministic"].sets["test"].estimates["pll"].value) > 1e-3
@@ -128,7 +123,7 @@ def test_every_layer_is_normalised_by_the_batch_whatever_the_layers_that_mcbn_sa
 
 
 def test_the_network_is_left_as_it_was(folder: Path) -> None:
-    model = network(folder)
+    model = small_run.stored(folder)
     before = copy.deepcopy(model.state_dict())
     x, y = np.load(folder / "test.npz")["x"], np.load(folder / "test.npz")["y"]
     result = bnuq.evaluate(model, test=(x, y), methods=[OWN], batch_size=B, seed=SEED)
@@ -142,7 +137,7 @@ def test_a_set_with_fewer_points_is_one_batch_and_said_to_be(folder: Path) -> No
     result = evaluated(folder, "few", batch_size=55)
     assert values_of(result, "own-batches") == {"batch_size": 55, "smaller": [("other", small_run.OTHER)]}
     inputs = torch.from_numpy(np.load(folder / "other.npz")["x"])
-    p = in_training_mode(network(folder), inputs, [range(len(inputs))])
+    p = in_training_mode(small_run.stored(folder), inputs, [range(len(inputs))])
     np.testing.assert_allclose(result.methods[OWN].sets["other"].points["max_probability"], p.max(-1), atol=1e-5)
     assert "one batch of all points: other (50)" in " ".join(rendered(report, result, full=True).split())
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scoringrules
+from scipy import special
 from scipy.stats import norm
 from sklearn import metrics as sklearn_metrics
 from sklearn.datasets import load_digits
@@ -38,12 +40,7 @@ LABELS = RNG.integers(K, size=N)
 LOGITS = RNG.normal(size=(N, K)) + 2.0 * np.eye(K)[LABELS]
 SAMPLES = LOGITS + 0.7 * RNG.normal(size=(T, N, K))
 
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
-
-
+softmax = partial(special.softmax, axis=-1)
 P = softmax(LOGITS)
 
 

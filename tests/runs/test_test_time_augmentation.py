@@ -13,6 +13,7 @@ import torch
 from findings_of import noted
 from report_text import rendered
 from torch import nn
+from written import folder_of
 
 import bnuq
 from bnuq.config import Augment, Normalize, Run
@@ -35,9 +36,7 @@ def evaluated(folder: Path, name: str, **options: Any) -> Result:
     return small_run.evaluated(folder, **given | options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("augmented") / "run").parent
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +77,8 @@ def test_parts_of_normalised_pictures_are_the_normalised_parts_to_the_bit(augmen
     assert flipped.tolist() == torch.cat([pipeline.flips(3, draw=draw, **key) for draw in range(1, 4)]).tolist()
 
 
-def network(folder: Path) -> nn.Sequential:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model.double().eval()
-
-
 def test_every_sample_is_the_network_on_points_that_are_augmented_for_its_draw(folder: Path, whole: Result) -> None:
-    model = network(folder)
+    model = small_run.stored(folder).double()
     norm: Any = model[1]
     for name in ("test", "other"):
         pictures = np.load(folder / f"{name}.npz")["x"]
@@ -93,7 +86,7 @@ def test_every_sample_is_the_network_on_points_that_are_augmented_for_its_draw(f
             for t in range(SAMPLES):
                 inputs = augmented(pictures, t)
                 np.testing.assert_allclose(file[f"posterior_predictive/tta_{name}"][0, t], model(inputs), rtol=1e-9)
-                drawn = network(folder)
+                drawn = small_run.stored(folder).double()
                 assert whole.bank is not None
                 layer = whole.bank.layers[0]
                 drawn[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # type: ignore
@@ -107,7 +100,9 @@ def test_estimates_are_those_of_the_mean_probability(folder: Path, whole: Result
     y = np.load(folder / "test.npz")["y"]
     pictures = np.load(folder / "test.npz")["x"]
     with torch.no_grad():
-        p = torch.stack([network(folder)(augmented(pictures, t)).softmax(-1) for t in range(SAMPLES)]).numpy()
+        p = torch.stack(
+            [small_run.stored(folder).double()(augmented(pictures, t)).softmax(-1) for t in range(SAMPLES)]
+        ).numpy()
     mean = p.mean(0)
     test = whole.methods["tta"].sets["test"]
     assert test.estimates["pll"].value == pytest.approx(np.log(mean[np.arange(len(y)), y]).mean(), rel=1e-9)
@@ -140,7 +135,7 @@ def test_its_table_takes_the_place_of_the_augmentation_of_the_training(folder: P
     own = evaluated(folder, "own", run_file="own.toml", precision="float64", ood=())
     pictures = torch.from_numpy(np.load(folder / "test.npz")["x"].astype(np.float64))
     with torch.no_grad():
-        straight, flipped = (network(folder)(x).numpy() for x in (pictures, pictures.flip(-1)))
+        straight, flipped = (small_run.stored(folder).double()(x).numpy() for x in (pictures, pictures.flip(-1)))
     flips = np.array([[row[2] >= 2**63 for row in words(t)] for t in range(SAMPLES)])
     p = np.where(flips[..., None], flipped, straight)
     p = np.exp(p - p.max(-1, keepdims=True))

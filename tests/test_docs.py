@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cut_sets import DEMO, write_samples, write_scenes, write_set
+from cut_sets import DEMO, write_samples, write_scenes
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
@@ -442,43 +442,6 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
 
 
 # Those whose numbers tests/golden/ holds are run there, but for the nightly ones, of which two are only deeper.
-@pytest.mark.nightly  # tests/golden/ has the numbers of both
-@pytest.mark.parametrize("name", ["camvid", "svhn_cnn"])
-def test_a_sample_config_runs(name, data_pack, tmp_path, monkeypatch, capsys):
-    place = write_samples(tmp_path / "sample_configs", train=64)
-    for folder in ("checkpoints", "fashion-mnist", "mnist"):
-        (place / "data" / folder).parent.mkdir(exist_ok=True)
-        (place / "data" / folder).symlink_to(data_pack / folder)
-    for points in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
-        (place / "data" / points).parent.mkdir(exist_ok=True)
-        write_set(
-            data_pack / points, place / "data" / points, 20
-        )  # the reference check takes mini-batches of half of it
-    write_scenes(place / "data" / "camvid", height=16, width=16)
-    monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", str(place / f"{name}.toml"), "--limit", "4", "--samples", "2", "--batch-size", "8"]
-    if name == "svhn_cnn":  # SVHN itself does not lie in the data pack
-        digits, pictures = place / "data/ood/pcbdigits32.npz", place / "data/cifar10/lossless_test.npz"
-        arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
-    assert run(arguments) == 0
-    assert "In short" in capsys.readouterr().out
-
-
-@pytest.mark.nightly  # tests/golden/ has its numbers
-@pytest.mark.parametrize("name", ["fmnist_mlp"])
-def test_a_sample_config_that_says_how_to_sweep_is_swept(name, data_pack, tmp_path, monkeypatch, capsys):
-    swept = {path.stem for path in (ROOT / "sample_configs").glob("*.toml") if "\n[sweep]" in path.read_text()}
-    assert swept == {"fmnist_mlp"}
-    place = tmp_path / "sample_configs"
-    shutil.copytree(ROOT / "sample_configs", place)
-    (place / "data").symlink_to(data_pack)
-    monkeypatch.chdir(tmp_path)
-    less = ["--limit", "20", "--samples", "2", "--draw-sets", "2", "--train-points", "20"]
-    assert run(["sweep-batch-size", str(place / f"{name}.toml"), *less]) == 0
-    printed = capsys.readouterr().out
-    assert all(f" {size} " in printed for size in ("32", "128", "512", "2,048"))
-
-
 def test_the_quickstart_can_be_made_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["make_demo.py", "--help"])
     with pytest.raises(SystemExit) as left:

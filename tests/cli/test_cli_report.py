@@ -43,13 +43,6 @@ def there(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-@pytest.mark.nightly  # report/test_regression_report.py has one
-def test_a_regression_is_shown_again(cli):
-    outcome = cli("report", RESULT, "--full")
-    assert outcome.code == 0 and "Between constant uncertainty and the per-point optimum" in outcome.out
-    assert "Figures:" not in outcome.out and outcome.err == ""
-
-
 @pytest.mark.nightly
 def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path):
     folder = tmp_path / "new" / "pictures"

@@ -168,8 +168,7 @@ def test_class_folders_and_single_folders_stay_what_they_are(tmp_path):
 def test_masks_are_resized_to_the_nearest_and_cropped_like_the_pictures(tmp_path, resize, crop):
     sizes = [(8, 11), (9, 10), (13, 7)] if resize is None or crop or isinstance(resize, tuple) else [(8, 11)] * 3
     ref, masks = make(tmp_path, sizes, classes=200)
-    fit = Fit(resize, crop)
-    points = fitted(load_points(ref, look=False), fit, ignore=11)
+    points = fitted(load_points(ref, look=False), Fit(resize, crop), ignore=11)
     assert points.masks.shape == (3, *points.point_shape[1:])
     for row, (size, mask) in enumerate(zip(sizes, masks, strict=True)):
         expected = mask

@@ -343,8 +343,7 @@ def test_two_columns_with_a_targets_name_are_refused(tmp_path):
 
 
 def label_first(last: Any, header: str = "") -> str:
-    labels = np.arange(40) % 3
-    return header + "".join(f"{label},{0.1 * row:.1f},{last[row]}\n" for row, label in enumerate(labels))
+    return header + "".join(f"{label},{0.1 * row:.1f},{last[row]}\n" for row, label in enumerate(np.arange(40) % 3))
 
 
 @pytest.mark.parametrize("header", ["", "digit,p0,p1\n"])

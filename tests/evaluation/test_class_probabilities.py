@@ -303,21 +303,6 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
             assert one.outcome != "not gated"
 
 
-@pytest.mark.nightly  # as of every method
-@pytest.mark.held(False)
-@pytest.mark.parametrize(
-    "options",
-    [{"bank": 12, "validation": "held_out.npz"}, {"samples": "auto", "max_samples": 16, "calibrate": "cross"}],
-    ids=["bank", "auto"],
-)
-def test_a_bank_and_more_rounds_recompute_to_the_same(folder: Path, options: dict) -> None:
-    result = small_run.evaluated(folder, methods=("mcbn",), ood=(), out="others.h5", **options)
-    for method in ("mcbn", "mcbn+temperature"):
-        assert result.methods[method].sets["test"].estimates["set_size"].mc_se is not None
-    read = evaluation_file.read(folder / "others.h5")
-    assert check(read, read).passed
-
-
 @pytest.mark.held(False)
 def test_more_probabilities_than_are_kept_leave_both_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_probabilities, "MOST_BYTES", 4 * small_run.TEST * small_run.CLASSES - 1)

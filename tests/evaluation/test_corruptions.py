@@ -16,7 +16,6 @@ from bnuq.perturbations import KINDS, Perturbation
 
 EXPECTED = Path(__file__).with_name("expected") / "corruptions.npz"  # see make_corruptions.py beside it
 SEVERITIES, GREYS = (1, 3, 5), (26, 128, 217)
-LEVEL = 1 / 255
 CIFAR_C = {  # of make_cifar_c.py of hendrycks/robustness
     "gaussian": (0.04, 0.06, 0.08, 0.09, 0.10),
     "shot": (500, 250, 100, 75, 50),

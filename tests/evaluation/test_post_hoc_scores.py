@@ -120,8 +120,7 @@ def test_a_network_with_another_end_says_what_it_ends_in(place: Path) -> None:
 
 
 def test_a_reference_without_classes_has_no_mahalanobis_distance(place: Path) -> None:
-    x = np.load(place.parent / "train.npz")["x"]
-    np.savez(place.parent / "unlabelled.npz", x=x)
+    np.savez(place.parent / "unlabelled.npz", x=np.load(place.parent / "train.npz")["x"])
     result = run(place, train="unlabelled.npz", methods=("deterministic",), out="unlabelled.h5")
     assert "no-labels-of-reference" in codes(result)
     assert {"knn", "vim", "react"} <= set(result.methods["deterministic"].ood["other"])
@@ -148,8 +147,7 @@ def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_
 
 
 def test_without_a_reference_only_scores_of_logits_are_there(place: Path) -> None:
-    text = small_run.RUN.replace('train = "train.npz"\n', "")
-    (place.parent / "no_train.toml").write_text(text)
+    (place.parent / "no_train.toml").write_text(small_run.RUN.replace('train = "train.npz"\n', ""))
     result = run(place.parent / "no_train.toml", methods=("deterministic",), out="no_train.h5")
     assert "no-fitted-scores" in codes(result)
     of_layer = {name for name, each in metrics.SCORES.items() if each.score is not None and each.score.of_layer}

@@ -220,8 +220,7 @@ def test_a_reference_of_equal_points_is_not_checked_and_said():
 
 def test_a_layer_in_which_nothing_varies_is_left_out():
     bank, site = constructed(0.1, batch_size=64)
-    still = replace(bank.layers[0], name="still", var=np.zeros((24, 5)))
-    both = replace(bank, layers=(*bank.layers, still))
+    both = replace(bank, layers=(*bank.layers, replace(bank.layers[0], name="still", var=np.zeros((24, 5)))))
     other = replace(site, name="still", address=1)
     check = reference_check(both, [site, other], population=1000)
     assert check.layers == ("bn",) and len(check.mean) == len(check.expected) == 1

@@ -197,8 +197,7 @@ def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
     by, draws = ScoringSection(tau=4.0), replicate_weights(T)
     scorer = regression.RegressionScorer(bnuq_run(by), None, 1)
-    fitted = scorer.fitted_to(None, draws).fit
-    scores = reduced(*samples_of(), draws, by=by, fitted=fitted)
+    scores = reduced(*samples_of(), draws, by=by, fitted=scorer.fitted_to(None, draws).fit)
     found = regression.set_estimates(scores, draws)
     assert found["tau"].value == 4 and found["tau"].mc_se == 0
     assert found["pll"].value == pytest.approx(metrics.pll_regression(*samples_of(), tau=4.0).mean())

@@ -137,10 +137,9 @@ def reduced(
 ) -> PixelScores:
     """The scores of these logits, added a few images and a few draws at a time."""
     draws, count = logits.shape[:2]
-    parts = parts_of_draws(draws, math.prod(logits.shape[2:]))
     reduction = PixelReduction(
         scorer.weights(draws, None),
-        parts,
+        parts_of_draws(draws, math.prod(logits.shape[2:])),
         classes=logits.shape[2],
         ignore=IGNORE,
         masks=None if masks is None else masks_of_array(masks, "made up"),
@@ -417,8 +416,7 @@ def test_parts_are_left_out_at_few_pixels_of_a_large_image(
 
 
 def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(scorer, monkeypatch):
-    noise = np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
-    logits = LOGITS.mean(0) + noise
+    logits = LOGITS.mean(0) + np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
     before = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LEFT_OUT_PIXELS", math.prod(SHAPE) // 2)
     after = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates

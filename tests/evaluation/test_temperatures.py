@@ -159,8 +159,7 @@ def test_ood_points_are_ranked_against_test_points_at_the_same_temperature(folde
 
 def test_groups_stay_together_in_the_halves(folder: Path) -> None:
     data = np.load(folder / "test.npz")
-    group = np.arange(small_run.TEST) // 2
-    np.savez(folder / "grouped.npz", x=data["x"], y=data["y"], group=group)
+    np.savez(folder / "grouped.npz", x=data["x"], y=data["y"], group=np.arange(small_run.TEST) // 2)
     result = small_run.evaluated(
         folder, test="grouped.npz", calibrate="cross", methods=("deterministic",), ood=(), out="grouped.h5"
     )

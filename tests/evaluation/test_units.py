@@ -209,18 +209,14 @@ def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[
     assert titles and not any(title.startswith("Drawing") for title in titles)
 
 
-def changed_points(folder: Path) -> dict[str, Any]:
-    with np.load(folder / "test.npz") as file:
-        x, y = file["x"], file["y"]
-    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+def changed_points(folder: Path, name: str = "test") -> dict[str, Any]:
+    with np.load(folder / f"{name}.npz") as file:
+        np.savez(folder / f"{name}.npz", x=file["x"] + 0.01, y=file["y"])
     return {}
 
 
 def changed_reference(folder: Path) -> dict[str, Any]:
-    with np.load(folder / "train.npz") as file:
-        x, y = file["x"], file["y"]
-    np.savez(folder / "train.npz", x=x + 0.01, y=y)
-    return {}
+    return changed_points(folder, "train")
 
 
 def changed_code(folder: Path) -> dict[str, Any]:

@@ -140,13 +140,6 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, tmp_path, 
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["b.h5"]
 
 
-@pytest.mark.nightly  # processes beside each other: the UCI experiment's test knows the same, of smaller networks
-def test_several_workers_find_the_same(request_of):
-    protocol = replace(TINY, batch_sizes=(8, 16), epochs=1)
-    single, pair = (reproduce(replace(request_of, protocol=protocol, workers=workers, limit=10)) for workers in (1, 2))
-    assert [network.matched for network in single.networks] == [network.matched for network in pair.networks]
-
-
 def check_full(request_of: Request) -> None:
     full = replace(experiment.FULL, batch_sizes=(8, 16), images=32, epochs=1)
     record = reproduce(replace(request_of, protocol=full, samples=2, limit=10, keep=request_of.out.parent / "kept"))

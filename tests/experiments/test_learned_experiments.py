@@ -84,29 +84,6 @@ def test_what_is_measured_of_a_network_is_that_of_its_own_passes(tmp_path: Path,
     assert not list(tmp_path.iterdir())  # what was kept is forgotten at the end
 
 
-@pytest.mark.nightly  # the journal is that of the others
-def test_it_goes_on_after_an_interruption_with_the_networks_that_are_finished(tmp_path, small_root, monkeypatch):
-    request = asked(tmp_path, small_root)
-    undisturbed = bn_in_vi.reproduce(replace(request, out=tmp_path / "whole.h5"))
-    measured, finished = training._measured, []
-
-    def interrupted(job: training.Job, *arguments: object) -> dict[str, np.ndarray]:
-        if finished:
-            raise KeyboardInterrupt
-        finished.append(job.name)
-        return measured(job, *arguments)  # type: ignore
-
-    monkeypatch.setattr(training, "_measured", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bn_in_vi.reproduce(request)
-    assert not request.out.exists()
-    assert len(finished) == 1
-    monkeypatch.setattr(training, "_measured", lambda *arguments: finished.append("") or measured(*arguments))
-    record = bn_in_vi.reproduce(request)
-    assert len(finished) == 2
-    assert [each.estimates for each in record.networks] == [each.estimates for each in undisturbed.networks]
-
-
 def test_differences_are_paired_and_say_whether_the_published_ones_are_found(tmp_path, small_root, monkeypatch):
     compared, jobs = {name for pair in normalization._COMPARED for name in pair}, normalization.jobs
     monkeypatch.setattr(normalization, "jobs", lambda *of: [job for job in jobs(*of) if job.name in compared])

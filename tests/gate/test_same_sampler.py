@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -17,7 +16,6 @@ from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
 
-Evaluated = Callable[..., Result]
 MEASURED, NOMINAL = {"counts": "measured"}, {"counts": "nominal"}
 
 

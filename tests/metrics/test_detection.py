@@ -269,8 +269,7 @@ def test_bootstrap_depends_on_its_seed_alone(monkeypatch):
 def test_bootstrap_draws_the_same_points_for_every_score_and_every_ood_set():
     test, ood = normal_scores(0)
     first = metrics.detection_bootstrap(test, ood, resamples=20)
-    rescaled = metrics.detection_bootstrap(np.exp(test), np.exp(ood), resamples=20)
-    assert (first.auroc == rescaled.auroc).all()
+    assert (first.auroc == metrics.detection_bootstrap(np.exp(test), np.exp(ood), resamples=20).auroc).all()
     # OOD points that are all alike add no spread of their own: what is left is which test points were drawn.
     a_few = [metrics.detection_bootstrap(test, np.full(size, 0.5), resamples=20).auroc for size in (1, 7)]
     assert a_few[0] == pytest.approx(a_few[1])
@@ -318,8 +317,7 @@ def test_the_variance_of_a_difference_is_that_of_many_samples() -> None:
     differences, stated = [], []
     for _ in range(300):
         shared, own = random.normal(size=130), random.normal(size=(2, 130))
-        scores = shared + 0.7 * own + np.where(np.arange(130) < 70, 0.0, 1.0)
-        pairs = [(one[:70], one[70:]) for one in scores]
+        pairs = [(one[:70], one[70:]) for one in shared + 0.7 * own + np.where(np.arange(130) < 70, 0.0, 1.0)]
         differences.append(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
         stated.append(metrics.delong_difference_variance(*pairs))
     assert np.mean(stated) == pytest.approx(np.var(differences, ddof=1), rel=0.25)

@@ -114,8 +114,7 @@ def test_scores_of_pictures_are_means_over_their_pixels():
     columns = next(block.columns for block in watch.blocks if block.name == "predictive_entropy")
     with torch.no_grad():
         p = network(inputs).double().softmax(1)
-    expected = -(p * p.log()).sum(1).mean((1, 2))
-    assert torch.allclose(watch.passes(inputs)[0][:, columns][:, 0], expected, atol=1e-6)
+    assert torch.allclose(watch.passes(inputs)[0][:, columns][:, 0], -(p * p.log()).sum(1).mean((1, 2)), atol=1e-6)
 
 
 def test_a_network_without_batchnorm_is_watched_at_its_last_layer():

@@ -156,8 +156,7 @@ def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
 
 
 def test_numbers_stand_to_the_right_and_the_first_column_to_the_left() -> None:
-    table = Table(("a", "b"), (("x", (Cell("1"), Cell("2"))),))
-    html = MarkdownIt("commonmark").enable("table").render(of(table))
+    html = MarkdownIt("commonmark").enable("table").render(of(Table(("a", "b"), (("x", (Cell("1"), Cell("2"))),))))
     assert html.count('style="text-align:right"') == 4 and html.count('style="text-align:left"') == 2
 
 

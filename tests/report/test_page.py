@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -20,8 +19,6 @@ from bnuq.report.plotting import HOW
 from bnuq.report.provenance import run_file
 from bnuq.report.render import html, markdown, page
 from bnuq.report.render.pictures import DrawnPicture, drawn_for_page
-
-PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
 
 
 @pytest.fixture(scope="module")

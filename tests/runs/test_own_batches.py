@@ -14,7 +14,6 @@ import pytest
 import small_run
 import small_segmentation
 import torch
-from fake_accelerator import NAME
 from findings_of import noted, values_of
 from report_text import rendered
 from torch import nn
@@ -23,8 +22,6 @@ from written import folder_of
 import bnuq
 from bnuq.errors import BnuqError
 from bnuq.evaluation.methods.own_batches import own_batches
-from bnuq.gate import check
-from bnuq.gate.pairing import pairing
 from bnuq.methods import OWN
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
@@ -186,22 +183,3 @@ def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> N
     text = rendered(report, whole, full=True)
     assert f"{OWN} †" in text and "never the single pass" in " ".join(text.split())
     assert "own-batches" in noted(whole)
-
-
-@pytest.mark.nightly  # as of every method
-def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result) -> None:
-    further = evaluated(folder, "further", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=12)
-    assert OWN in pairing(further, whole).draws
-    other = evaluated(folder, "seed", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=8, seed=4)
-    assert dict(pairing(other, whole).why_not)[OWN] == "the seed differs"
-    assert check(whole, whole).passed
-
-
-@pytest.mark.nightly  # as every method
-@pytest.mark.usefixtures("accelerator")
-def test_it_runs_on_an_accelerator(folder: Path, whole: Result) -> None:
-    result = evaluated(folder, "device", device="auto")
-    assert str(result.sampling["device"]).startswith(NAME)
-    for name, each in result.methods[OWN].sets.items():
-        for score, values in each.points.items():
-            np.testing.assert_allclose(values, whole.methods[OWN].sets[name].points[score], atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.evaluation import perturbations
-from bnuq.gate import check
 from bnuq.metrics import auroc
-from bnuq.records import evaluation_file
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Table
@@ -92,13 +89,8 @@ def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(fol
         found = file[f"posterior_predictive/mcbn_test+{kind}:0.05"][0]
         expected = [model(x_mcbn).numpy() for model in under_draws(folder, whole, range(12))]
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
-    p = (
-        torch.softmax(
-            small_run.stored(folder).double()(attacked([small_run.stored(folder).double()], x, y, 0.05, steps)), 1
-        )
-        .detach()
-        .numpy()
-    )
+    net = small_run.stored(folder).double()
+    p = torch.softmax(net(attacked([net], x, y, 0.05, steps)), 1).detach().numpy()
     deterministic = whole.methods["deterministic"].sets[f"test+{kind}:0.05"]
     np.testing.assert_allclose(deterministic.points["pll"], np.log(p[np.arange(len(y)), y]), rtol=1e-9)
     for method in ("deterministic", *METHODS):
@@ -255,16 +247,6 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
     [text] = [each for each in report(whole).notes if each.startswith("fgsm and pgd compute separate points")]
     assert "mcbn, mcdo, mcbn+mcdo through the mean prediction of its first 8 samples" in text
     assert "deterministic through the network in evaluation mode" in text
-
-
-@pytest.mark.nightly  # as of every set
-def test_the_file_and_the_gate_take_them_like_others(folder: Path, whole: Result) -> None:
-    read = evaluation_file.read(folder / "whole.h5")
-    assert estimates_of(read).keys() == estimates_of(whole).keys()
-    part = replace(read, methods={name: read.methods[name] for name in ("deterministic", "mcbn")})
-    outcome = check(part, part)
-    assert any("test+pgd:0.05" in comparison.address for comparison in outcome.comparisons)
-    assert not outcome.failed
 
 
 def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:

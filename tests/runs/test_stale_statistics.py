@@ -31,8 +31,6 @@ from bnuq.records.verdict import is_mismatched, judged
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
 
-METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
-
 
 def let_go_stale(folder: Path, layer: str) -> None:
     """Running averages of a network that has moved on: each mean by two standard deviations, each variance × 4."""

@@ -326,13 +326,6 @@ def test_omega_and_dropout_together_are_both_at_work():
         assert_close(bnuq.predict(net, x, omega, dropout=dropout, chunk_size=size), both, **EXACT)
 
 
-def normalized(norm: nn.BatchNorm1d, x: Tensor, omega: bnuq.BatchStatistics, t: int) -> Tensor:
-    """The only BatchNorm of a network by draw t of ω, by hand."""
-    (layer,) = omega.layers
-    mean, var = torch.from_numpy(layer.mean[t]), torch.from_numpy(layer.var[t])
-    return F.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
-
-
 @pytest.mark.parametrize("points", [20, 300])
 def test_a_recurrent_network_before_the_first_draw_takes_the_path_it_takes(points):
     # torch prepares the LSTM's hidden state differently when it is handed the tensors of an earlier pass

@@ -56,8 +56,7 @@ def test_its_pictures_are_drawn_in_both_forms_and_are_the_same_bytes_again(finis
 @pytest.mark.parametrize(("width", "encoding"), [(40, "utf-8"), (40, "ascii"), (80, "ascii"), (100, "utf-8")])
 def test_its_report_fits_every_width_in_either_encoding(finished: Finished, width: int, encoding: str) -> None:
     kind = _kind(finished.kind)
-    record = kind.read(finished.path)
-    lines = rendered(kind.report, record, width=width, encoding=encoding).splitlines()
+    lines = rendered(kind.report, kind.read(finished.path), width=width, encoding=encoding).splitlines()
     assert len(lines) > 20
     assert all(len(line) <= width and line == line.rstrip() for line in lines if line != str(finished.path))
     assert not {"?", "{", "}"} & set("".join(lines))

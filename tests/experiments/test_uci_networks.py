@@ -140,8 +140,7 @@ def test_an_mcbn_pass_of_a_mini_batch_over_itself_is_the_training_forward() -> N
     architecture, rows, x, _ = start("batchnorm")
     outputs = next(mcbn_passes(architecture, rows, iter([x]), x))
     for net in range(NETS):
-        expected = module_of(architecture, rows[net]).train()(x[net])[:, 0]
-        torch.testing.assert_close(outputs[net], expected.detach())
+        torch.testing.assert_close(outputs[net], module_of(architecture, rows[net]).train()(x[net])[:, 0].detach())
 
 
 def test_an_mcbn_pass_is_the_evaluation_forward_with_the_mini_batchs_biased_statistics() -> None:

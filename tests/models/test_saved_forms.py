@@ -255,8 +255,7 @@ def write_pictures(folder: Path) -> None:
 
 
 def estimates(result: Result) -> dict[str, Any]:
-    document = summary(result)["methods"]
-    return {name: method["sets"]["test"] for name, method in document.items()}
+    return {name: method["sets"]["test"] for name, method in summary(result)["methods"].items()}
 
 
 @pytest.mark.nightly  # loading is held above

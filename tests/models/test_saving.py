@@ -106,8 +106,7 @@ def test_safetensors_keep_their_header(tmp_path):
     with safe_open(out, framework="pt") as file:
         assert file.metadata() == {"format": "pt", "who": "me"}
         for name, value in STATE.items():
-            expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
-            assert torch.equal(file.get_tensor(name), expected)
+            assert torch.equal(file.get_tensor(name), torch.from_numpy(NEW[name]).float() if name in NEW else value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -195,8 +194,7 @@ def test_a_tensor_that_shares_memory_with_a_statistic_stays_as_it_was(tmp_path, 
     stored = flat(torch.load(out, weights_only=False))
     for path, value in flat(holds).items():
         name = path.removeprefix("/")
-        expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
-        assert torch.equal(stored[path], expected)
+        assert torch.equal(stored[path], torch.from_numpy(NEW[name]).float() if name in NEW else value)
 
 
 @pytest.mark.parametrize("first", [False, True])

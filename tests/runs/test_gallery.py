@@ -13,6 +13,7 @@ import small_run
 from PIL import Image
 from records_at_rest import without_digest
 
+from bnuq.cli.main import main
 from bnuq.errors import ResultError
 from bnuq.evaluation import gallery
 from bnuq.evaluation.gallery import OF_EACH, suspected
@@ -122,3 +123,13 @@ def test_a_file_with_pictures_of_no_point_is_refused(pictures, result, broken):
     write(replace(result, gallery=(replace(first, **{broken: bad}),), path=path), path)
     with pytest.raises(ResultError, match=r"broken\.h5"):
         read(without_digest(path))  # the bytes of a file that another machine wrote
+
+
+@pytest.mark.nightly  # as the page of a result without images
+def test_a_page_without_images_is_written_on_request(pictures, plain, capsys):
+    for options, shown in (((), True), (("--no-images",), False)):
+        target = pictures / f"page{len(options)}.html"
+        with pytest.raises(SystemExit, match="0"):
+            main(["report", str(plain.path), "--html", str(target), *options])
+        assert (TITLE in target.read_text(encoding="utf-8")) is shown
+    assert TITLE not in capsys.readouterr().out

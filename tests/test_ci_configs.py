@@ -249,8 +249,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(rep
     log = capsys.readouterr().out
     assert re.search(r"^::error title=bnuq check.*PLL of .* on the test set", log, flags=re.MULTILINE)
     assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
-    markdown = told_by_markdown(repository)
-    assert summary.read_text(encoding="utf-8").strip() == markdown.strip()
+    assert summary.read_text(encoding="utf-8").strip() == told_by_markdown(repository).strip()
     assert all((repository / name).is_file() for name in github().uploaded)
 
     for name in ("bnuq.md", "bnuq.xml", "summary.md"):

@@ -73,8 +73,7 @@ def test_a_result_file_runs_again_to_the_same_estimates_once_its_code_is_trusted
     assert "--trust-code" in cli("evaluate", "--from", result).message
     again = cli("evaluate", "--from", result, "--trust-code", "--json")
     assert again.code == 0
-    first = cli("report", result, "--json")
-    assert json.loads(again.out)["methods"] == json.loads(first.out)["methods"]
+    assert json.loads(again.out)["methods"] == json.loads(cli("report", result, "--json").out)["methods"]
     assert (elsewhere / "model.bnuq.h5").exists()
 
 

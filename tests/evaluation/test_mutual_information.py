@@ -213,8 +213,7 @@ def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
         assert result.run["sampling"]["mutual_information"] == estimator
         assert json.loads(json.dumps(summary(result)))["sampling"]["mutual_information"] == estimator
         assert result_file.read(result.path).sampling["mutual_information"] == estimator
-        again = resolve_again(dict(result.run), result.path, Options(), folder=tmp_path)
-        assert again.mutual_information == estimator
+        assert resolve_again(dict(result.run), result.path, Options(), folder=tmp_path).mutual_information == estimator
         stream = io.StringIO()
         print_record(report, result, stream, full=True)
         told[estimator] = " ".join(stream.getvalue().split())

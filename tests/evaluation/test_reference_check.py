@@ -57,8 +57,7 @@ def averaged(momentum: float | None = 0.1, seed: int = 0) -> tuple[nn.Module, Te
 
 def check_of(net: nn.Module, reference: Tensor, *, batch_size: int = M, seed: int = 0, **known: int):
     omega = bnuq.draw(net, reference, samples=BATCHES, batch_size=batch_size, seed=seed)
-    sites = find_sites(net, reference[:3]).live_batchnorms
-    return reference_check(omega, sites, population=len(reference), **known)
+    return reference_check(omega, find_sites(net, reference[:3]).live_batchnorms, population=len(reference), **known)
 
 
 def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():

@@ -322,8 +322,7 @@ def test_the_error_of_the_separation_of_pixels_agrees_with_the_bootstrap(made_up
     for _ in range(200):
         rows, others = random.integers(0, IMAGES, IMAGES), random.integers(0, OTHERS, OTHERS)
         values.append(metrics.auroc(test[rows][valid[rows]], other[others].ravel()))
-    found = made_up.pixel_ood["strange"]["energy"]["pixel_auroc"]
-    assert found.se == pytest.approx(np.std(values, ddof=1), rel=0.25)
+    assert made_up.pixel_ood["strange"]["energy"]["pixel_auroc"].se == pytest.approx(np.std(values, ddof=1), rel=0.25)
 
 
 def check_replicates(found: SetResult, logits: np.ndarray, masks: np.ndarray, parts: list[range]) -> None:
@@ -350,8 +349,7 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
         for t, replicate in enumerate(found.jackknife):
             weights = left_out(DRAWS, range(t, t + 1))
             inside, outside = (pixels(logits, weights)["energy"] for logits in (LOGITS, OTHER_LOGITS))
-            expected = vars(metrics.detection(inside[valid], outside.ravel()))[key]
-            assert replicate == pytest.approx(expected, abs=0.02)
+            assert replicate == pytest.approx(vars(metrics.detection(inside[valid], outside.ravel()))[key], abs=0.02)
         assert found.mc_se == pytest.approx(metrics.jackknife_error(found.jackknife))
 
 
@@ -664,8 +662,7 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(folder, mon
     inputs, masks = read_test_set(folder)
     logits = []
     for draw in range(3):
-        words = counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)
-        mirrored = (words[:, 2] >> np.uint64(63)) == 1
+        mirrored = (counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)[:, 2] >> np.uint64(63)) == 1
         network = small_segmentation.network()
         if method == "mcbn+tta":
             layer = result.bank.layers[0]

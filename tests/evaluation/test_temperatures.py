@@ -253,8 +253,7 @@ def test_it_can_be_left_out(folder: Path) -> None:
 
 
 def test_a_limit_of_the_search_is_a_note(folder: Path) -> None:
-    x = np.load(folder / "held_out.npz")["x"]
-    np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
+    np.savez(folder / "wrong.npz", x=np.load(folder / "held_out.npz")["x"], y=logits_of(folder, "held_out").argmin(1))
     result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
     [[method, temperature]] = values_of(result, "temperature-at-end")["temperatures"]
     assert (method, temperature) == ("deterministic+temperature", pytest.approx(1000))

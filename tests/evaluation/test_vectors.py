@@ -146,6 +146,17 @@ def test_one_alone_can_be_asked_for(folder: Path, crossed: Result) -> None:
     ]
 
 
+@pytest.mark.nightly  # two settings at once
+@pytest.mark.held(False)
+def test_neither_chunks_nor_rounds_of_draws_change_it(folder):
+    given = {"calibrate": "cross", "methods": ("mcbn",), "ood": ()}
+    auto = {"samples": "auto", "max_samples": 32, "mc_error": 1e-6, "chunk_size": 25, "out": "auto.h5"}
+    results = [evaluated(folder, **given, **more) for more in (auto, {"samples": 32, "out": "fixed.h5"})]
+    assert results[0].sampling["samples"] == 32
+    for method in ("deterministic+vector", "mcbn+vector"):
+        np.testing.assert_allclose(*(each.methods[method].sets["test"].points["pll"] for each in results), atol=1e-5)
+
+
 def test_the_verdict_takes_it_for_a_single_pass_or_for_samples(fitted: Result) -> None:
     assert passes_of("deterministic+vector", fitted) == 1
     assert passes_of("mcbn+vector", fitted) == small_run.SAMPLES

@@ -86,8 +86,7 @@ def test_u_has_the_moments_of_an_inverse_chi_and_is_one_without_noise() -> None:
 
 def test_noise_like_batchnorms_is_that_of_batches_of_normal_values() -> None:
     n, query = 16, 1.3
-    layer = StochasticScale(1, noise="batch", effective_size=n)
-    noisy = layer(torch.full((MANY, 1), query)).detach().numpy().ravel()
+    noisy = StochasticScale(1, noise="batch", effective_size=n)(torch.full((MANY, 1), query)).detach().numpy().ravel()
     batches = np.random.default_rng(0).normal(size=(MANY, n))
     assert stats.ks_2samp(noisy, (query - batches.mean(1)) / batches.std(1)).pvalue > 0.01
     u = np.sqrt(n / 2) * np.exp(special.gammaln((n - 2) / 2) - special.gammaln((n - 1) / 2))

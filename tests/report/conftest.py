@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,22 +57,23 @@ def regression(regression_folder: Path) -> Result:
     return small_regression.evaluated(regression_folder, out=Path("regression.h5"))
 
 
+def without_validation(folder: Path, **options: Any) -> Result:
+    (folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
+    result = small_regression.evaluated(folder, **options)
+    (folder / "run.toml").write_text(small_regression.RUN)
+    return result
+
+
 @pytest.fixture(scope="session")
 def given_tau(regression_folder: Path) -> Result:
     """τ is given and there are no validation points: scores, but no constant baseline."""
-    (regression_folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
-    result = small_regression.evaluated(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
-    (regression_folder / "run.toml").write_text(small_regression.RUN)
-    return result
+    return without_validation(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
 
 
 @pytest.fixture(scope="session")
 def without_tau(regression_folder: Path) -> Result:
     """Neither validation points nor τ."""
-    (regression_folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
-    result = small_regression.evaluated(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
-    (regression_folder / "run.toml").write_text(small_regression.RUN)
-    return result
+    return without_validation(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
 
 
 @pytest.fixture(scope="session")

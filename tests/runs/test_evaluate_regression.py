@@ -183,8 +183,7 @@ def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
 @pytest.mark.held
 @pytest.mark.nightly
 def test_a_bank_gives_every_tile_its_own_draws(folder: Path, whole: Result) -> None:
-    result = evaluated(folder, bank=64)
-    part, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))
+    part, other = (r.methods["mcbn"].sets["test"].estimates for r in (evaluated(folder, bank=64), whole))
     assert part["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
     assert len(part["crps"].jackknife) == 64
 

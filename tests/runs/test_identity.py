@@ -133,8 +133,7 @@ def test_each_network_of_a_sweep_gets_the_points_that_its_run_file_asks_for(pair
 
 def test_networks_with_classes_in_two_orders_are_not_compared_on_the_labels_of_one(pair: Path) -> None:
     with np.load(pair / "test.npz") as arrays:
-        words = np.array(["a", "b", "c"])[arrays["y"]]
-        np.savez(pair / "test.npz", x=arrays["x"], y=words)
+        np.savez(pair / "test.npz", x=arrays["x"], y=np.array(["a", "b", "c"])[arrays["y"]])
     with np.load(pair / "train.npz") as arrays:
         np.savez(pair / "train.npz", x=arrays["x"], y=np.array(["a", "b", "c"])[arrays["y"]])
     for name, order in (("run.toml", '["a", "b", "c"]'), ("second.toml", '["c", "b", "a"]')):

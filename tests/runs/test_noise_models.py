@@ -162,6 +162,16 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
         run(tmp_path, methods=("mcbn-empirical",), covariance=covariance)
 
 
+@pytest.mark.nightly  # two runs of three methods
+def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
+    methods = ("mcbn-chi2", "mcbn-empirical")
+    result = run(tmp_path, methods=methods, samples="auto", max_samples=32, ood=())
+    whole = run(tmp_path / "whole", methods=methods, samples=result.sampling["samples"], ood=())
+    for name in ("mcbn", *methods):
+        stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
+        assert stopped == pytest.approx(other, rel=1e-6)
+
+
 @pytest.mark.nightly  # sampling/ counts
 def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_augmented(tmp_path):
     ratios = {}

@@ -875,11 +875,10 @@ def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.nd
 
 def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_they_say(tmp_path: Path) -> None:
     path, right = tmp_path / "z.jsonl", float((P.argmax(1) == LABELS).mean())
-    orders = (-P).argsort(1)
     path.write_text(
         "\n".join(
             json.dumps({"labels": [f"k{k}" for k in order], "scores": p[order].tolist(), "gold": f"k{y}"})
-            for p, order, y in zip(P, orders, LABELS, strict=True)
+            for p, order, y in zip(P, (-P).argsort(1), LABELS, strict=True)
         )
     )
     assert bnuq.score(path).summary()["methods"]["z"]["sets"]["test"]["accuracy"]["value"] == pytest.approx(right)

@@ -111,8 +111,7 @@ def test_changes_have_the_paired_errors_of_points_and_of_draws(whole: Result) ->
             row, estimates = of.metrics.index("pll"), [sets[each].estimates["pll"] for each in (name, "test")]
             if method in whole.sampled:
                 moved = estimates[0].jackknife - estimates[1].jackknife
-                expected = np.sqrt(7 / 8 * ((moved - moved.mean()) ** 2).sum())
-                assert of.mc_se[row, place] == pytest.approx(expected)
+                assert of.mc_se[row, place] == pytest.approx(np.sqrt(7 / 8 * ((moved - moved.mean()) ** 2).sum()))
             else:
                 assert of.mc_se[row, place] == 0
 
@@ -149,8 +148,7 @@ def test_accuracy_without_labels_is_by_the_threshold_and_by_the_mean_of_confiden
             assert of.predicted[0, place] == pytest.approx((after > thresholds[0]).mean())
             assert of.predicted[1, place] == pytest.approx(correct.mean() + after.mean() - confidence.mean())
             doc = after - confidence - truth  # the error is that of a mean over the resampled points
-            exact = np.std(correct + doc, ddof=1) / len(doc) ** 0.5
-            assert of.error_se[1, place] == pytest.approx(exact, rel=0.25)
+            assert of.error_se[1, place] == pytest.approx(np.std(correct + doc, ddof=1) / len(doc) ** 0.5, rel=0.25)
         for row in range(2):
             errors = of.predicted[row] - [sets[name].points["accuracy"].mean() for name in whole.shift.sets]
             broken = np.abs(errors) > 2.5758293 * of.error_se[row]
@@ -341,8 +339,7 @@ def test_a_regression_loses_by_its_rmse_and_its_columns_have_their_own_units(tmp
         assert np.isnan(of.loss[number]) if beyond.size == 0 else of.loss[number] == pytest.approx(beyond[0], abs=1e-3)
     assert of.scores == ("variance",) and shift.methods["deterministic"].scores == ()
     train, test = (np.load(folder / f"{name}.npz") for name in ("train", "test"))
-    noise = perturbations.noise(0, np.arange(len(test["x"])), test["x"].shape[1:])
-    changed = test["x"] + noise * train["x"].std(0)
+    changed = test["x"] + perturbations.noise(0, np.arange(len(test["x"])), test["x"].shape[1:]) * train["x"].std(0)
     import torch
 
     namespace: dict[str, Any] = {}

@@ -188,8 +188,7 @@ def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: P
     assert terms is not None and terms.c is not None
     x = np.array([(96 - b) / 95 / b for b in (4, 8, 16, 32)])
     y = [point_at(record, b).elbo.log_likelihood for b in (4, 8, 16, 32)]
-    weight = 1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y])
-    line = np.polyfit(x, [v.mean() for v in y], 1, w=weight)
+    line = np.polyfit(x, [v.mean() for v in y], 1, w=1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y]))
     assert terms.c.value == pytest.approx(-line[0], rel=1e-6)
     assert terms.units == 4
     if terms.c.value > 0:

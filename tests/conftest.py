@@ -74,8 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(name) for name in ("nightly", "hostile", "run")):
             continue
-        folder = item.path.relative_to(TESTS).parts[0]
-        is_unit = folder in UNITS and not whole_runs.starts_one(item)
+        is_unit = item.path.relative_to(TESTS).parts[0] in UNITS and not whole_runs.starts_one(item)
         item.add_marker("unit" if is_unit else "run")
 
 

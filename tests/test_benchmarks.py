@@ -122,8 +122,7 @@ def test_a_round_opens_and_closes_with_the_reference_and_turns_its_order_round(b
 def test_a_total_is_the_passes_and_the_share_of_the_draws(benchmarks: SimpleNamespace) -> None:
     entry = benchmarks.comparing.Entry("x", {"cpu": [0.7, 0.8]}, {"cpu": [1.0, 2.0]}, first=0.0)
     assert entry.total("cpu", 32, 64) == pytest.approx([1.2, 1.8])
-    alone = benchmarks.comparing.Entry("x", {"cpu": [0.7, 0.8]}, None, first=0.0)
-    assert alone.total("cpu", 32, 64) == [0.7, 0.8]
+    assert benchmarks.comparing.Entry("x", {"cpu": [0.7, 0.8]}, None, first=0.0).total("cpu", 32, 64) == [0.7, 0.8]
 
 
 def test_a_target_is_judged_by_the_median_and_memory_by_the_worst(benchmarks: SimpleNamespace) -> None:
@@ -166,9 +165,7 @@ def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_c
 
 
 @pytest.mark.nightly  # many processes
-def test_the_start_of_commands_is_measured_in_units_of_an_import_of_torch(
-    benchmarks: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_start_of_commands_is_measured_in_units_of_an_import_of_torch(benchmarks, tmp_path, capsys):
     out, row = tmp_path / "start.json", "check of another seed"
     benchmarks.start.main(["--rounds", "1", "--only", row, "--only", "a missing file", "--out", str(out)])
     written = json.loads(out.read_text(encoding="utf-8"))
@@ -186,9 +183,7 @@ def test_a_row_that_is_not_there_is_named_with_those_that_are(benchmarks: Simple
 
 
 @pytest.mark.nightly  # not installed, and long
-def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(
-    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(benchmarks, tmp_path, monkeypatch):
     gpu, parts = benchmarks.gpu, benchmarks.gpu_parts
     monkeypatch.syspath_prepend(str(ROOT))  # restores what the command adds
     monkeypatch.setattr(parts.Bench, "seconds", lambda *given: _once(given[1]))
@@ -258,9 +253,7 @@ def segnet():
 
 
 @pytest.mark.nightly
-def test_the_loop_of_a_segmentation_takes_what_the_comparison_of_commands_gives_it(
-    benchmarks: SimpleNamespace, tmp_path: Path
-) -> None:
+def test_the_loop_of_a_segmentation_takes_what_the_comparison_of_commands_gives_it(benchmarks, tmp_path):
     data, random = tmp_path / "data", np.random.default_rng(0)
     for name in ("camvid/train", "camvid/test", "camvid/testannot", "checkpoints", "cifar10", "../architectures"):
         (data / name).mkdir(parents=True)
@@ -285,9 +278,7 @@ def test_the_loop_of_a_segmentation_takes_what_the_comparison_of_commands_gives_
     assert not 0.3 < printed["pixel_auroc"] < 0.7  # white pictures are far from noise
 
 
-def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(
-    benchmarks: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_recipe_names_its_parts_and_needs_a_gpu_unless_told_otherwise(benchmarks, monkeypatch):
     gpu = benchmarks.gpu
     with pytest.raises(SystemExit, match="--only speed: there is no such part; expected some of about, right"):
         gpu.main(["--only", "speed"])

@@ -59,8 +59,7 @@ def bnuq_commands(script: str, variables: Mapping[str, str] | None = None) -> li
 
 def github() -> Job:
     file = yaml.safe_load((CI / "github-actions.yml").read_text(encoding="utf-8"))
-    jobs = [file["jobs"][name] for name in ("evaluate", "check")]
-    steps = [step for job in jobs for step in job["steps"]]
+    steps = [step for job in [file["jobs"][name] for name in ("evaluate", "check")] for step in job["steps"]]
     uploads = [step for step in steps if "upload-artifact" in step.get("uses", "")]
     assert uploads[1]["if"] == "always()"  # of a failed check, too
     scripts = tuple(step["run"] for step in steps if "run" in step)
@@ -241,9 +240,7 @@ def test_both_jobs_pass_on_the_network_as_it_is(repository: Path, capsys: pytest
     assert all((repository / name).is_file() for name in github().uploaded)
 
 
-def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(repository, monkeypatch, capsys):
     add_noise(repository, relative=1.0)
     summary = repository / "summary.md"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -252,8 +249,7 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(
     log = capsys.readouterr().out
     assert re.search(r"^::error title=bnuq check.*PLL of .* on the test set", log, flags=re.MULTILINE)
     assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
-    markdown = told_by_markdown(repository)
-    assert summary.read_text(encoding="utf-8").strip() == markdown.strip()
+    assert summary.read_text(encoding="utf-8").strip() == told_by_markdown(repository).strip()
     assert all((repository / name).is_file() for name in github().uploaded)
 
     for name in ("bnuq.md", "bnuq.xml", "summary.md"):
@@ -281,9 +277,7 @@ def told_by_markdown(place: Path) -> str:
     return text
 
 
-def test_without_a_baseline_the_check_could_not_be_carried_out(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_baseline_the_check_could_not_be_carried_out(repository, capsys):
     (repository / "sample_configs/ci/baseline.h5").rename("current.bnuq.h5")
     handed_over()
     check = github().commands[-1]
@@ -294,9 +288,7 @@ def test_without_a_baseline_the_check_could_not_be_carried_out(
 
 
 @pytest.mark.nightly  # the jobs above give these commands
-def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_hooks_pass_on_the_network_as_it_is_and_stop_a_commit_that_breaks_it(repository, capsys):
     commands = {name: shlex.split(hook["entry"])[1:] for name, hook in hooks().items()}
     codes = {name: run(command) for name, command in commands.items()}
     assert codes == {"bnuq-evaluate": 0, "bnuq-check": 0, "bnuq-floors": 0}

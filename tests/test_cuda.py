@@ -383,8 +383,7 @@ def test_an_inspection_finds_what_it_finds_on_the_cpu(folders):
     found = []
     for on in ("cpu", "auto"):
         options = Options(device=on, out=folders("classes") / f"inspected-{on}.h5")
-        run = resolve("run.toml", options, folder=folders("classes"))
-        found.append(inspect(run, Settings(draws=12)))
+        found.append(inspect(resolve("run.toml", options, folder=folders("classes")), Settings(draws=12)))
     for of_cpu, of_device in zip(found[0].gap.layers, found[1].gap.layers, strict=True):
         np.testing.assert_allclose(of_device.shift, of_cpu.shift, rtol=1e-3, atol=1e-5)
     for of_cpu, of_device in zip(found[0].noise.layers, found[1].noise.layers, strict=True):
@@ -450,8 +449,7 @@ def test_an_exported_program_gives_on_the_device_what_it_gives_on_the_cpu(folder
     export(run, tmp_path / "program.pt2", method="mcbn+mcdo")
     program = torch.export.load(tmp_path / "program.pt2")
     expected = program.module()(x)
-    moved = move_to_device_pass(program, DEVICE).module()
-    found = moved(x.to(DEVICE))
+    found = move_to_device_pass(program, DEVICE).module()(x.to(DEVICE))
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         assert found[name].device == torch.device(DEVICE)

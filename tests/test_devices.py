@@ -72,9 +72,7 @@ def accelerator(log: list[str], *, number: int = 2) -> Any:
     )
 
 
-def test_an_intel_gpu_is_used_by_auto_and_by_the_interface_that_it_shares_with_cuda(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_intel_gpu_is_used_by_auto_and_by_the_interface_that_it_shares_with_cuda(monkeypatch):
     log: list[str] = []
     monkeypatch.setattr(torch, "xpu", accelerator(log))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from cut_sets import DEMO, write_samples, write_scenes, write_set
+from cut_sets import DEMO, write_samples, write_scenes
 from safetensors.torch import save_file
 from sklearn.datasets import load_digits
 
@@ -239,9 +239,7 @@ BEGINNING = ("evaluate", "export", "inspect", "precise-bn", "sweep-batch-size")
 
 
 @pytest.mark.parametrize("name", sorted(LONG))
-def test_every_command_of_a_long_page_is_a_request(
-    name: str, own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_of_a_long_page_is_a_request(name, own_folder, monkeypatch, capsys):
     """Up to where a workflow begins; without those that read what an earlier one writes."""
 
     def begins(*_: Any, **__: Any) -> None:
@@ -325,9 +323,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
     assert made - {"pictures", "__pycache__", *replaced} == set(MADE[page.name].split())
 
 
-def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(tmp_path, monkeypatch, capsys):
     """And every name of the table, and every beginning of a column's, stands on the page."""
     monkeypatch.chdir(tmp_path)
     page = ROOT / "docs" / "score.md"
@@ -413,9 +409,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("page", "name"), WRITTEN)
-def test_a_script_replaces_what_it_wrote_on_a_page_and_nothing_else(
-    page: str, name: str, tmp_path: Path, make_figures: ModuleType
-) -> None:
+def test_a_script_replaces_what_it_wrote_on_a_page_and_nothing_else(page, name, tmp_path, make_figures):
     (source,) = (path for path in PAGES if path.name == page)
     shutil.copy(source, tmp_path)
     make_figures.put(tmp_path / page, name, "NEW")
@@ -447,47 +441,6 @@ def test_every_sample_config_is_a_run_file_whose_own_files_exist(path: Path) -> 
 
 
 # Those whose numbers tests/golden/ holds are run there, but for the nightly ones, of which two are only deeper.
-@pytest.mark.nightly  # tests/golden/ has the numbers of both
-@pytest.mark.parametrize("name", ["camvid", "svhn_cnn"])
-def test_a_sample_config_runs(
-    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = write_samples(tmp_path / "sample_configs", train=64)
-    for folder in ("checkpoints", "fashion-mnist", "mnist"):
-        (place / "data" / folder).parent.mkdir(exist_ok=True)
-        (place / "data" / folder).symlink_to(data_pack / folder)
-    for points in ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"):
-        (place / "data" / points).parent.mkdir(exist_ok=True)
-        write_set(
-            data_pack / points, place / "data" / points, 20
-        )  # the reference check takes mini-batches of half of it
-    write_scenes(place / "data" / "camvid", height=16, width=16)
-    monkeypatch.chdir(tmp_path)
-    arguments = ["evaluate", str(place / f"{name}.toml"), "--limit", "4", "--samples", "2", "--batch-size", "8"]
-    if name == "svhn_cnn":  # SVHN itself does not lie in the data pack
-        digits, pictures = place / "data/ood/pcbdigits32.npz", place / "data/cifar10/lossless_test.npz"
-        arguments += ["--train", str(digits), "--test", str(digits), "--ood", str(pictures)]
-    assert run(arguments) == 0
-    assert "--full" in capsys.readouterr().out
-
-
-@pytest.mark.nightly  # tests/golden/ has its numbers
-@pytest.mark.parametrize("name", ["fmnist_mlp"])
-def test_a_sample_config_that_says_how_to_sweep_is_swept(
-    name: str, data_pack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    swept = {path.stem for path in (ROOT / "sample_configs").glob("*.toml") if "\n[sweep]" in path.read_text()}
-    assert swept == {"fmnist_mlp"}
-    place = tmp_path / "sample_configs"
-    shutil.copytree(ROOT / "sample_configs", place)
-    (place / "data").symlink_to(data_pack)
-    monkeypatch.chdir(tmp_path)
-    less = ["--limit", "20", "--samples", "2", "--draw-sets", "2", "--train-points", "20"]
-    assert run(["sweep-batch-size", str(place / f"{name}.toml"), *less]) == 0
-    printed = capsys.readouterr().out
-    assert all(f" {size} " in printed for size in ("32", "128", "512", "2,048"))
-
-
 def test_the_quickstart_can_be_made_again(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["make_demo.py", "--help"])
     with pytest.raises(SystemExit) as left:

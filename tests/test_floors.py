@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
 PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
@@ -81,8 +79,7 @@ def modules() -> list[Path]:
 
 
 def room_of(path: Path) -> str:
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py")
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @cache
@@ -180,9 +177,7 @@ def test_an_evaluation_starts_without_what_it_rarely_needs() -> None:
     assert not modules & {"torch._dynamo", "torch._inductor", "sympy", "scipy.optimize", "scipy.stats", "matplotlib"}
 
 
-def test_the_smallest_evaluation_needs_no_scipy_and_a_check_neither_that_nor_torch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_evaluation_needs_no_scipy_and_a_check_neither_that_nor_torch(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(PACKAGE.parent / "benchmarks"))
     importlib.import_module("start").small_inputs(tmp_path)
     made = loaded_by(_small_run(tmp_path, "evaluate", "run.toml", "--quiet", "--out", "r.h5"))

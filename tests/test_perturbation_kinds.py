@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from bnuq.perturbations import ALL, FAMILIES, KINDS, Perturbation, PerturbationKind, change_in, change_of, perturbation
+from bnuq.perturbations import ALL, FAMILIES, KINDS, Perturbation, change_in, change_of, perturbation
 
 PAGES = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("size", [0.1, 1e-05, 8 / 255, 3.0, 1e20])
-def test_a_perturbation_is_read_back_from_its_text_and_from_the_name_of_its_set(
-    kind: PerturbationKind, size: float
-) -> None:
+def test_a_perturbation_is_read_back_from_its_text_and_from_the_name_of_its_set(kind, size):
     change = Perturbation(kind, size)
     low, high = kind.limits
     if not low <= size <= high:

@@ -39,10 +39,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A reader's folder: the Python files of the page, and the samples that ship."""
     for block in blocks((DOCS / "your-network.md").read_text(encoding="utf-8"), "python"):
         name, _, code = block.partition("\n")
-        less = code.replace('"test", 400', '"test", 60')
-        (tmp_path / name.removeprefix("# ")).write_text(less, encoding="utf-8")
-    samples = write_samples(tmp_path / "sample_configs", train=1000)
-    shutil.copytree(samples / "quickstart", tmp_path / "bnuq-demo")
+        (tmp_path / name.removeprefix("# ")).write_text(code.replace('"test", 400', '"test", 60'), encoding="utf-8")
+    shutil.copytree(write_samples(tmp_path / "sample_configs", train=1000) / "quickstart", tmp_path / "bnuq-demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "fit", raising=False)
@@ -74,14 +72,11 @@ def test_a_case_with_a_network_of_its_own_gives_a_right_figure(case: str, capsys
     assert "Warning" not in capsys.readouterr().out
     name = make.split()[1].removesuffix(".py")
     summary = bnuq.open(f"{name}.bnuq.h5").summary()
-    accuracy = summary["methods"]["deterministic"]["sets"]["test"]["accuracy"]["value"]
-    assert AT_LEAST[name] < accuracy <= 1
+    assert AT_LEAST[name] < summary["methods"]["deterministic"]["sets"]["test"]["accuracy"]["value"] <= 1
 
 
 @pytest.mark.nightly  # of the data pack; made-up cases above
-def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown(
-    data_pack: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_downloaded_network_passes_the_reference_check_with_the_settings_shown(data_pack, folder, capsys):
     shutil.copy(data_pack / "checkpoints/resnet20-12fca82f.th", "resnet20.th")
     shutil.copy(ROOT / "sample_configs/architectures/cifar_resnet.py", folder)
     for name in ("train", "test"):  # the reference check takes mini-batches of half the reference

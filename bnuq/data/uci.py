@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from bnuq.data.readers.common import readable
-from bnuq.data.readers.tables import read_csv
 from bnuq.shapes import Float, Int64
 
 Table = tuple[Float[np.ndarray, "row input"], Float[np.ndarray, " row"], list[Int64[np.ndarray, " test_row"]]]
@@ -35,13 +34,6 @@ def read_published(folder: Path, splits: int) -> Table:
     table, features, target, *rows = (_numbers(folder / name) for name in published_names(splits))
     with readable(folder / "data.txt", "a table"):
         return table[:, _whole(features)], table[:, _whole(target)[0]], list(map(_whole, rows))
-
-
-def read_stored(data: Path, splits: int) -> Table:
-    """The same from the table `data`, and the splits beside it, as they are stored here."""
-    table = read_csv(data)
-    files = (data.parent / "splits" / f"test_{split:02d}.txt" for split in range(splits))
-    return np.asarray(table.inputs), np.asarray(table.targets), [_whole(_numbers(file)) for file in files]
 
 
 def write_stored(folder: Path, table: Table) -> None:

@@ -27,12 +27,13 @@ ADVERSARIES: dict[str, Adversary] = {}
 
 
 class Net(nn.Module):
-    """Parts under their names, and a forward as a function of them and the input."""
+    """Parts under their names, a `last` layer of as many inputs, and a forward as a function of them and the input."""
 
-    def __init__(self, forward: Forward, **parts: nn.Module | Tensor) -> None:
+    def __init__(self, forward: Forward, *, last: int = 4, **parts: nn.Module | Tensor) -> None:
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, nn.Parameter(part) if isinstance(part, Tensor) else part)
+        self.last = nn.Linear(last, 3)
         self._forward = forward
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,19 +77,17 @@ def pooled(x: Tensor) -> Tensor:
 @adversary(4, 5, 5)
 def transposed_convolution():
     return Net(
-        lambda m, x: m.last(pooled(F.relu(m.bn(m.up(F.relu(m.bn0(m.conv(x)))))))),
-        conv=nn.Conv2d(4, 6, 3), bn0=nn.BatchNorm2d(6), up=nn.ConvTranspose2d(6, 6, 3, stride=2, bias=True),
-        bn=nn.BatchNorm2d(6), last=nn.Linear(6, 3),
+        lambda m, x: m.last(pooled(F.relu(m.bn(m.up(F.relu(m.bn0(m.conv(x)))))))), conv=nn.Conv2d(4, 6, 3),
+        bn0=nn.BatchNorm2d(6), up=nn.ConvTranspose2d(6, 6, 3, stride=2, bias=True), bn=nn.BatchNorm2d(6), last=6,
     )  # fmt: skip
 
 
 @adversary(4, 5, 5)
 def transposed_convolution_with_groups():
     return Net(
-        lambda m, x: m.last(pooled(F.relu(m.bn(m.up(F.relu(m.bn0(m.conv(x)))))))),
-        conv=nn.Conv2d(4, 4, 3), bn0=nn.BatchNorm2d(4),
+        lambda m, x: m.last(pooled(F.relu(m.bn(m.up(F.relu(m.bn0(m.conv(x)))))))), conv=nn.Conv2d(4, 4, 3),
+        bn0=nn.BatchNorm2d(4), bn=nn.BatchNorm2d(4),
         up=nn.ConvTranspose2d(4, 4, 3, stride=2, padding=1, output_padding=1, groups=2, dilation=1),
-        bn=nn.BatchNorm2d(4), last=nn.Linear(4, 3),
     )  # fmt: skip
 
 
@@ -97,7 +96,7 @@ def grouped_and_dilated_convolutions():
     return Net(
         lambda m, x: m.last(pooled(m.bn2(m.depthwise(F.silu(m.bn1(m.dilated(m.bn0(x)))))))),
         bn0=nn.BatchNorm2d(4), dilated=nn.Conv2d(4, 6, 3, dilation=2, groups=2, bias=False), bn1=nn.BatchNorm2d(6),
-        depthwise=nn.Conv2d(6, 6, 3, padding="same", groups=6), bn2=nn.BatchNorm2d(6), last=nn.Linear(6, 3),
+        depthwise=nn.Conv2d(6, 6, 3, padding="same", groups=6), bn2=nn.BatchNorm2d(6), last=6,
     )  # fmt: skip
 
 
@@ -133,7 +132,6 @@ def convolution_read_twice():
 
     return Net(
         forward, conv1=nn.Conv2d(2, 4, 3), bn1=nn.BatchNorm2d(4), conv2=nn.Conv2d(4, 4, 3), bn2=nn.BatchNorm2d(4),
-        last=nn.Linear(4, 3),
     )  # fmt: skip
 
 
@@ -145,7 +143,6 @@ def batchnorm_called_twice_on_one_convolution():
 
     return Net(
         forward, conv1=nn.Conv2d(2, 4, 3), bn1=nn.BatchNorm2d(4), conv2=nn.Conv2d(4, 4, 3), bn2=nn.BatchNorm2d(4),
-        last=nn.Linear(4, 3),
     )  # fmt: skip
 
 
@@ -156,9 +153,7 @@ def convolution_shared_by_two_batchnorms():
             x = F.relu(bn(m.conv(x)))
         return m.last(pooled(x))
 
-    return Net(
-        forward, conv=nn.Conv2d(4, 4, 3, padding=1), bn1=nn.BatchNorm2d(4), bn2=nn.BatchNorm2d(4), last=nn.Linear(4, 3)
-    )
+    return Net(forward, conv=nn.Conv2d(4, 4, 3, padding=1), bn1=nn.BatchNorm2d(4), bn2=nn.BatchNorm2d(4))
 
 
 @adversary(2, 6, 6)
@@ -172,7 +167,6 @@ def standardised_weights():
 
     return Net(
         forward, w1=torch.randn(4, 2, 3, 3), bn1=nn.BatchNorm2d(4), w2=torch.randn(4, 2, 3, 3), bn2=nn.BatchNorm2d(4),
-        last=nn.Linear(4, 3),
     )  # fmt: skip
 
 
@@ -184,20 +178,16 @@ def weights_made_in_the_forward():
         w.mul_(0.5).add_(0.1)  # after its first use, before the BatchNorm that follows it
         return m.last(F.linear(F.relu(m.bn2(y)), w))
 
-    return Net(forward, w=torch.randn(4, 4), bn1=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4), last=nn.Linear(4, 3))
+    return Net(forward, w=torch.randn(4, 4), bn1=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4))
 
 
 @adversary(4)
 def weights_made_of_the_input():
     def forward(m: Net, x: Tensor) -> Tensor:
         y = F.relu(m.bn1(m.fc(x)))
-        scale = m.w * (1 + torch.sigmoid(y[:, :1, None]))
-        return m.last(m.bn2(torch.bmm(scale, y[:, :, None]).squeeze(2)))
+        return m.last(m.bn2(torch.bmm(m.w * (1 + torch.sigmoid(y[:, :1, None])), y[:, :, None]).squeeze(2)))
 
-    return Net(
-        forward, fc=nn.Linear(4, 4), bn1=nn.BatchNorm1d(4), w=torch.randn(4, 4), bn2=nn.BatchNorm1d(4),
-        last=nn.Linear(4, 3),
-    )  # fmt: skip
+    return Net(forward, fc=nn.Linear(4, 4), bn1=nn.BatchNorm1d(4), w=torch.randn(4, 4), bn2=nn.BatchNorm1d(4))
 
 
 @adversary(5, 4)
@@ -207,10 +197,7 @@ def linear_layers_over_sequences():
         y = torch.tanh(m.bn2(m.fc2(y).transpose(1, 2)))  # and here what a linear layer gave
         return m.last(y.mean(2))
 
-    return Net(
-        forward, fc1=nn.Linear(4, 5), bn1=nn.BatchNorm1d(5), fc2=nn.Linear(5, 6), bn2=nn.BatchNorm1d(6),
-        last=nn.Linear(6, 3),
-    )  # fmt: skip
+    return Net(forward, fc1=nn.Linear(4, 5), bn1=nn.BatchNorm1d(5), fc2=nn.Linear(5, 6), bn2=nn.BatchNorm1d(6), last=6)
 
 
 @adversary(2, 6, 6)
@@ -230,7 +217,6 @@ def batchnorm_that_nobody_reads():
 
     return Net(
         forward, conv1=nn.Conv2d(2, 4, 3), bn1=nn.BatchNorm2d(4), conv2=nn.Conv2d(4, 4, 3), bn2=nn.BatchNorm2d(4),
-        last=nn.Linear(4, 3),
     )  # fmt: skip
 
 
@@ -246,23 +232,20 @@ def weights_kept_from_the_first_call():
             m.kept = m.w.detach() * 2
         return m.last(m.bn(m.fc(x)) @ m.kept)
 
-    return Keeps(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), w=torch.randn(4, 4), last=nn.Linear(4, 3))
+    return Keeps(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), w=torch.randn(4, 4))
 
 
 # Memory that has several names
 
 
 def dense(forward: Forward) -> Callable[[], nn.Module]:
-    return lambda: Net(
-        forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4), drop=nn.Dropout(0.3),
-        last=nn.Linear(4, 3),
-    )  # fmt: skip
+    return lambda: Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4), drop=nn.Dropout(0.3))
 
 
 def pictures(forward: Forward) -> Callable[[], nn.Module]:
     return lambda: Net(
         forward, conv=nn.Conv2d(2, 4, 3), bn=nn.BatchNorm2d(4), conv2=nn.Conv2d(4, 4, 3, padding=1),
-        bn2=nn.BatchNorm2d(4), drop=nn.Dropout(0.3), last=nn.Linear(4, 3),
+        bn2=nn.BatchNorm2d(4), drop=nn.Dropout(0.3),
     )  # fmt: skip
 
 
@@ -321,17 +304,6 @@ def results_written_out(m, x):
 def expanded_memory(m, x):
     y = m.bn(m.fc(x))[:, :1].expand(-1, 4)
     return m.last(torch.sigmoid(y) * torch.relu(y))
-
-
-@of(dense, 4)
-def expanded_memory_that_is_dead(m, x):
-    y = m.bn(m.fc(x)).mean(1, keepdim=True).expand(-1, 4)
-    return m.last(torch.relu(y))
-
-
-@of(dense, 4)
-def windows_that_overlap(m, x):
-    return m.last(m.bn(m.fc(x)).unfold(1, 2, 1).add(1.0).flatten(1)[:, 1:5])
 
 
 @of(dense, 4)
@@ -406,12 +378,6 @@ def permuted_and_flattened(m, x):
 
 
 @of(pictures, 2, 6, 6)
-def storage_of_pictures_strided_by_hand(m, x):
-    y = m.bn(m.conv(x))
-    return m.last(torch.as_strided(y, (len(x), 4), (64, 1)))
-
-
-@of(pictures, 2, 6, 6)
 def skips_that_leave_out_the_first_draw(m, x):
     y = m.conv(x)
     z = F.relu(m.bn2(m.conv2(F.relu(m.bn(y), inplace=True))) + y, inplace=True)
@@ -421,8 +387,7 @@ def skips_that_leave_out_the_first_draw(m, x):
 @of(pictures, 2, 6, 6)
 def inputs_written_at_once(m, x):
     x.mul_(0.5).clamp_(min=-1)
-    y = F.relu(m.bn(m.conv(x)))
-    return m.last(pooled(y) + x.sum((1, 2, 3))[:, None])
+    return m.last(pooled(F.relu(m.bn(m.conv(x)))) + x.sum((1, 2, 3))[:, None])
 
 
 @of(pictures, 2, 6, 6)
@@ -432,11 +397,6 @@ def channels_shuffled_and_gated(m, x):
     y = F.pixel_shuffle(F.interpolate(y, scale_factor=2), 2)
     y = m.bn2(m.conv2(F.pixel_unshuffle(y, 2)))
     return m.last(pooled(y * torch.sigmoid(y.mean((2, 3), keepdim=True)).expand_as(y)))
-
-
-@of(pictures, 2, 6, 6)
-def one_point_squeezed(m, x):
-    return m.last(F.adaptive_avg_pool2d(torch.relu(m.bn(m.conv(x))), 1).squeeze())
 
 
 # Points that do not simply lie along the first axis
@@ -449,10 +409,7 @@ def points_along_the_second_axis():
         y = m.drop(torch.tanh(y)).mean(0)
         return m.last(m.bn2(y))
 
-    return Net(
-        forward, bn=nn.BatchNorm1d(5), fc=nn.Linear(4, 4), drop=nn.Dropout(0.3), bn2=nn.BatchNorm1d(4),
-        last=nn.Linear(4, 3),
-    )  # fmt: skip
+    return Net(forward, bn=nn.BatchNorm1d(5), fc=nn.Linear(4, 4), drop=nn.Dropout(0.3), bn2=nn.BatchNorm1d(4))
 
 
 @adversary(4)
@@ -462,10 +419,7 @@ def points_repeated():
         y = m.drop(torch.tanh(m.bn2(y)))
         return m.last(y.view(3, -1, 4).mean(0))
 
-    return Net(
-        forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4), drop=nn.Dropout(0.3),
-        last=nn.Linear(4, 3),
-    )  # fmt: skip
+    return Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), bn2=nn.BatchNorm1d(4), drop=nn.Dropout(0.3))
 
 
 @adversary(4)
@@ -474,25 +428,15 @@ def points_repeated_before_the_first_draw():
         y = m.bn(m.fc(x).repeat(3, 1) + torch.arange(3, dtype=x.dtype).repeat_interleave(len(x))[:, None])
         return m.last(y.view(3, -1, 4).tanh().mean(0))
 
-    return Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), last=nn.Linear(4, 3))
+    return Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4))
 
 
 @adversary(5, 4)
 def several_rows_of_every_point():
     def forward(m: Net, x: Tensor) -> Tensor:
-        y = m.drop(F.relu(m.bn(m.fc(x.reshape(-1, 4)))))
-        return m.last(m.bn2(y).view(-1, 5, 4).mean(1))
+        return m.last(m.bn2(m.drop(F.relu(m.bn(m.fc(x.reshape(-1, 4)))))).view(-1, 5, 4).mean(1))
 
-    return Net(
-        forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), drop=nn.Dropout(0.3), bn2=nn.BatchNorm1d(4),
-        last=nn.Linear(4, 3),
-    )  # fmt: skip
-
-
-@of(dense, 4)
-def rows_numbered(m, x):
-    y = m.bn(m.fc(x))
-    return m.last(y[torch.arange(len(x)), :].gather(1, x.argsort(1)))
+    return Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), drop=nn.Dropout(0.3), bn2=nn.BatchNorm1d(4))
 
 
 @of(dense, 4)
@@ -503,19 +447,9 @@ def one_entry_a_row_by_its_number(m, x):
 
 
 @of(dense, 4, why_plain="its recorded operations give different outputs")
-def points_that_know_their_place(m, x):
-    return m.last(m.bn(m.fc(x)) + torch.arange(len(x), dtype=x.dtype)[:, None])
-
-
-@of(dense, 4, why_plain="its recorded operations give different outputs")
 def points_that_know_one_another(m, x):
     y = m.bn(m.fc(x))
     return m.last(y - 0.1 * y.mean(0))
-
-
-@of(dense, 4, why_plain="an argument of div depends on the number of points")
-def points_counted(m, x):
-    return m.last(m.bn(m.fc(x)) / (1 + len(x) / 100))
 
 
 @of(dense, 4)
@@ -535,23 +469,21 @@ def attention_over_tokens():
         q, k, v = m.qkv(y).view(len(x), 7, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
         y = y + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(len(x), 7, 8)
         y = m.bn(y.transpose(1, 2)).transpose(1, 2)
-        weights = torch.einsum("nqc,nkc->nqk", y, y).softmax(-1)
-        y = m.drop(torch.bmm(weights, y))
+        y = m.drop(torch.bmm(torch.einsum("nqc,nkc->nqk", y, y).softmax(-1), y))
         return m.last(m.bn2(y[:, 0]))
 
     return Net(
         forward, embed=nn.Embedding(11, 8), position=nn.Embedding(7, 8), cls=torch.randn(1, 1, 8),
-        place=torch.randn(9, 8), qkv=nn.Linear(8, 24), bn=nn.BatchNorm1d(8), drop=nn.Dropout(0.2),
-        bn2=nn.BatchNorm1d(8), last=nn.Linear(8, 3),
+        place=torch.randn(9, 8), qkv=nn.Linear(8, 24), bn=nn.BatchNorm1d(8), drop=nn.Dropout(0.2), last=8,
+        bn2=nn.BatchNorm1d(8),
     )  # fmt: skip
 
 
 @adversary(5, 8)
 def transformer_layer():
     return Net(
-        lambda m, x: m.last(m.bn(m.layer(x).mean(1))),
-        layer=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True), bn=nn.BatchNorm1d(8),
-        last=nn.Linear(8, 3),
+        lambda m, x: m.last(m.bn(m.layer(x).mean(1))), bn=nn.BatchNorm1d(8), last=8,
+        layer=nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True),
     )  # fmt: skip
 
 
@@ -559,7 +491,7 @@ def transformer_layer():
 def recurrent_before_the_draw():
     return Net(
         lambda m, x: m.last(m.bn(m.lstm(x)[0][:, -1])),
-        lstm=nn.LSTM(4, 6, batch_first=True), bn=nn.BatchNorm1d(6), last=nn.Linear(6, 3),
+        lstm=nn.LSTM(4, 6, batch_first=True), bn=nn.BatchNorm1d(6), last=6,
     )  # fmt: skip
 
 
@@ -567,7 +499,7 @@ def recurrent_before_the_draw():
 def recurrent_after_the_draw():
     return Net(
         lambda m, x: m.last(m.bn2(m.gru(m.bn(x))[1][0])),
-        bn=nn.BatchNorm1d(5), gru=nn.GRU(4, 6, batch_first=True), bn2=nn.BatchNorm1d(6), last=nn.Linear(6, 3),
+        bn=nn.BatchNorm1d(5), gru=nn.GRU(4, 6, batch_first=True), bn2=nn.BatchNorm1d(6), last=6,
     )  # fmt: skip
 
 
@@ -575,22 +507,16 @@ def recurrent_after_the_draw():
 def many_branches():
     def forward(m: Net, x: Tensor) -> Tensor:
         y = F.relu6(m.bn(m.conv(x)))
-        branches = [m.bn1(m.b1(y)), F.max_pool2d(y, 3, 1, 1), F.hardsigmoid(m.bn2(m.b2(y))), y]
-        y = torch.cat(branches, 1)
+        y = torch.cat([m.bn1(m.b1(y)), F.max_pool2d(y, 3, 1, 1), F.hardsigmoid(m.bn2(m.b2(y))), y], 1)
         return m.last(F.hardtanh(F.layer_norm(pooled(F.group_norm(y, 4)), (16,))))
 
     return Net(
         forward, conv=nn.Conv2d(2, 4, 3), bn=nn.BatchNorm2d(4), b1=nn.Conv2d(4, 4, 1), bn1=nn.BatchNorm2d(4),
-        b2=nn.Conv2d(4, 4, 1), bn2=nn.BatchNorm2d(4), last=nn.Linear(16, 3),
+        b2=nn.Conv2d(4, 4, 1), bn2=nn.BatchNorm2d(4), last=16,
     )  # fmt: skip
 
 
 # What cannot be written down
-
-
-@of(dense, 4, why_plain="item lets its path or its sizes depend on the data")
-def number_read(m, x):
-    return m.last(m.bn(m.fc(x)) * (2 if (x[:, 0] ** 2).sum().item() >= 0 else 3))
 
 
 @of(dense, 4, why_plain="is_nonzero lets its path or its sizes depend on the data")
@@ -603,20 +529,32 @@ def truth_asked(m, x):
 def entries_chosen(m, x):
     y = m.bn(m.fc(x))
     y[y > 0] *= 0.5
-    rows = (x[:, 0] > -100).nonzero()[:, 0]
-    return m.last(y[rows])
+    return m.last(y[(x[:, 0] > -100).nonzero()[:, 0]])
 
 
-@of(dense, 4, why_plain="tolist hands its data to Python")
-def list_read(m, x):
-    return m.last(m.bn(m.fc(x)) * abs(sum(m.fc(x)[0].tolist())))
+# In one line
 
-
-@of(dense, 4)
-def numbers_written_in_the_forward(m, x):
-    return m.last(m.bn(m.fc(x)) * torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=x.dtype).to(x.device))
-
-
-@of(dense, 4)
-def memory_of_numpy(m, x):
-    return m.last(m.bn(m.fc(x)) * torch.from_numpy(m.fc.weight.detach().numpy().copy()).sum())
+_FORWARDS: dict[str, Forward] = {
+    "expanded_memory_that_is_dead": lambda m, x: m.last(torch.relu(m.bn(m.fc(x)).mean(1, keepdim=True).expand(-1, 4))),
+    "windows_that_overlap": lambda m, x: m.last(m.bn(m.fc(x)).unfold(1, 2, 1).add(1.0).flatten(1)[:, 1:5]),
+    "rows_numbered": lambda m, x: m.last(m.bn(m.fc(x))[torch.arange(len(x)), :].gather(1, x.argsort(1))),
+    "numbers_written_in_the_forward": lambda m, x: m.last(
+        m.bn(m.fc(x)) * torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=x.dtype).to(x.device)
+    ),
+    "memory_of_numpy": lambda m, x: m.last(m.bn(m.fc(x)) * torch.from_numpy(m.fc.weight.detach().numpy().copy()).sum()),
+    "storage_of_pictures_strided_by_hand": lambda m, x: m.last(torch.as_strided(m.bn(m.conv(x)), (len(x), 4), (64, 1))),
+    "one_point_squeezed": lambda m, x: m.last(F.adaptive_avg_pool2d(torch.relu(m.bn(m.conv(x))), 1).squeeze()),
+    "points_that_know_their_place": lambda m, x: m.last(m.bn(m.fc(x)) + torch.arange(len(x), dtype=x.dtype)[:, None]),
+    "points_counted": lambda m, x: m.last(m.bn(m.fc(x)) / (1 + len(x) / 100)),
+    "number_read": lambda m, x: m.last(m.bn(m.fc(x)) * (2 if (x[:, 0] ** 2).sum().item() >= 0 else 3)),
+    "list_read": lambda m, x: m.last(m.bn(m.fc(x)) * abs(sum(m.fc(x)[0].tolist()))),
+}
+_WHY_PLAIN = {
+    "points_that_know_their_place": "its recorded operations give different outputs",
+    "points_counted": "an argument of div depends on the number of points",
+    "number_read": "item lets its path or its sizes depend on the data",
+    "list_read": "tolist hands its data to Python",
+}
+for _name, _forward in _FORWARDS.items():
+    _kind, _shape = (pictures, (2, 6, 6)) if "conv" in _forward.__code__.co_names else (dense, (4,))
+    ADVERSARIES[_name] = Adversary(_kind(_forward), _shape, _WHY_PLAIN.get(_name, ""), 0)

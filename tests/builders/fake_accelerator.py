@@ -270,8 +270,7 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     _check_order(given)
     _count(op)
     arguments, named = _mapped(to_host, (args, kwargs))
-    on_host = _tensors((arguments, named))
-    argument_of = dict(zip(map(id, on_host), given, strict=True))
+    argument_of = dict(zip(map(id, _tensors((arguments, named))), given, strict=True))
     if _Module.rounds and _uses_tf32(op):
         arguments = tuple(map(_in_tf32, arguments))
     result = op(*arguments, **named)
@@ -456,8 +455,7 @@ def _interpreted(launch: Callable[..., None], kernel: Any, *arguments: Any, **co
 def standing_in_for_cuda() -> Iterator[Log]:
     """bnuq with this device as its CUDA device: `--device pretend`, and "auto" chooses it."""
     _register()
-    root = importlib.import_module("bnuq")
-    for found in pkgutil.walk_packages(root.__path__, "bnuq."):
+    for found in pkgutil.walk_packages(importlib.import_module("bnuq").__path__, "bnuq."):
         if not found.name.endswith("__main__"):
             importlib.import_module(found.name)
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith("bnuq.")]

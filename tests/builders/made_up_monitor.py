@@ -93,12 +93,11 @@ def baseline() -> Baseline:
         law=0.05,
     )
     one = np.ones(1, np.float32)
-    score = WatchedBlock("energy", "score", 0 * one, one, one[:, None], 0 * one, one, math.nan)
     return Baseline(
         model=MODEL | {"batchnorm_layers": 1},
         inputs={"shape": [1, 8, 8], "layout": "", "normalize": None},
         reference=REFERENCE,
-        blocks=(layer, score),
+        blocks=(layer, WatchedBlock("energy", "score", 0 * one, one, one[:, None], 0 * one, one, math.nan)),
         bag=random.integers(-40, 40, (30, 4)).astype(np.int8),
         seed=0,
         findings=(),

@@ -75,8 +75,7 @@ def pictures_and_numbers(points: int, seed: int = 0) -> tuple[dict[str, np.ndarr
     """Inputs by name, and labels."""
     random = np.random.default_rng(seed)
     image, numbers = random.normal(size=(points, 1, 5, 5)), random.normal(size=(points, 3))
-    inputs = {"image": image.astype(np.float32), "numbers": numbers.astype(np.float32)}
-    return inputs, random.integers(0, 3, points)
+    return {"image": image.astype(np.float32), "numbers": numbers.astype(np.float32)}, random.integers(0, 3, points)
 
 
 def sentences(points: int, seed: int = 0) -> tuple[dict[str, np.ndarray], np.ndarray]:

@@ -66,8 +66,7 @@ def run(name: str, folder: Path, data_root: Path, uci: protocol.Protocol) -> Fin
     """Run the experiment in an empty folder but for what it takes; its result replaces an old one."""
     small_run.write(folder, rate=0.0)
     arguments, _, kind = EXPERIMENTS[name]
-    finished = Finished(name, kind, folder, "")
-    small_run.old_result(finished.path)
+    small_run.old_result(Finished(name, kind, folder, "").path)
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
         patch.setattr(protocol, "SMOKE", uci)
         patch.setattr(toy, "STEPS", 800)

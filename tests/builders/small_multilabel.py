@@ -20,8 +20,7 @@ RUN = RUN.replace("samples = 8", f'samples = {SAMPLES}\nmethods = ["mcbn", "mcdo
 def write(folder: Path) -> Path:
     """The tiny network with four outputs, and sets with 0/1 matrices: what its logits say, and some noise."""
     small_run.write(folder, text=RUN, classes=LABELS)
-    random, model = np.random.default_rng(1), small_run.network(classes=LABELS).eval()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    random, model = np.random.default_rng(1), small_run.stored(folder, classes=LABELS)
     for name, source in (("train", "train"), ("test", "test"), ("validation", "train")):
         x = np.load(folder / f"{source}.npz")["x"][: 40 if name == "validation" else None]
         with torch.no_grad():

@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from making_points import idx
 
 SIDE = 10
-
-
-def _idx(values: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.tobytes()
 
 
 def write_data(root: Path) -> Path:
@@ -23,8 +20,8 @@ def write_data(root: Path) -> Path:
         x = x if name == "fashion-mnist" else x.transpose(0, 2, 1)
         folder = root / name
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(_idx(x.astype(np.uint8)))
-        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(_idx(y))
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(x.astype(np.uint8)))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(y))
     for name, count in (("train", 80), ("test", 30)):
         y = np.arange(count) % 10
         x = random.integers(0, 120, (count, SIDE, SIDE, 3)).astype(np.uint8)

@@ -102,6 +102,23 @@ def network(**arch_args: Any) -> nn.Sequential:
     return namespace["net"](**arch_args)
 
 
+def stored(folder: Path, **arch_args: Any) -> nn.Sequential:
+    """The network in evaluation mode, with the weights that lie in `folder`."""
+    model = network(**arch_args).eval()
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    return model
+
+
+def logits_of(folder: Path, name: str) -> np.ndarray:
+    """What the network in `folder` gives for the points of a set."""
+    with torch.no_grad():
+        return stored(folder)(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
+
+
+def labels_of(folder: Path, name: str) -> np.ndarray:
+    return np.load(folder / f"{name}.npz")["y"]
+
+
 def settle(model: nn.Sequential, images: torch.Tensor) -> None:
     """Give every BatchNorm the running statistics of its training data, as training would."""
     for layer in model:

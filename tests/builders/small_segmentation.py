@@ -72,8 +72,7 @@ def write(folder: Path, *, text: str = RUN) -> Path:
         write_pictures(folder / name, images)
     write_pictures(folder / "masks", masks)
     np.savez(folder / "test.npz", x=first_channel(test), y=masks)
-    noisy = random.integers(0, 256, strange.shape, dtype=np.uint8)
-    np.savez(folder / "strange.npz", x=first_channel(noisy))
+    np.savez(folder / "strange.npz", x=first_channel(random.integers(0, 256, strange.shape, dtype=np.uint8)))
     where = np.zeros(anomalies.shape[:3], np.int64)
     where[:, 2:5, 3:9] = 1
     where[:, 0] = IGNORE
@@ -106,8 +105,7 @@ def network(**arch_args: Any) -> nn.Sequential:
     """The network with the weights and running statistics of model.pt, in evaluation mode."""
     namespace: dict[str, Any] = {}
     exec(NET, namespace)
-    random = np.random.default_rng(1)
-    images = torch.from_numpy(pictures(random, 32)).float().permute(0, 3, 1, 2) / 255
+    images = torch.from_numpy(pictures(np.random.default_rng(1), 32)).float().permute(0, 3, 1, 2) / 255
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = namespace["net"](**arch_args)

@@ -122,9 +122,8 @@ def accepted() -> CheckVerdict:
 def hostile() -> CheckVerdict:
     """All text that comes out of a file says what it should not; methods are known ones, as files are checked."""
     side = replace(CURRENT, path=Path(f"/runs/{EVIL}.h5".replace("\0", "")), checkpoint=EVIL, time=EVIL)
-    estimates = [replace(one, method="mcbn", set=EVIL) for one in (*WORSE, *SVHN, *REST)]
     return verdict(
-        *estimates,
+        *[replace(one, method="mcbn", set=EVIL) for one in (*WORSE, *SVHN, *REST)],
         current=side,
         baseline=side,
         pairing=Pairing((EVIL,), (), ((EVIL, EVIL),)),

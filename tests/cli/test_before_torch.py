@@ -113,9 +113,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, t
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_an_error_in_the_request_is_reported_without_torch(
-    answers: tuple[Path, dict[str, tuple[int, str, bool]]], words: str
-) -> None:
+def test_an_error_in_the_request_is_reported_without_torch(answers, words):
     folder, given = answers
     code, message, imported = given[words]
     assert REFUSED[words].format(folder=folder) in message

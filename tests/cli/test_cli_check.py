@@ -122,9 +122,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
         (["seed1.h5", "base.h5", "--require", "mcbn.sets.test.pl>=0"], "has no estimate mcbn.sets.test.pl"),
     ],
 )
-def test_what_cannot_be_compared_is_exit_code_2_and_one_message(
-    there: Path, cli: Cli, arguments: list[str], complaint: str
-) -> None:
+def test_what_cannot_be_compared_is_exit_code_2_and_one_message(there, cli, arguments, complaint):
     Path("loose.toml").write_text("[check]\n")
     Path("continued.h5").write_bytes(Path("base.h5").read_bytes())
     with edited(Path("continued.h5")) as record:
@@ -196,9 +194,7 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
     "place",
     ["bnuq.gate.check", "bnuq.report.check.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
 )
-def test_a_fault_in_the_command_is_exit_code_3_and_never_1(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_fault_in_the_command_is_exit_code_3_and_never_1(there, cli, monkeypatch, place):
     monkeypatch.setattr(place, Mock(side_effect=ZeroDivisionError("a slip")))
     outcome = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", *(["--update"] if "accept" in place else []))
     assert outcome.code == 3
@@ -223,9 +219,7 @@ def test_a_closed_pipe_makes_no_pass_of_a_regression(there: Path, on_github: boo
     assert done.stdout.strip() == "1", (there / "said").read_text()
 
 
-def test_a_report_that_cannot_be_written_leaves_the_verdict_told(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_that_cannot_be_written_leaves_the_verdict_told(there, cli, monkeypatch):
     def full(*_: object) -> None:
         raise ResultError("junit.xml: could not be written: the disk is full.")
 
@@ -237,9 +231,7 @@ def test_a_report_that_cannot_be_written_leaves_the_verdict_told(
     assert not (there / "junit.xml").exists()
 
 
-def test_text_of_a_file_is_no_command_to_github_in_an_error_either(
-    there: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_of_a_file_is_no_command_to_github_in_an_error_either(there, cli, monkeypatch):
     with edited(there / "seed1.h5") as record:
         record["model"]["task"] = "x\n::error title=pwned::hello"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -271,8 +263,7 @@ def test_update_writes_where_it_compared_with(there: Path, cli: Cli, monkeypatch
 @pytest.mark.usefixtures("there")
 def test_floors_stand_alone(cli: Cli) -> None:
     value = read(Path("base.h5")).methods["mcbn"].sets["test"].estimates["accuracy"].value
-    met = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}")
-    assert met.code == 0
+    assert cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value}").code == 0
     broken = cli("check", "base.h5", "--require", f"mcbn.sets.test.accuracy>={value + 0.001}")
     assert broken.code == 1
     assert "mcbn.sets.test.accuracy" in broken.out
@@ -298,8 +289,7 @@ def test_tolerances_and_floors_come_from_bnuq_toml_or_the_file_that_is_named(cli
 
 
 def test_junit_and_markdown_are_written(there: Path, cli: Cli) -> None:
-    outcome = cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", "--markdown", "change.md")
-    assert outcome.code == 1
+    assert cli("check", "worse.h5", "base.h5", "--junit", "junit.xml", "--markdown", "change.md").code == 1
     suite = ElementTree.parse(there / "junit.xml").getroot()
     suite = suite if suite.tag == "testsuite" else suite[0]
     failed = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
@@ -475,8 +465,7 @@ def test_update_replaces_nothing_but_a_result_and_not_itself(there: Path, cli: C
     before = contents(there)
     assert "not a result of bnuq" in cli("check", "base.h5", "model.pt", "--update").message
     assert "is the baseline itself" in cli("check", "base.h5", "base.h5", "--update").message
-    refused = cli("check", "base.h5", "seed1.h5", "--update", "--require", "mcbn.sets.test.accuracy>=1.1")
-    assert refused.code == 1
+    assert cli("check", "base.h5", "seed1.h5", "--update", "--require", "mcbn.sets.test.accuracy>=1.1").code == 1
     assert contents(there) == before
 
 

@@ -80,8 +80,7 @@ def other_size(folder: Path) -> None:
 
 
 def same_points(folder: Path) -> None:
-    x = arrays(folder, "train.npz")["x"]
-    np.savez(folder / "train.npz", x=np.repeat(x[:1], 20, axis=0))
+    np.savez(folder / "train.npz", x=np.repeat(arrays(folder, "train.npz")["x"][:1], 20, axis=0))
 
 
 def folder_as_out(folder: Path) -> None:
@@ -285,8 +284,7 @@ def test_all_that_is_missing_is_listed_at_once_with_options_and_lines_that_compl
         "train": "", "test": "", "ood": ["other.npz"], "normalize": "mnist", "augment": {"pad": 1, "flip": True},
     }  # fmt: skip
     # The lines are a run file that works, once the architecture is filled in; and so is the command.
-    filled = lines.replace("file.py:factory", "net.py:net")
-    (small / "model.toml").write_text(filled)
+    (small / "model.toml").write_text(lines.replace("file.py:factory", "net.py:net"))
     assert cli("evaluate", "model.toml", *TINY, "-o", "r.h5").code == 0
     (small / "model.toml").unlink()
     added = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
@@ -463,8 +461,7 @@ def test_a_message_out_of_a_file_cannot_drive_the_terminal(cli, tmp_path):
 def test_lists_on_the_command_line_take_commas_names_and_repetition(cli, small):
     (small / "a,b.npz").write_bytes((small / "other.npz").read_bytes())
     sets = ("--ood", "one=other.npz,two=other.npz", "--ood", "three=a,b.npz")
-    done = cli("evaluate", "run.toml", *TINY, "--method", "mcbn,mcdo", *sets, "--json")
-    summary = json.loads(done.out)
+    summary = json.loads(cli("evaluate", "run.toml", *TINY, "--method", "mcbn,mcdo", *sets, "--json").out)
     assert list(summary["sets"]) == ["test", "one", "two", "three"]
     assert list(summary["methods"]) == ["deterministic", "mcbn", "mcdo"]
 

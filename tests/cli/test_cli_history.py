@@ -103,9 +103,7 @@ def test_results_on_other_points_and_of_other_kinds_are_left_out_and_refused_whe
         (["worse.h5", "--inconclusive", "pass"], "--inconclusive is pass; expected"),
     ],
 )
-def test_what_is_no_history_is_exit_code_2_and_one_message(
-    there: Path, cli: Cli, arguments: list[str], complaint: str
-) -> None:
+def test_what_is_no_history_is_exit_code_2_and_one_message(there, cli, arguments, complaint):
     for name in ("empty", "damaged"):
         (there / name).mkdir()
     (there / "damaged/night1.h5").write_bytes((there / "new.h5").read_bytes()[:20000])

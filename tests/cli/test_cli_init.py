@@ -232,8 +232,7 @@ def test_where_it_will_write_is_said_before_anything_is_asked(cli, monkeypatch):
     monkeypatch.setattr(sys, "stdin", Terminal("\n\n\n"))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert cli("init", "model.pt", *FAST).out.startswith("The run file will be model.toml.\nFunction that builds")
-    again = cli("init", "model.pt", *FAST, "--force").out
-    assert again.startswith("The run file will be model.toml (replaced).\n")
+    assert cli("init", "model.pt", *FAST, "--force").out.startswith("The run file will be model.toml (replaced).\n")
 
 
 class Terminal(io.StringIO):

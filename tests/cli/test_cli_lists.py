@@ -63,8 +63,7 @@ def test_lists_wrap_at_the_width_of_a_terminal_and_break_no_word(cli, monkeypatc
 
 
 def test_methods_lists_every_method(cli):
-    done = cli("methods")
-    assert [line.split()[0] for line in done.out.splitlines()] == list(map(str, METHODS))
+    assert [line.split()[0] for line in cli("methods").out.splitlines()] == list(map(str, METHODS))
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name, _ in app.commands.sentences())], ids=" ".join)

@@ -75,9 +75,7 @@ def test_no_command_is_written_with_more_than_12_parameters(name: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, name: str, width: int
-) -> None:
+def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(cli, monkeypatch, name, width):
     monkeypatch.setenv("COLUMNS", str(width))
     lines = cli(*name.split(), "--help", "all").out.splitlines()
     assert lines[0].startswith("Usage: bnuq")

@@ -65,8 +65,7 @@ def evaluated(cli, small):
         if classes == 2:
             text = text.replace("train.npz", "train2.npz").replace("test.npz", "test2.npz")
         (small / "form.toml").write_text(text)
-        few = ("--method", "mcbn") if command == "evaluate" else ()
-        done = cli(command, "form.toml", "--json", *few, *options)
+        done = cli(command, "form.toml", "--json", *("--method", "mcbn") if command == "evaluate" else (), *options)
         return json.loads(done.out) if done.code == 0 else (done.code, done.message)
 
     return call

@@ -27,8 +27,7 @@ def test_a_mended_checkpoint_is_written_and_evaluates(small: Path, cli: Any) -> 
     asked = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz", "-T", "8", "--json")
     again = cli("evaluate", "new.pt", *asked)
     assert again.code == 0
-    summary = json.loads(again.out)
-    assert "never-trained" not in [warning["code"] for warning in summary["warnings"]]
+    assert "never-trained" not in [warning["code"] for warning in json.loads(again.out)["warnings"]]
 
 
 def test_options_win_over_the_run_file_and_json_is_all_that_is_printed(small: Path, cli: Any) -> None:

@@ -133,8 +133,7 @@ def test_a_signal_during_the_first_imports_is_answered_in_one_line(start):
 
 
 def shell(command: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    line = command.replace("bnuq", f"{sys.executable} -m bnuq", 1)
-    whole = ["bash", "-o", "pipefail", "-c", line]
+    whole = ["bash", "-o", "pipefail", "-c", command.replace("bnuq", f"{sys.executable} -m bnuq", 1)]
     return subprocess.run(
         whole, capture_output=True, text=True, env=environment(**variables), cwd=folder, check=False, timeout=60
     )

@@ -48,8 +48,7 @@ def test_many_short_pieces_of_work_have_a_line_every_30_seconds_between_them(clo
     bars = Bars(clock)
     for number in range(10):
         worked(bars, clock, steps=2, seconds=5.0, title=f"Set {number}")
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [f"bnuq: Set {number}: 100 % done." for number in (2, 5, 8)]
+    assert capsys.readouterr().err.splitlines() == [f"bnuq: Set {number}: 100 % done." for number in (2, 5, 8)]
 
 
 def test_the_time_left_is_in_hours_where_it_is_long(clock, capsys):

@@ -43,13 +43,6 @@ def there(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-@pytest.mark.nightly  # report/test_regression_report.py has one
-def test_a_regression_is_shown_again(cli):
-    outcome = cli("report", RESULT, "--full")
-    assert outcome.code == 0 and "Between constant uncertainty and the per-point optimum" in outcome.out
-    assert "Figures:" not in outcome.out and outcome.err == ""
-
-
 @pytest.mark.nightly
 def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path):
     folder = tmp_path / "new" / "pictures"
@@ -64,8 +57,7 @@ def test_pictures_are_drawn_into_a_folder_that_is_made(cli, tmp_path):
 def test_json_stays_alone_beside_pictures_of_the_format_asked_for(cli, plain, tmp_path):
     outcome = cli("report", plain, "--figures", tmp_path, "--format", "png", "--json")
     assert json.loads(outcome.out)["model"]["task"] == "regression"
-    starts = [path.read_bytes()[:4] for path in tmp_path.glob("*.png")]
-    assert starts == [b"\x89PNG"]
+    assert [path.read_bytes()[:4] for path in tmp_path.glob("*.png")] == [b"\x89PNG"]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +154,7 @@ def test_a_file_with_an_equals_sign_in_its_name_is_that_file(cli, copies):
 
 def test_results_side_by_side_go_everywhere_that_one_goes(cli, copies, plain):
     asked = ("report", plain, copies / "old" / RESULT)
-    written = ("--html", copies / "p.html", "--markdown", copies / "r.md")
-    outcome = cli(*asked, *written)
+    outcome = cli(*asked, *("--html", copies / "p.html", "--markdown", copies / "r.md"))
     assert outcome.code == 0 and outcome.err == ""
     printed = " ".join(outcome.out.split())
     assert "2 results side by side" in printed and "bnuq check CURRENT BASELINE" in printed

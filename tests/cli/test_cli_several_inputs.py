@@ -71,8 +71,7 @@ def test_loaders_of_dictionaries_in_memory_give_what_files_give(cli):
             arrays = {key: torch.from_numpy(values) for key, values in file.items()}
         items = [{key: values[i] for key, values in arrays.items()} for i in range(len(arrays["labels"]))]
         loaders[name] = DataLoader(items, batch_size=16)  # type: ignore
-    network = branches()
-    result = bnuq.evaluate(network, **loaders, samples=4, batch_size=16, train_batch_size=16)
+    result = bnuq.evaluate(branches(), **loaders, samples=4, batch_size=16, train_batch_size=16)
     assert result.summary()["methods"] == json.loads(done.out)["methods"]
     assert values_of(result, "several-inputs")["inputs"] == "image (1, 5, 5) float32, numbers (3,) float32"
 

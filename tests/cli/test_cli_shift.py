@@ -26,8 +26,7 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
     told = json.loads(outcome.out)
     assert [each["severity"] for each in told["families"]["darker"]] == [1, 4]
     assert told["lead"].keys() == {"gaussian", "darker"} and told["result"].endswith("model.shift.h5")
-    again = cli("report", told["result"], "--json")
-    assert json.loads(again.out)["lead"] == told["lead"]
+    assert json.loads(cli("report", told["result"], "--json").out)["lead"] == told["lead"]
     assert (told["shift_window"], told["shift_loss"]) == (100, 0.05)
 
 

@@ -226,8 +226,7 @@ def test_estimates_do_not_depend_on_the_chunk_size(summary):
 
 
 def test_estimates_do_not_depend_on_other_ood_sets_the_order_of_methods_or_which_run(summary, small, once):
-    random = np.random.default_rng(5)
-    np.savez(small / "more.npz", x=random.random((20, 1, 6, 6), dtype=np.float32))
+    np.savez(small / "more.npz", x=np.random.default_rng(5).random((20, 1, 6, 6), dtype=np.float32))
     alone = once[1]["methods"]
     beside = summary("--ood", "more.npz,other.npz", "--method", "mcbn+mcdo,mcdo")["methods"]
     assert tuple(beside) == ("deterministic", "mcbn+mcdo", "mcdo")

@@ -74,8 +74,7 @@ def test_a_result_file_runs_again_to_the_same_estimates_once_its_code_is_trusted
     assert "--trust-code" in cli("evaluate", "--from", result).message
     again = cli("evaluate", "--from", result, "--trust-code", "--json")
     assert again.code == 0
-    first = cli("report", result, "--json")
-    assert json.loads(again.out)["methods"] == json.loads(first.out)["methods"]
+    assert json.loads(again.out)["methods"] == json.loads(cli("report", result, "--json").out)["methods"]
     assert (elsewhere / "model.bnuq.h5").exists()
 
 
@@ -89,8 +88,7 @@ def test_running_a_result_again_never_writes_over_it(cli, small):
 
 def test_a_result_file_and_a_model_contradict_each_other(cli, small):
     assert cli("evaluate", "run.toml", *TINY).code == 0
-    done = cli("evaluate", "model.pt", "--from", "model.bnuq.h5")
-    assert "leave out the model (model.pt)" in done.message
+    assert "leave out the model (model.pt)" in cli("evaluate", "model.pt", "--from", "model.bnuq.h5").message
     assert cli("evaluate", "--from", small / "test.npz").code == 2
 
 

@@ -62,11 +62,9 @@ def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_o
         assert result["ood"] == separations and result["ood"]
     assert [text for text in found["notes"] if "bare.npz" in text and "has no labels" in text]
 
-    page = cli("report", "bare.h5", "--html", "page.html")
-    assert page.code == 0 and (bare / "page.html").exists()
+    assert cli("report", "bare.h5", "--html", "page.html").code == 0 and (bare / "page.html").exists()
     assert "has no labels" in cli("report", "bare.h5", "--full").out
-    again = evaluated(cli, "--test", "bare.npz", "-o", "again.h5", *few)
-    assert of_test(again, "mcbn") == of_test(found, "mcbn")
+    assert of_test(evaluated(cli, "--test", "bare.npz", "-o", "again.h5", *few), "mcbn") == of_test(found, "mcbn")
     assert cli("check", "again.h5", "bare.h5").code == 0
     refused = cli("check", "bare.h5", "labelled.h5")
     assert refused.code == 2 and "missing: deterministic.sets.test.accuracy" in refused.message
@@ -118,5 +116,4 @@ def test_a_file_without_labels_that_claims_an_accuracy_is_refused(cli, bare):
         file.visit(lambda name: names.append(name) if name.endswith("test/labels") else None)
         assert len(names) == 1, names
         del file[names[0]]
-    refused = cli("report", "forged.h5")
-    assert refused.code == 2
+    assert cli("report", "forged.h5").code == 2

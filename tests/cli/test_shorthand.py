@@ -88,9 +88,7 @@ def test_none_switches_off_what_the_run_file_sets(tmp_path: Path) -> None:
         ("augment", "flip=1\npad=4", 'flip is "1'),
     ],
 )
-def test_a_text_that_stands_for_nothing_is_one_message_that_names_its_place(
-    tmp_path: Path, key: str, text: str, message: str
-) -> None:
+def test_a_text_that_stands_for_nothing_is_one_message_that_names_its_place(tmp_path, key, text, message):
     with pytest.raises(RequestError) as option:
         resolved(tmp_path, **{key: text})
     with pytest.raises(RequestError) as file:

@@ -13,8 +13,7 @@ from making_points import idx, png, save_mat, save_parquet
 @pytest.fixture
 def pictures() -> tuple[np.ndarray, np.ndarray]:
     """Twenty 8 × 8 colour pictures, channel-last, and their labels in order of class."""
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 256, (20, 8, 8, 3), dtype=np.uint8), np.repeat([0, 1], 10)
+    return np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), dtype=np.uint8), np.repeat([0, 1], 10)
 
 
 @pytest.fixture

@@ -77,10 +77,8 @@ def test_an_ood_set_takes_the_channels_and_the_size_of_the_test_set(mixed, tmp_p
     adapted = fitted(load_points(str(mixed), look=False), like=(1, 5, 4), adapt=True)
     assert adapted.raw(slice(None)).shape == (6, 1, 5, 4)
     assert "set-adapted" in noted(adapted)
-    source = adapted.inputs.source
-    np.testing.assert_array_equal(adapted.inputs[2], Fit(size=(5, 4))(source.item(2, 1)))
-    x = np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8)
-    np.save(tmp_path / "x.npy", x)
+    np.testing.assert_array_equal(adapted.inputs[2], Fit(size=(5, 4))(adapted.inputs.source.item(2, 1)))
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (5, 1, 8, 8), dtype=np.uint8))
     grey = load_points(str(tmp_path / "x.npy"))
     colour = fitted(grey, like=(3, 8, 8), adapt=True)
     np.testing.assert_array_equal(colour.raw(slice(None)), np.repeat(grey.raw(slice(None)), 3, 1))

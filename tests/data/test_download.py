@@ -27,6 +27,7 @@ from uci_tables import text_files
 from bnuq.data import KnownSet, download, known_sets, load_points, remote, uci
 from bnuq.data.download import fetch
 from bnuq.data.known import known_set, places
+from bnuq.data.readers.tables import read_csv
 from bnuq.data.remote import Remote, default_splits, remotes_of, size_of
 from bnuq.errors import BnuqError, DataError, RequestError
 
@@ -306,6 +307,12 @@ def boston(server, monkeypatch):
     return offer
 
 
+def stored(data: Path, splits: int) -> uci.Table:
+    table, folder = read_csv(data), data.parent / "splits"
+    rows = [np.loadtxt(folder / f"test_{split:02d}.txt", np.int64, ndmin=1) for split in range(splits)]
+    return np.asarray(table.inputs), np.asarray(table.targets), rows
+
+
 def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
@@ -317,7 +324,7 @@ def test_a_uci_set_is_made_of_its_text_files_whole(boston, tmp_path):
     assert files_below(root) == [
         f"uci/boston/{name}" for name in ("data.csv", "splits/test_00.txt", "splits/test_01.txt")
     ]
-    assert f"sha256:{uci.digest_of(*uci.read_stored(root / file.path, 2))}" == file.checksum
+    assert f"sha256:{uci.digest_of(*stored(root / file.path, 2))}" == file.checksum
     assert len(load_points("uci-boston:test:1", data_root=root)) == 4
     assert load_points("uci-boston:train:1", data_root=root).point_shape == (3,)
 
@@ -352,7 +359,7 @@ def test_a_folder_without_the_table_is_not_replaced(boston, tmp_path):
 @pytest.mark.parametrize("name", ["boston", "concrete", "energy", "kin8nm", "power", "protein", "wine", "yacht"])
 def test_the_pinned_digests_are_those_of_the_real_sets(data_pack, server, tmp_path, monkeypatch, name):
     (file,) = remotes_of(f"uci-{name}")["test"]
-    table = uci.read_stored(data_pack / file.path, file.splits)
+    table = stored(data_pack / file.path, file.splits)
     assert f"sha256:{uci.digest_of(*table)}" == file.checksum
     texts = text_files(table)
     assert max(map(len, texts.values())) <= file.size
@@ -363,7 +370,7 @@ def test_the_pinned_digests_are_those_of_the_real_sets(data_pack, server, tmp_pa
     served = replace(file, urls=(server.url("serves", f"{name}/"),))
     monkeypatch.setitem(remote._REMOTES, f"uci-{name}", {"test": (served,)})
     (place,) = fetch(the(f"uci-{name}"), ("test",), data_root=tmp_path)
-    assert f"sha256:{uci.digest_of(*uci.read_stored(place, file.splits))}" == file.checksum
+    assert f"sha256:{uci.digest_of(*stored(place, file.splits))}" == file.checksum
 
 
 def test_every_file_on_offer_is_found_where_it_is_put_and_has_a_checksum():
@@ -377,8 +384,7 @@ def test_every_file_on_offer_is_found_where_it_is_put_and_has_a_checksum():
                 kind, digest = file.checksum.split(":")
                 assert len(bytes.fromhex(digest)) == {"md5": 16, "sha256": 32}[kind]
                 assert file.size > 4000 and all(url.startswith("http") for url in file.urls)
-    offered = [known.name for known in known_sets() if remotes_of(known.name)]
-    assert len(offered) == 26
+    assert len([known.name for known in known_sets() if remotes_of(known.name)]) == 26
     assert size_of(remotes_of("svhn")["test"]) == "64 MB"
     assert size_of(remotes_of("cifar10")["train"] + remotes_of("cifar10")["test"]) == "170 MB"
     assert size_of(remotes_of("dermamnist")["test"]) == "at most 24 MB"

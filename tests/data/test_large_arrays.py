@@ -97,8 +97,7 @@ def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch)
     np.testing.assert_array_equal(torch.cat(chunks).numpy(), np.asarray(points.inputs))
     assert [reader is threading.main_thread() for reader in readers] == [True, False]  # the first is waited for
     readers.clear()
-    rows = np.arange(40).reshape(4, 10)
-    assert len([*pipeline.batches(points, rows, draws=range(4), purpose=0)]) == 4
+    assert len([*pipeline.batches(points, np.arange(40).reshape(4, 10), draws=range(4), purpose=0)]) == 4
     assert threading.main_thread() not in readers
 
 

@@ -43,8 +43,7 @@ def tar(path: Path, members: dict[str, bytes | tarfile.TarInfo]) -> Path:
 def hugging_face(*, strings: bool = False, **extra) -> pa.Table:
     """A table as `datasets` writes it: an Image column, a ClassLabel and the schema's metadata."""
     image = [{"bytes": data, "path": f"{name}.png"} for name, data in PICTURES.items()]
-    labels = [CLASSES[label] for label in LABELS] if strings else LABELS
-    table = pa.table({"image": image, "label": labels} | extra)
+    table = pa.table({"image": image, "label": [CLASSES[label] for label in LABELS] if strings else LABELS} | extra)
     features = {"image": {"_type": "Image"}, "label": {"names": list(CLASSES), "_type": "ClassLabel"}}
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
@@ -100,8 +99,7 @@ def test_every_form_gives_the_same_pictures_and_labels(forms, reference, classes
     assert (points.targets.tolist(), points.classes, points.point_shape) == (LABELS, classes, (3, 6, 5))
     np.testing.assert_array_equal(points.raw([4, 1]), expected.raw([4, 1]))
     assert points.sha256 == expected.sha256
-    subset = points.subset([5, 2])
-    assert fitted(subset, Fit(resize=4)).raw([0]).shape == (1, 3, 4, 4)
+    assert fitted(points.subset([5, 2]), Fit(resize=4)).raw([0]).shape == (1, 3, 4, 4)
     if classes and "parquet" not in reference:
         assert values_of(points, "class-names") == {"names": list(CLASSES)}
 
@@ -283,9 +281,8 @@ def test_the_functions_of_the_page_read_such_sets(tmp_path, monkeypatch):
 
 
 def test_tables_of_pictures_that_cannot_be_used_are_refused(forms):
-    path_alone = pa.table({"image": [{"bytes": None, "path": "/etc/passwd"}], "label": [1]})
     pq.write_table(
-        path_alone.cast(
+        pa.table({"image": [{"bytes": None, "path": "/etc/passwd"}], "label": [1]}).cast(
             pa.schema({"image": pa.struct({"bytes": pa.binary(), "path": pa.string()}), "label": pa.int64()})
         ),
         forms / "p.parquet",
@@ -304,8 +301,7 @@ def test_tables_of_pictures_that_cannot_be_used_are_refused(forms):
     for at in range(4, len(data), 97):  # never a crash, and never other pictures than those
         (forms / "flip.parquet").write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         try:
-            points = load_points("flip.parquet", base=forms)
-            points.raw(slice(None))
+            load_points("flip.parquet", base=forms).raw(slice(None))
         except BnuqError as error:
             assert "flip.parquet" in str(error)
 

@@ -168,8 +168,7 @@ def test_class_folders_and_single_folders_stay_what_they_are(tmp_path):
 def test_masks_are_resized_to_the_nearest_and_cropped_like_the_pictures(tmp_path, resize, crop):
     sizes = [(8, 11), (9, 10), (13, 7)] if resize is None or crop or isinstance(resize, tuple) else [(8, 11)] * 3
     ref, masks = make(tmp_path, sizes, classes=200)
-    fit = Fit(resize, crop)
-    points = fitted(load_points(ref, look=False), fit, ignore=11)
+    points = fitted(load_points(ref, look=False), Fit(resize, crop), ignore=11)
     assert points.masks.shape == (3, *points.point_shape[1:])
     for row, (size, mask) in enumerate(zip(sizes, masks, strict=True)):
         expected = mask
@@ -305,8 +304,7 @@ def grey_png(values: np.ndarray, bits: int) -> bytes:
     digits = (values[..., None] >> np.arange(bits)[::-1] & 1).reshape(height, -1)
     rows = b"".join(b"\0" + np.packbits(row).tobytes() for row in digits)
     header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
-    signature = b"\x89PNG\r\n\x1a\n"
-    return signature + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 CLASS_FILES = {
@@ -340,8 +338,7 @@ def test_colours_become_numbers_by_a_class_file(tmp_path, name):
 def test_class_files_may_have_an_ignored_number_names_alone_or_grey_values(tmp_path):
     path = tmp_path / "classes.txt"
     path.write_text("0 traffic light 1 2 3\n255 void 0 0 0\n255 other 9 9 9\n1 road 4 5 6\n")
-    classes = read_classes(path)
-    assert classes.names == ("traffic light", "road")
+    assert read_classes(path).names == ("traffic light", "road")
     coloured = np.array([[[1, 2, 3], [9, 9, 9]], [[0, 0, 0], [4, 5, 6]]], np.uint8)
     np.testing.assert_array_equal(decoded(tmp_path, coloured, classes=path), [[0, 255], [255, 1]])
     path.write_text("sky\ntraffic light\n\nroad\n")
@@ -409,8 +406,7 @@ def test_masks_in_another_form_are_refused_by_name(tmp_path):
 
 def with_masks(*masks: np.ndarray, **fields) -> object:
     y = np.stack(masks)
-    points = points_in_memory((np.zeros((len(y), 3, *y.shape[1:]), np.float32), y), name="test")
-    return replace(points, **fields)
+    return replace(points_in_memory((np.zeros((len(y), 3, *y.shape[1:]), np.float32), y), name="test"), **fields)
 
 
 def test_values_are_checked_and_counted(tmp_path):
@@ -518,10 +514,8 @@ def test_a_dataset_gives_pictures_with_masks(kind, monkeypatch):
     assert set(data.read) == {0}
     np.testing.assert_array_equal(large.masks[[2, 3]], whole.masks[[2, 3]])
     assert set(data.read) == {0, 2, 3}
-    reference = points_in_memory(Pairs(kind=kind), name="train", whole=False)
-    assert reference.masks.shape == (4, 4, 5)
-    small = fitted(large, Fit((2, 5)), ignore=255)
-    np.testing.assert_array_equal(small.masks[:], whole.masks[:][:, :2])
+    assert points_in_memory(Pairs(kind=kind), name="train", whole=False).masks.shape == (4, 4, 5)
+    np.testing.assert_array_equal(fitted(large, Fit((2, 5)), ignore=255).masks[:], whole.masks[:][:, :2])
     assert len(large.sha256) == 64
     with pytest.raises(DataError, match=r"item 3: has 20 pixels of 3"):
         check_masks(large, 3, 255)
@@ -596,8 +590,7 @@ def test_camvid(data_pack):
     camvid = data_pack / "camvid"
     points = load_points(f"{camvid}/test:testannot", palette=camvid / "classes.txt")
     assert (len(points), points.point_shape) == (60, (3, 192, 256))
-    checked = check_masks(points, 11, 11)
-    assert checked.classes[-1] == "bicyclist"
+    assert check_masks(points, 11, 11).classes[-1] == "bicyclist"
     for row in (0, 59):
         with Image.open(camvid / "testannot" / points.names[row]) as mask:
             np.testing.assert_array_equal(points.masks[row], np.asarray(mask))

@@ -100,10 +100,8 @@ def test_fewer_names_than_numbers_in_train_are_refused_with_both_unless_they_are
     message = refusal(train=train, test=test)
     assert message.startswith("train.npz: train numbers 4 classes, 0, 1, 2, 3, and test (test.npz) names only 3,")
     assert "green, red, white: which number each name has is not known." in message and "classes = [...]" in message
-    listed = in_one_numbering({"train": train, "test": test}, TRAIN)
-    assert listed["test"].targets.tolist() == [1, 2, 3]
-    complete = in_one_numbering({"train": train, "test": named([0, 3], TRAIN)})
-    assert complete["test"].targets.tolist() == [0, 3]
+    assert in_one_numbering({"train": train, "test": test}, TRAIN)["test"].targets.tolist() == [1, 2, 3]
+    assert in_one_numbering({"train": train, "test": named([0, 3], TRAIN)})["test"].targets.tolist() == [0, 3]
     fractions = replace(train, targets=np.array([0.5, 1.5, 2.5, 3.5, 4.5]))
     assert in_one_numbering({"train": fractions, "test": test})["train"] is fractions
 

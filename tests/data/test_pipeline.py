@@ -125,5 +125,4 @@ def test_an_impossible_normalisation_names_its_key(mean, std, message):
 
 
 def test_a_deviation_too_small_for_the_numbers_gives_infinities_without_a_warning():
-    points = np.ones((2, 1, 2, 2), np.float32)
-    assert np.isinf(normalized(points, Normalize((0.0,), (1e-42,)))).all()
+    assert np.isinf(normalized(np.ones((2, 1, 2, 2), np.float32), Normalize((0.0,), (1e-42,)))).all()

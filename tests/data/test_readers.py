@@ -343,8 +343,7 @@ def test_two_columns_with_a_targets_name_are_refused(tmp_path):
 
 
 def label_first(last: Any, header: str = "") -> str:
-    labels = np.arange(40) % 3
-    return header + "".join(f"{label},{0.1 * row:.1f},{last[row]}\n" for row, label in enumerate(labels))
+    return header + "".join(f"{label},{0.1 * row:.1f},{last[row]}\n" for row, label in enumerate(np.arange(40) % 3))
 
 
 @pytest.mark.parametrize("header", ["", "digit,p0,p1\n"])
@@ -511,8 +510,7 @@ def test_a_picture_cut_short_anywhere_is_refused_by_name(tmp_path, form):
     """Without its last 20 bytes a PNG still gives Pillow every pixel."""
     (tmp_path / "a").mkdir()
     path = (tmp_path / "a" / "1.png").with_suffix(f".{form.lower()}")
-    noise = np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path, form)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)).save(path, form)
     whole = path.read_bytes()
     assert len(load_points(str(tmp_path)).raw(slice(None))) == 1
     for cut in [1, 4, 12, 13, 20, 21, 200, len(whole) // 2, len(whole)]:

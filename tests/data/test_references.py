@@ -346,8 +346,7 @@ def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):
     for content in [Evil(mark), {b"data": x, b"labels": y, b"more": Evil(mark)}, {b"data": Evil(mark), b"labels": y}]:
         (folder / "test_batch").write_bytes(pickle.dumps(content, 2))
         assert "which no CIFAR batch needs" in refusal("cifar10:test", data_root=folder.parent)
-    hidden = b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R."
-    (folder / "test_batch").write_bytes(hidden)
+    (folder / "test_batch").write_bytes(b"\x80\x02cbuiltins\neval\nX\x01\x00\x00\x001\x85R.")
     assert "builtins.eval" in refusal("cifar10:test", data_root=folder.parent)
     assert not mark.exists()
 

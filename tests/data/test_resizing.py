@@ -117,8 +117,7 @@ def words_of(seed: int, count: int = WORDS) -> np.ndarray:
 
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(0, 2**31))
 def test_a_random_part_lies_in_the_picture_and_has_its_share_and_ratio(height, width, seed):
-    augment = Augment(resized_crop=8)
-    top, left, h, w = random_part(height, width, augment, words_of(seed))
+    top, left, h, w = random_part(height, width, Augment(resized_crop=8), words_of(seed))
     assert 0 <= top <= height - h
     assert 0 <= left <= width - w
     assert min(h, w) >= 1
@@ -217,8 +216,7 @@ def test_torchvision_gives_the_same():
         from torchvision.transforms import functional
     except (ImportError, RuntimeError) as error:  # RuntimeError: made for another torch
         pytest.skip(f"torchvision cannot be imported: {error}")
-    rng = np.random.default_rng(0)
-    for height, width, side, crop in rng.integers(5, 60, (12, 4)).tolist():
+    for height, width, side, crop in np.random.default_rng(0).integers(5, 60, (12, 4)).tolist():
         pixels = picture(height, width)
         for name in INTERPOLATIONS:
             mode = transforms.InterpolationMode[name.upper()]

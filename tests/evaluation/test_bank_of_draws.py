@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -12,6 +13,7 @@ import pytest
 import small_run
 import torch
 from findings_of import noted, values_of
+from scipy import special
 
 import bnuq
 from bnuq import metrics
@@ -30,11 +32,7 @@ from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.site_search import find_sites
 
 T, N, K = 9, 24, 4
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+softmax = partial(special.softmax, axis=-1)
 
 
 def draws_of(points: int, *, seed: int = 0, samples: int = T, bank: int = N) -> list[tuple[range, np.ndarray]]:
@@ -95,8 +93,7 @@ def test_every_replicate_weighs_the_bank_and_in_each_tile_what_of_it_the_tile_us
     for row in rows:
         for name, values in by_hand(logits, labels, draws.weights[row]).items():
             assert scores.replicates[name][row] == pytest.approx(values.mean(), rel=1e-10), (row, name)
-    alone = by_hand(logits, labels, draws.weights[draws.full.start])
-    for name, values in alone.items():
+    for name, values in by_hand(logits, labels, draws.weights[draws.full.start]).items():
         assert scores.points[name] == pytest.approx(values, rel=1e-10), name
 
 
@@ -150,8 +147,7 @@ def test_estimators_of_mutual_information_know_that_a_point_has_t_draws(found, e
 
 def test_a_single_pass_of_every_point_has_no_error_over_draws():
     generator = np.random.default_rng(1)
-    logits = generator.normal(size=(N, 130, K))
-    scores, draws = reduced(logits, generator.integers(K, size=130), samples=1)
+    scores, draws = reduced(generator.normal(size=(N, 130, K)), generator.integers(K, size=130), samples=1)
     assert len(draws.weights) == 2 and "mutual_information" not in scores.replicates
     assert classification.convergence(scores, draws) == {}
     assert classification.set_estimates(scores, draws)["pll"].mc_se is None
@@ -183,8 +179,7 @@ def repeated(samples: int, bank: int | None, *, own: float) -> dict[str, tuple[f
     values: dict[str, list[float]] = {}
     errors: dict[str, list[float]] = {}
     for repeat in range(REPEATS):
-        u = generator.normal(size=(bank or samples, 3))
-        logits = at + np.einsum("td,ndk->tnk", u, slope)
+        logits = at + np.einsum("td,ndk->tnk", generator.normal(size=(bank or samples, 3)), slope)
         if bank is None:
             draws = replicate_weights(samples)
             reduction = classification.ClassReduction(draws, points=points, labels=labels)
@@ -340,6 +335,5 @@ def test_a_bank_that_cannot_be_is_refused(small, options, said):
 
 @pytest.mark.held(False)
 def test_raw_samples_are_those_of_each_points_own_draws(small):
-    result = small_run.evaluated(small, methods=("mcbn",), save_samples=True, ood=())
-    kept = result.methods["mcbn"].sets["test"]
+    kept = small_run.evaluated(small, methods=("mcbn",), save_samples=True, ood=()).methods["mcbn"].sets["test"]
     assert kept.samples is not None and kept.samples.shape == (8, 150, 3)

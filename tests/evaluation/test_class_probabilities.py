@@ -91,9 +91,7 @@ def reduced(logits: np.ndarray, sets: PredictionSets, *, labels: np.ndarray = LA
 
 @pytest.mark.parametrize(("chunk", "kept"), at_night.but({(1000, N), (7, 25)}, [(1000, N), (7, N), (7, 25)]))
 @pytest.mark.parametrize("cross", [True, False])
-def test_every_value_and_every_replicate_is_that_of_loops(
-    chunk: int, kept: int, cross: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_value_and_every_replicate_is_that_of_loops(chunk, kept, cross, monkeypatch):
     draws, p_draws = replicate_weights(T), softmax(logits_of(), axis=-1)
     p = p_draws.mean(0)
     fixed = {"": 0.7001, "_aps": 0.8001}
@@ -191,17 +189,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = small_run.write(tmp_path_factory.mktemp("sets") / "run").parent
     x = np.random.default_rng(4).normal(0.5, 0.3, (HELD_OUT, 1, 6, 6)).astype(np.float32)
     np.savez(folder / "held_out.npz", x=x, y=np.zeros(HELD_OUT, dtype=int))
-    y = logits_by_hand(folder, "held_out").argmax(1)
+    y = small_run.logits_of(folder, "held_out").argmax(1)
     y[::6] = (y[::6] + 1) % small_run.CLASSES
     np.savez(folder / "held_out.npz", x=x, y=y)
     return folder
-
-
-def logits_by_hand(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +220,7 @@ def test_thresholds_of_validation_points_make_the_sets_of_the_test_points(folder
         ("deterministic", 1.0),
         *values_of(validated, "temperature-fitted")["temperatures"][:1],
     ):
-        p, p_test = (softmax(logits_by_hand(folder, name) / temperature, axis=-1) for name in ("held_out", "test"))
+        p, p_test = (softmax(small_run.logits_of(folder, name) / temperature, axis=-1) for name in ("held_out", "test"))
         thresholds = {
             kind: np.full(small_run.TEST, threshold_by_hand(scores[np.arange(HELD_OUT), y], 0.9))
             for kind, scores in scores_by_hand(p).items()
@@ -248,7 +239,7 @@ def test_each_half_of_the_test_set_has_the_thresholds_of_the_other(folder: Path,
     second = crossed.methods["deterministic+temperature"].sets["test"].points["temperature"] == fitted_to_first
     with h5py.File(folder / "crossed.h5") as file:
         samples = file["posterior_predictive/mcbn_test"][0].astype(np.float64)
-    for method, logits in (("deterministic", logits_by_hand(folder, "test")[None]), ("mcbn", samples)):
+    for method, logits in (("deterministic", small_run.logits_of(folder, "test")[None]), ("mcbn", samples)):
         for name in (method, f"{method}+temperature"):
             temperature = crossed.methods[name].sets["test"].points.get("temperature", np.ones(test.n))
             p = softmax(logits / temperature[:, None], axis=-1).mean(0)
@@ -292,8 +283,7 @@ def test_nothing_fitted_leaves_no_sets_and_too_few_points_leave_all_classes(fold
         assert {name for name in NAMES if name in method.sets["test"].estimates} == {"ece_classwise"}
     data = np.load(folder / "held_out.npz")
     np.savez(folder / "few.npz", x=data["x"][:5], y=data["y"][:5])
-    few = small_run.evaluated(folder, validation="few.npz", out="few.h5", **given)
-    for method in few.methods.values():
+    for method in small_run.evaluated(folder, validation="few.npz", out="few.h5", **given).methods.values():
         values = [method.sets["test"].estimates[name].value for name in NAMES[1:]]
         assert values == [small_run.CLASSES, 1, small_run.CLASSES, 1]
 
@@ -311,21 +301,6 @@ def test_the_file_holds_it_and_the_gate_compares_it(folder: Path, validated: Res
         for method in ("mcbn", "mcbn+temperature"):
             one = compared[f"{method}.sets.test.{name}"]
             assert one.outcome != "not gated"
-
-
-@pytest.mark.nightly  # as of every method
-@pytest.mark.held(False)
-@pytest.mark.parametrize(
-    "options",
-    [{"bank": 12, "validation": "held_out.npz"}, {"samples": "auto", "max_samples": 16, "calibrate": "cross"}],
-    ids=["bank", "auto"],
-)
-def test_a_bank_and_more_rounds_recompute_to_the_same(folder: Path, options: dict) -> None:
-    result = small_run.evaluated(folder, methods=("mcbn",), ood=(), out="others.h5", **options)
-    for method in ("mcbn", "mcbn+temperature"):
-        assert result.methods[method].sets["test"].estimates["set_size"].mc_se is not None
-    read = evaluation_file.read(folder / "others.h5")
-    assert check(read, read).passed
 
 
 @pytest.mark.held(False)

@@ -16,7 +16,6 @@ from bnuq.perturbations import KINDS, Perturbation
 
 EXPECTED = Path(__file__).with_name("expected") / "corruptions.npz"  # see make_corruptions.py beside it
 SEVERITIES, GREYS = (1, 3, 5), (26, 128, 217)
-LEVEL = 1 / 255
 CIFAR_C = {  # of make_cifar_c.py of hendrycks/robustness
     "gaussian": (0.04, 0.06, 0.08, 0.09, 0.10),
     "shot": (500, 250, 100, 75, 50),
@@ -49,9 +48,7 @@ def changed(name: str, x: np.ndarray, severity: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "tolerance"), [("defocus", 0.51), ("contrast", 0.51), ("brightness", 0.51), ("pixelate", 1), ("jpeg", 2)]
 )
-def test_pictures_are_those_of_an_independent_package(
-    expected: dict[str, np.ndarray], name: str, tolerance: float
-) -> None:
+def test_pictures_are_those_of_an_independent_package(expected, name, tolerance):
     """In levels of 255: half of one for rounding, one where Pillow rounds twice, two between decoders of JPEG."""
     x = expected["picture"].transpose(2, 0, 1)[None] / 255
     for severity, wanted in zip(SEVERITIES, expected[name], strict=True):

@@ -46,8 +46,7 @@ def clusters(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x, y = clusters(4000, generator)
+    x, y = clusters(4000, torch.Generator().manual_seed(1))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         net = Net()

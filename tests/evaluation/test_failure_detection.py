@@ -82,9 +82,7 @@ def test_both_kinds_of_uncertainty_are_correlated_under_every_weighting_of_the_d
     assert estimate.value < ALIKE
 
 
-def test_an_accepted_ood_point_is_an_error_under_every_weighting_of_the_draws(
-    test: ClassScores, other: ClassScores
-) -> None:
+def test_an_accepted_ood_point_is_an_error_under_every_weighting_of_the_draws(test, other):
     separation = failure_detection.with_ood_points({"predictive_entropy": {}}, test, other, DRAWS)
     for value, weights in zip(*replicates(separation["predictive_entropy"]["scod"]), strict=True):
         p = mean_of(LOGITS, weights)
@@ -93,9 +91,7 @@ def test_an_accepted_ood_point_is_an_error_under_every_weighting_of_the_draws(
         assert value == pytest.approx(np.mean(np.cumsum(wrong) / np.arange(1, len(wrong) + 1)), abs=1e-6)
 
 
-def test_sets_with_labels_of_their_own_or_without_any_have_no_area_with_ood_points(
-    test: ClassScores, other: ClassScores
-) -> None:
+def test_sets_with_labels_of_their_own_or_without_any_have_no_area_with_ood_points(test, other):
     for pair in ((test, test), (other, other)):
         assert failure_detection.with_ood_points({"energy": {}}, *pair, DRAWS) == {"energy": {}}
 
@@ -120,8 +116,7 @@ def test_errors_of_a_class_are_ranked_among_its_own_points(test: ClassScores) ->
 
 
 def test_the_parts_of_the_pll_make_it_up_under_every_weighting_of_the_draws(test: ClassScores) -> None:
-    recalibrated = reduced(LOGITS / 1.7, LABELS)
-    found = failure_detection.split_by_temperature(test, recalibrated, DRAWS)
+    found = failure_detection.split_by_temperature(test, reduced(LOGITS / 1.7, LABELS), DRAWS)
     losses, weightings = replicates(found["refinement_loss"])
     together = losses + replicates(found["calibration_loss"])[0]
     for loss, total, weights in zip(losses, together, weightings, strict=True):
@@ -136,8 +131,7 @@ def test_where_nothing_or_everything_is_wrong_errors_are_not_ranked() -> None:
         scores = reduced(logits, labels)
         assert "auroc_errors" not in failure_detection.of_set(scores, DRAWS)
         assert failure_detection.errors_by_score(scores, DRAWS) == {}
-        wrong = reduced(logits, (labels + 1) % K)
-        assert failure_detection.errors_by_score(wrong, DRAWS) == {}
+        assert failure_detection.errors_by_score(reduced(logits, (labels + 1) % K), DRAWS) == {}
 
 
 def test_of_many_points_the_monte_carlo_error_comes_from_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

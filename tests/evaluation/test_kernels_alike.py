@@ -34,14 +34,13 @@ def logits_of(kind: str, samples: int) -> np.ndarray:
 
 
 def scored(logits: np.ndarray | torch.Tensor, labels: np.ndarray | None, estimator: str) -> ClassScores:
-    sets = PredictionSets(0.9, second=np.arange(N) % 2 == 0, thresholds={"": 0.8, "_aps": 0.9})
     reduction = ClassReduction(
         replicate_weights(len(logits)),
         points=N,
         labels=labels,
         estimator=estimator,  # type: ignore[arg-type]
         parts=parts_of(labels, (), None),
-        sets=sets,
+        sets=PredictionSets(0.9, second=np.arange(N) % 2 == 0, thresholds={"": 0.8, "_aps": 0.9}),
     )
     for start in range(0, N, 40):
         reduction.add(logits[:, start : start + 40])

@@ -6,12 +6,14 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 
 import at_night
 import numpy as np
 import pytest
 import small_run
 import torch
+from scipy import special
 
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_again
@@ -25,6 +27,7 @@ from bnuq.report.render import print_record
 
 ESTIMATORS = ("plug-in", "corrected", "jackknife")
 N, K = 24, 3
+softmax = partial(special.softmax, axis=-1)
 
 
 class Posterior:
@@ -44,13 +47,7 @@ class Posterior:
         u = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
         w = np.outer(weights, weights).ravel() / weights.sum() ** 2
         p = softmax(self.logits(u))
-        mean = np.einsum("t,tnk->nk", w, p)
-        return metrics.entropy(mean) - np.einsum("t,tn->n", w, metrics.entropy(p))
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+        return metrics.entropy(np.einsum("t,tnk->nk", w, p)) - np.einsum("t,tn->n", w, metrics.entropy(p))
 
 
 def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=None) -> classification.ClassScores:
@@ -64,8 +61,7 @@ def reduced(logits: np.ndarray, estimator: str, *, chunk: int = 1000, labels=Non
 @pytest.mark.parametrize("samples", [16, pytest.param(32, marks=pytest.mark.nightly)])
 def test_the_plug_in_is_low_by_one_in_t_and_the_others_are_not(samples):
     posterior, repeats = Posterior(), 2000
-    generator = np.random.default_rng(1)
-    p = softmax(posterior.logits(generator.normal(size=(samples * repeats, 2))))
+    p = softmax(posterior.logits(np.random.default_rng(1).normal(size=(samples * repeats, 2))))
     p = p.reshape(repeats, samples, N, K).swapaxes(0, 1).reshape(samples, repeats * N, K)
     truth = posterior.mutual_information.mean()
     bias = {}
@@ -210,16 +206,14 @@ def test_half_precision_is_widened_before_anything_is_computed(dtype):
 
 @pytest.mark.held(False)
 def test_the_estimator_asked_for_is_recorded_told_and_kept(tmp_path):
-    written = small_run.RUN + 'mutual_information = "jackknife"\n'
-    run_file = small_run.write(tmp_path, text=written)
+    run_file = small_run.write(tmp_path, text=small_run.RUN + 'mutual_information = "jackknife"\n')
     told = {}
     for estimator, options in (("jackknife", {}), ("corrected", {"mutual_information": "corrected"})):
         result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=(), **options)
         assert result.run["sampling"]["mutual_information"] == estimator
         assert json.loads(json.dumps(summary(result)))["sampling"]["mutual_information"] == estimator
         assert result_file.read(result.path).sampling["mutual_information"] == estimator
-        again = resolve_again(dict(result.run), result.path, Options(), folder=tmp_path)
-        assert again.mutual_information == estimator
+        assert resolve_again(dict(result.run), result.path, Options(), folder=tmp_path).mutual_information == estimator
         stream = io.StringIO()
         print_record(report, result, stream, full=True)
         told[estimator] = " ".join(stream.getvalue().split())

@@ -11,6 +11,7 @@ import pytest
 import small_run
 import torch
 from findings_of import values_of, warned
+from written import folder_of
 
 from bnuq.evaluation import memory
 from bnuq.evaluation.passes import Prefetch
@@ -25,11 +26,7 @@ MC_ERROR = 0.5
 ALONE = {"methods": ("mcbn",), "ood": ()}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("passing")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -94,8 +91,7 @@ def test_the_estimates_of_an_automatic_run_are_those_of_a_run_with_as_many_sampl
     drawn = grown.sampling["samples"]
     whole = small_run.evaluated(folder, samples=drawn, methods=METHODS, out=tmp_path / "whole.h5")
     assert_same_estimates(grown, whole)
-    kept = grown.methods["mcbn"].sets["test"].samples
-    assert kept.shape == (drawn, small_run.TEST, small_run.CLASSES)
+    assert grown.methods["mcbn"].sets["test"].samples.shape == (drawn, small_run.TEST, small_run.CLASSES)
     assert grown.bank.samples == drawn == len(np.unique(grown.bank.indices, axis=0))
 
 
@@ -106,8 +102,7 @@ def test_an_error_that_cannot_be_reached_is_a_warning_that_names_estimate_and_fa
     assert result.sampling["samples"] == 24
     not_reached = values_of(result, "mc-error-not-reached")
     assert (not_reached["method"], not_reached["samples"]) == ("mcbn", 24)
-    worst = max(errors(result, "mcbn").values())
-    assert not_reached["ratio"] == pytest.approx(worst / 0.001)
+    assert not_reached["ratio"] == pytest.approx(max(errors(result, "mcbn").values()) / 0.001)
 
 
 def test_little_memory_makes_chunks_smaller_and_says_so(folder, plain, tmp_path, monkeypatch):

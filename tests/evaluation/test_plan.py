@@ -143,7 +143,6 @@ def test_variances_of_zero_are_named_where_their_channels_vary_whatever_the_meth
         batchnorm.running_mean.copy_(linear.bias)
         batchnorm.running_var.copy_(torch.tensor([0.0, 1.0, 0.0, 1.0, 0.0]))
         linear.weight[0] = 0  # constant in training too, as behind a dead ReLU
-    found = values_of(planned(net, methods=("mcdo",)), "variance-zero")
-    assert found == {"layers": ["1"], "channels": 2}
+    assert values_of(planned(net, methods=("mcdo",)), "variance-zero") == {"layers": ["1"], "channels": 2}
     batchnorm.running_var.fill_(1.0)
     assert not [f for f in planned(net, methods=("mcdo",)).findings if f.code == "variance-zero"]

@@ -37,12 +37,11 @@ def result(place: Path) -> Result:
 
 
 def features_of(place: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(place.parent / "model.pt", weights_only=True))
+    model = small_run.stored(place.parent)
     taken: list[torch.Tensor] = []
     model[-1].register_forward_hook(lambda _module, inputs, _output: taken.append(inputs[0]))
     with torch.no_grad():
-        model.eval()(torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"]))
+        model(torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"]))
     return taken[0].double().numpy()
 
 
@@ -121,8 +120,7 @@ def test_a_network_with_another_end_says_what_it_ends_in(place: Path) -> None:
 
 
 def test_a_reference_without_classes_has_no_mahalanobis_distance(place: Path) -> None:
-    x = np.load(place.parent / "train.npz")["x"]
-    np.savez(place.parent / "unlabelled.npz", x=x)
+    np.savez(place.parent / "unlabelled.npz", x=np.load(place.parent / "train.npz")["x"])
     result = run(place, train="unlabelled.npz", methods=("deterministic",), out="unlabelled.h5")
     assert "no-labels-of-reference" in codes(result)
     assert {"knn", "vim", "react"} <= set(result.methods["deterministic"].ood["other"])
@@ -138,9 +136,7 @@ def test_fewer_reference_points_than_features_are_reported(place: Path) -> None:
 
 
 @pytest.mark.nightly  # it is speed alone
-def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(place, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.posthoc._FEWEST_POINTS", 20)
     for number, ood in enumerate([("other.npz",), ("other.npz", "again=other.npz")]):  # whatever the other sets are
         result = run(place, methods=("mcdo",), samples=2, ood=ood, out=f"bounded{number}.h5")
@@ -151,8 +147,7 @@ def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_
 
 
 def test_without_a_reference_only_scores_of_logits_are_there(place: Path) -> None:
-    text = small_run.RUN.replace('train = "train.npz"\n', "")
-    (place.parent / "no_train.toml").write_text(text)
+    (place.parent / "no_train.toml").write_text(small_run.RUN.replace('train = "train.npz"\n', ""))
     result = run(place.parent / "no_train.toml", methods=("deterministic",), out="no_train.h5")
     assert "no-fitted-scores" in codes(result)
     of_layer = {name for name, each in metrics.SCORES.items() if each.score is not None and each.score.of_layer}

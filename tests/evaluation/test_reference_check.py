@@ -57,8 +57,7 @@ def averaged(momentum: float | None = 0.1, seed: int = 0) -> tuple[nn.Module, Te
 
 def check_of(net: nn.Module, reference: Tensor, *, batch_size: int = M, seed: int = 0, **known: int):
     omega = bnuq.draw(net, reference, samples=BATCHES, batch_size=batch_size, seed=seed)
-    sites = find_sites(net, reference[:3]).live_batchnorms
-    return reference_check(omega, sites, population=len(reference), **known)
+    return reference_check(omega, find_sites(net, reference[:3]).live_batchnorms, population=len(reference), **known)
 
 
 def test_the_right_reference_passes_and_lies_where_batch_noise_puts_it():
@@ -220,8 +219,7 @@ def test_a_reference_of_equal_points_is_not_checked_and_said():
 
 def test_a_layer_in_which_nothing_varies_is_left_out():
     bank, site = constructed(0.1, batch_size=64)
-    still = replace(bank.layers[0], name="still", var=np.zeros((24, 5)))
-    both = replace(bank, layers=(*bank.layers, still))
+    both = replace(bank, layers=(*bank.layers, replace(bank.layers[0], name="still", var=np.zeros((24, 5)))))
     other = replace(site, name="still", address=1)
     check = reference_check(both, [site, other], population=1000)
     assert check.layers == ("bn",) and len(check.mean) == len(check.expected) == 1
@@ -320,8 +318,7 @@ def test_the_check_takes_no_more_than_an_eighth_of_the_passes_of_the_samples(sam
     ],
 )
 def test_the_size_of_the_check_follows_the_samples_but_for_points_that_pass_quickly(passes, shape, expected):
-    contents = Contents(np.broadcast_to(np.float32(0), (400, *shape)))
-    train = points_of(contents, name="train", reference="train.npz")
+    train = points_of(Contents(np.broadcast_to(np.float32(0), (400, *shape))), name="train", reference="train.npz")
     assert draws.size_of_check(train, passes) == expected
 
 

@@ -126,8 +126,7 @@ def test_every_estimate_is_that_of_the_formulas(whole) -> None:
     [("mixture", "gaussian"), ("moment", "mixture"), ("moment_full", "ensemble"), ("mixture", "fair")],
 )
 def test_a_replicate_without_a_draw_is_the_run_without_it(pll, crps) -> None:
-    by = ScoringSection(pll=pll, crps=crps)
-    scores, draws = evaluated(by)
+    scores, draws = evaluated(ScoringSection(pll=pll, crps=crps))
     (f, y), (f_validation, y_validation) = samples_of(), samples_of(VALIDATION, seed=1)
     full_tau = scores.fitted.tau[0]
     for draw in (0, 5):
@@ -150,8 +149,7 @@ def test_a_replicate_without_a_draw_is_the_run_without_it(pll, crps) -> None:
 def test_the_step_in_tau_to_first_order_is_close_to_the_mixture_with_that_tau(whole) -> None:
     scores, draws = whole
     f, y = samples_of()
-    rows = [draws.bootstrap.start + k for k in range(5)]
-    for row in rows:
+    for row in [draws.bootstrap.start + k for k in range(5)]:
         exact = metrics.pll_from_log_likelihood(
             metrics.gaussian_log_likelihood(f, y, tau=scores.fitted.tau[row]), weights=draws.weights[row]
         ).mean()
@@ -199,15 +197,13 @@ def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
     by, draws = ScoringSection(tau=4.0), replicate_weights(T)
     scorer = regression.RegressionScorer(bnuq_run(by), None, 1)
-    fitted = scorer.fitted_to(None, draws).fit
-    scores = reduced(*samples_of(), draws, by=by, fitted=fitted)
+    scores = reduced(*samples_of(), draws, by=by, fitted=scorer.fitted_to(None, draws).fit)
     found = regression.set_estimates(scores, draws)
     assert found["tau"].value == 4 and found["tau"].mc_se == 0
     assert found["pll"].value == pytest.approx(metrics.pll_regression(*samples_of(), tau=4.0).mean())
     assert set(regression.bounds(scores, draws)) == {"optimum"}
     assert regression.normalized(scores, draws) == {}
-    validation = reduced(*samples_of(VALIDATION, seed=1), draws, by=by)
-    both = scorer.fitted_to(validation, draws).fit
+    both = scorer.fitted_to(reduced(*samples_of(VALIDATION, seed=1), draws, by=by), draws).fit
     assert both is not None
     assert (both.tau == 4).all() and (both.sigma > 0).all()
 
@@ -292,8 +288,7 @@ def test_outputs_with_errors_of_other_sizes_have_each_their_own_noise(by: Scorin
     np.testing.assert_allclose(fitted.unit, rmse * _SIZES, rtol=1e-9)
     scores = reduced(f * _SIZES, y * _SIZES, draws, by=by, fitted=fitted)
     # The same in units of the errors, where one τ is that of both.
-    alike = reduced(f / rmse, y / rmse, draws, by=by)
-    fitted_alike = regression.fitted(alike, draws)
+    fitted_alike = regression.fitted(reduced(f / rmse, y / rmse, draws, by=by), draws)
     assert fitted_alike.units is None
     np.testing.assert_allclose(fitted.tau, fitted_alike.tau, rtol=1e-6)
     np.testing.assert_allclose(fitted.sigma, fitted_alike.sigma, rtol=1e-6)
@@ -432,8 +427,7 @@ def test_the_curves_say_what_the_points_do(whole) -> None:
     assert convergence["samples"].tolist() == [1, 2, 4, 8, 12]
     assert convergence["crps"][-1] == pytest.approx(regression.set_estimates(scores, draws)["crps"].value)
     assert convergence["rmse"][-1] < convergence["rmse"][0]
-    calibration = regression.calibration_curve(scores)
-    assert (np.diff(calibration["coverage"]) >= 0).all()
+    assert (np.diff(regression.calibration_curve(scores)["coverage"]) >= 0).all()
 
 
 # ── the Monte Carlo error of every estimate is the spread over repeats ────────────────────────────────────────────────
@@ -443,8 +437,7 @@ REPEATS, DRAWS, POINTS, BATCH = 120, 32, 600, 32
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[nn.Module, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x, y = waves(2000, generator)
+    x, y = waves(2000, torch.Generator().manual_seed(1))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         net = nn.Sequential(

@@ -333,9 +333,8 @@ def test_errors_over_points_go_by_group_where_points_are_grouped():
     group = np.arange(N) // 4
     scores, draws = reduced(logits_of(), LABELS, group=group), replicate_weights(T)
     x = scores.points["pll"]
-    totals = np.array([(x[group == g] - x.mean()).sum() for g in range(10)])
     assert classification.set_estimates(scores, draws)["pll"].se == pytest.approx(
-        math.sqrt(10 / 9 * (totals**2).sum()) / N
+        math.sqrt(10 / 9 * (np.array([(x[group == g] - x.mean()).sum() for g in range(10)]) ** 2).sum()) / N
     )
     alone = classification.set_estimates(reduced(logits_of(), LABELS), draws)
     assert classification.set_estimates(scores, draws)["ece"].se != alone["ece"].se
@@ -374,8 +373,7 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
 def test_below_eight_draws_no_monte_carlo_error_is_given_but_replicates_are_kept(samples, given):
     draws = replicate_weights(samples)
     test = reduced(logits_of(samples=samples), LABELS)
-    ood = reduced(logits_of(30, samples=samples, seed=1))
-    detection = detection_estimates(test, ood, draws)
+    detection = detection_estimates(test, reduced(logits_of(30, samples=samples, seed=1)), draws)
     for estimate in (
         *classification.set_estimates(test, draws).values(),
         *(f for d in detection.values() for f in d.values()),
@@ -492,8 +490,7 @@ def test_the_monte_carlo_error_of_rank_estimates_does_not_depend_on_the_order_of
     monkeypatch.setattr(estimates, "RANKED", 300)
     rng = np.random.default_rng(0)
     # half of the points are certain in every draw, half waver together: a set sorted by class
-    wavering = np.arange(600) >= 300
-    logits = rng.normal(size=(1, 600, K)) + wavering[:, None] * rng.normal(size=(16, 1, K)) * 3
+    logits = rng.normal(size=(1, 600, K)) + (np.arange(600) >= 300)[:, None] * rng.normal(size=(16, 1, K)) * 3
     draws, ood = replicate_weights(16), reduced(rng.normal(size=(16, 300, K)))
     errors = []
     for order in (np.arange(600), rng.permutation(600), np.arange(600)[::-1]):

@@ -14,6 +14,7 @@ import small_segmentation
 import torch
 from PIL import Image
 from scipy.special import log_softmax, logsumexp, softmax
+from written import folder_of
 
 from bnuq import metrics
 from bnuq.config import Options, resolve, resolve_ensemble
@@ -38,9 +39,7 @@ ALONE: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "images": False}  # th
 DETECTION = ("auroc", "aupr_out", "aupr_in", "fpr95", "fpr95_id_positive")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_segmentation.write(tmp_path_factory.mktemp("segmentation")).parent
+folder = folder_of(small_segmentation)
 
 
 # ── logits of a few images, and their estimates computed at once ─────────────────────────────────────────────────────
@@ -138,10 +137,9 @@ def reduced(
 ) -> PixelScores:
     """The scores of these logits, added a few images and a few draws at a time."""
     draws, count = logits.shape[:2]
-    parts = parts_of_draws(draws, math.prod(logits.shape[2:]))
     reduction = PixelReduction(
         scorer.weights(draws, None),
-        parts,
+        parts_of_draws(draws, math.prod(logits.shape[2:])),
         classes=logits.shape[2],
         ignore=IGNORE,
         masks=None if masks is None else masks_of_array(masks, "made up"),
@@ -227,8 +225,7 @@ def test_pixels_and_images_of_a_strange_set_are_separated_from_those_of_the_test
     test, other, valid = pixels(LOGITS), pixels(OTHER_LOGITS), MASKS != IGNORE
     for name in PIXEL_SCORES:
         inside, outside = binned(name, test[name][valid]), binned(name, other[name].ravel())
-        expected = vars(metrics.detection(inside, outside))
-        for key, value in expected.items():
+        for key, value in vars(metrics.detection(inside, outside)).items():
             assert made_up.pixel_ood["strange"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
         of_images = made_up.sets["test"].points[name], other[name].mean((1, 2))
         assert made_up.ood["strange"][name]["auroc"].value == pytest.approx(metrics.auroc(*of_images))
@@ -238,8 +235,7 @@ def test_anomalies_are_separated_from_the_other_pixels_of_their_images(made_up: 
     other = pixels(OTHER_LOGITS)
     for name in PIXEL_SCORES:
         inside, outside = (binned(name, other[name][side == ANOMALIES]) for side in (0, 1))
-        expected = vars(metrics.detection(inside, outside))
-        for key, value in expected.items():
+        for key, value in vars(metrics.detection(inside, outside)).items():
             assert made_up.pixel_ood["anomalies"][name][f"pixel_{key}"].value == pytest.approx(value, abs=1e-12)
         aurocs = []
         for row, mask in enumerate(ANOMALIES):
@@ -314,9 +310,7 @@ def resampled() -> list[dict[str, float]]:
 
 @pytest.mark.parametrize("name", ["pll", "ece", "mean_iou", "aurc"])
 @pytest.mark.nightly
-def test_errors_over_images_agree_with_the_bootstrap(
-    made_up: MethodResult, resampled: list[dict[str, float]], name: str
-) -> None:
+def test_errors_over_images_agree_with_the_bootstrap(made_up, resampled, name):
     expected = np.std([each[name] for each in resampled], ddof=1)
     assert made_up.sets["test"].estimates[name].se == pytest.approx(expected, rel=0.25)
 
@@ -328,8 +322,7 @@ def test_the_error_of_the_separation_of_pixels_agrees_with_the_bootstrap(made_up
     for _ in range(200):
         rows, others = random.integers(0, IMAGES, IMAGES), random.integers(0, OTHERS, OTHERS)
         values.append(metrics.auroc(test[rows][valid[rows]], other[others].ravel()))
-    found = made_up.pixel_ood["strange"]["energy"]["pixel_auroc"]
-    assert found.se == pytest.approx(np.std(values, ddof=1), rel=0.25)
+    assert made_up.pixel_ood["strange"]["energy"]["pixel_auroc"].se == pytest.approx(np.std(values, ddof=1), rel=0.25)
 
 
 def check_replicates(found: SetResult, logits: np.ndarray, masks: np.ndarray, parts: list[range]) -> None:
@@ -356,8 +349,7 @@ def test_monte_carlo_errors_are_those_of_the_jackknife_over_draws(made_up: Metho
         for t, replicate in enumerate(found.jackknife):
             weights = left_out(DRAWS, range(t, t + 1))
             inside, outside = (pixels(logits, weights)["energy"] for logits in (LOGITS, OTHER_LOGITS))
-            expected = vars(metrics.detection(inside[valid], outside.ravel()))[key]
-            assert replicate == pytest.approx(expected, abs=0.02)
+            assert replicate == pytest.approx(vars(metrics.detection(inside[valid], outside.ravel()))[key], abs=0.02)
         assert found.mc_se == pytest.approx(metrics.jackknife_error(found.jackknife))
 
 
@@ -421,11 +413,8 @@ def test_parts_are_left_out_at_few_pixels_of_a_large_image(
         assert of_energy.jackknife[t] == pytest.approx(of_energy.value + values[0] - values[1], abs=0.01)
 
 
-def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    noise = np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
-    logits = LOGITS.mean(0) + noise
+def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_together(scorer, monkeypatch):
+    logits = LOGITS.mean(0) + np.random.default_rng(3).normal(0, 0.3, (DRAWS, IMAGES, CLASSES, 1, 1))
     before = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LEFT_OUT_PIXELS", math.prod(SHAPE) // 2)
     after = result_of(scorer, DRAWS, test=reduced(scorer, logits, MASKS)).sets["test"].estimates
@@ -434,9 +423,7 @@ def test_errors_from_few_pixels_are_those_from_all_where_neighbours_move_togethe
         assert after[name].mc_se != before[name].mc_se, name
 
 
-def test_errors_from_few_pixels_are_those_from_all_where_images_are_periodic(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_from_few_pixels_are_those_from_all_where_images_are_periodic(scorer, monkeypatch):
     """Only every fourth column moves from draw to draw, and one of four pixels is looked at."""
     logits = np.broadcast_to(LOGITS.mean(0), LOGITS.shape).copy()
     logits[..., ::4] += np.random.default_rng(3).normal(0, 1, (DRAWS, IMAGES, CLASSES, 1, 1))
@@ -456,9 +443,7 @@ def few_valid(masks: np.ndarray, every: int) -> np.ndarray:
     return few
 
 
-def test_several_draws_are_left_out_together_where_there_are_many(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_draws_are_left_out_together_where_there_are_many(scorer, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels.PARTS", 8)
     logits = np.concatenate([LOGITS, LOGITS[:, ::-1]])  # 18 draws
     parts = [*parts_of_draws(18, 100)]
@@ -471,9 +456,7 @@ def test_several_draws_are_left_out_together_where_there_are_many(
     check_replicates(found.sets["test"], logits, MASKS, parts)
 
 
-def test_large_images_have_fewer_parts_in_float32(
-    scorer: segmentation.SegmentationScorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_have_fewer_parts_in_float32(scorer, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._LARGE", 8)
     assert len(parts_of_draws(DRAWS, math.prod(LOGITS.shape[2:]))) == FEW_PARTS
     logits, masks = LOGITS[:, :HALF], MASKS[:HALF]
@@ -490,8 +473,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.SegmentationScorer)
     found = result_of(scorer, DRAWS, test=reduced(scorer, logits, masks, group=group)).sets["test"].estimates
     valid = masks != IGNORE
     right = (pixels(logits)["predicted"] == masks) & valid
-    residual = right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2))
-    totals = np.bincount(group, weights=residual)
+    totals = np.bincount(group, weights=right.sum((1, 2)) - right.sum() / valid.sum() * valid.sum((1, 2)))
     assert found["accuracy"].se == pytest.approx(math.sqrt(2 * np.sum(totals**2)) / valid.sum())
 
 
@@ -499,9 +481,7 @@ def test_images_of_a_group_count_as_one(scorer: segmentation.SegmentationScorer)
 
 
 @pytest.mark.held(False)
-def test_no_estimate_depends_on_tiles(
-    scorer: segmentation.SegmentationScorer, made_up: MethodResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_estimate_depends_on_tiles(scorer, made_up, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.tasks.pixels._BUFFERS", 2**9)
     tiles = {"images_at_once": 7, "draws_at_once": 1}
     found = result_of(
@@ -673,9 +653,7 @@ def test_arrays_and_folders_give_the_same(folder: Path, evaluated: Result) -> No
 
 @pytest.mark.held(False)
 @pytest.mark.parametrize(("method", "chunk"), at_night.but({("tta", 3)}, [("tta", 3), ("mcbn+tta", None)]))
-def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, chunk: int | None
-) -> None:
+def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(folder, monkeypatch, method, chunk):
     monkeypatch.setattr(
         passes, "_DENSE", 4 * small_segmentation.CLASSES * small_segmentation.HEIGHT * small_segmentation.WIDTH
     )  # some draws at a time
@@ -684,8 +662,7 @@ def test_flipped_pictures_are_scored_with_their_outputs_flipped_back(
     inputs, masks = read_test_set(folder)
     logits = []
     for draw in range(3):
-        words = counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)
-        mirrored = (words[:, 2] >> np.uint64(63)) == 1
+        mirrored = (counter_rng.augmentation_words(0, draw, len(inputs), counter_rng.TTA)[:, 2] >> np.uint64(63)) == 1
         network = small_segmentation.network()
         if method == "mcbn+tta":
             layer = result.bank.layers[0]
@@ -727,9 +704,7 @@ def test_a_masked_class_is_one_of_a_very_low_logit(scorer: segmentation.Segmenta
 
 
 @pytest.mark.parametrize(("value", "draws_at_once"), [(np.nan, 4), (np.nan, len(LOGITS)), (np.inf, len(LOGITS))])
-def test_an_output_that_is_not_finite_names_its_image(
-    scorer: segmentation.SegmentationScorer, value: float, draws_at_once: int
-) -> None:
+def test_an_output_that_is_not_finite_names_its_image(scorer, value, draws_at_once):
     logits = LOGITS.copy()
     logits[3, 7, 0, 0, 0] = value
     with pytest.raises(SamplingError, match="for point 7"):

@@ -13,6 +13,7 @@ from findings_of import noted, values_of
 from report_text import rendered
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
+from small_run import labels_of, logits_of
 
 from bnuq import metrics
 from bnuq.errors import RequestError
@@ -28,17 +29,6 @@ from bnuq.records.verdict import judged
 from bnuq.report.evaluation import report
 
 HELD_OUT = 48
-
-
-def logits_of(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
-
-
-def labels_of(folder: Path, name: str) -> np.ndarray:
-    return np.load(folder / f"{name}.npz")["y"]
 
 
 def temperature_of(logits: np.ndarray, y: np.ndarray) -> float:
@@ -169,8 +159,7 @@ def test_ood_points_are_ranked_against_test_points_at_the_same_temperature(folde
 
 def test_groups_stay_together_in_the_halves(folder: Path) -> None:
     data = np.load(folder / "test.npz")
-    group = np.arange(small_run.TEST) // 2
-    np.savez(folder / "grouped.npz", x=data["x"], y=data["y"], group=group)
+    np.savez(folder / "grouped.npz", x=data["x"], y=data["y"], group=np.arange(small_run.TEST) // 2)
     result = small_run.evaluated(
         folder, test="grouped.npz", calibrate="cross", methods=("deterministic",), ood=(), out="grouped.h5"
     )
@@ -260,8 +249,7 @@ def test_it_can_be_left_out(folder: Path) -> None:
 
 
 def test_a_limit_of_the_search_is_a_note(folder: Path) -> None:
-    x = np.load(folder / "held_out.npz")["x"]
-    np.savez(folder / "wrong.npz", x=x, y=logits_of(folder, "held_out").argmin(1))
+    np.savez(folder / "wrong.npz", x=np.load(folder / "held_out.npz")["x"], y=logits_of(folder, "held_out").argmin(1))
     result = small_run.evaluated(folder, validation="wrong.npz", methods=("deterministic",), out="end.h5")
     [[method, temperature]] = values_of(result, "temperature-at-end")["temperatures"]
     assert (method, temperature) == ("deterministic+temperature", pytest.approx(1000))

@@ -96,9 +96,7 @@ def reductions(kind: str) -> Callable[[int], Any]:
 
 @pytest.mark.held
 @pytest.mark.parametrize("kind", ["classification", "regression"])
-def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(kind, monkeypatch):
     monkeypatch.setattr(class_reduction, "_BLOCK", 8 * 120 * 3)  # several blocks a unit
     make = reductions(kind)
     blocks = torch.randn(8, 50, 3, generator=torch.Generator().manual_seed(0)).split(10, dim=1)
@@ -114,8 +112,7 @@ def test_units_merge_bitwise_to_the_scores_of_all_points_wherever_they_are_cut(
             for block in blocks[first:last]:
                 part.add(block)
             units.append(part.arrays())
-        found = vars(make(0).scores(Gathered(units)))
-        assert_same(found, expected)
+        assert_same(vars(make(0).scores(Gathered(units))), expected)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -173,9 +170,7 @@ AUTO = {"samples": "auto", "mc_error": 0.3, "max_samples": 32, "ood": (), "limit
     ],
     ids=["samples", "bank", "auto", "augmentation"],
 )
-def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(
-    folder: Path, ran: dict[str, Any], options: dict[str, Any]
-) -> None:
+def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(folder, ran, options):
     evaluated(folder, "whole.h5", **options)
     units, passes = list(ran["units"]), ran["passes"]
     ran |= {"units": [], "passes": 0, "stop": len(units) // 2}
@@ -214,18 +209,14 @@ def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[
     assert titles and not any(title.startswith("Drawing") for title in titles)
 
 
-def changed_points(folder: Path) -> dict[str, Any]:
-    with np.load(folder / "test.npz") as file:
-        x, y = file["x"], file["y"]
-    np.savez(folder / "test.npz", x=x + 0.01, y=y)
+def changed_points(folder: Path, name: str = "test") -> dict[str, Any]:
+    with np.load(folder / f"{name}.npz") as file:
+        np.savez(folder / f"{name}.npz", x=file["x"] + 0.01, y=file["y"])
     return {}
 
 
 def changed_reference(folder: Path) -> dict[str, Any]:
-    with np.load(folder / "train.npz") as file:
-        x, y = file["x"], file["y"]
-    np.savez(folder / "train.npz", x=x + 0.01, y=y)
-    return {}
+    return changed_points(folder, "train")
 
 
 def changed_code(folder: Path) -> dict[str, Any]:
@@ -234,9 +225,7 @@ def changed_code(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("change", at_night.but({changed_code}, [changed_points, changed_reference, changed_code]))
-def test_units_of_anything_else_are_not_taken(
-    folder: Path, ran: dict[str, Any], change: Callable[[Path], dict[str, Any]]
-) -> None:
+def test_units_of_anything_else_are_not_taken(folder, ran, change):
     ran["stop"] = 2  # the deterministic network comes last: these are of MCBN
     options: dict[str, Any] = {"methods": ("mcbn",), "ood": ()}
     with pytest.raises(KeyboardInterrupt):
@@ -266,16 +255,13 @@ def resumed(folder: Path, work: Path | None = None) -> Result:
 
 
 @pytest.mark.parametrize("named", at_night.but({False}, [False, True]))  # what is named, the next holds
-def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(
-    folder: Path, ran: dict[str, Any], named: bool
-) -> None:
+def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(folder, ran, named):
     work = folder / "mine" if named else None
     place = interrupted(folder, ran, 8, work)
     [good] = requests_at(Folder(place))
     units = {path.name.removeprefix(good): path.read_bytes() for path in place.glob("*.part")}
     shutil.rmtree(place)
-    weights = torch.load(folder / "model.pt")
-    torch.save({name: 0.5 * value for name, value in weights.items()}, folder / "model.pt")
+    torch.save({name: 0.5 * value for name, value in torch.load(folder / "model.pt").items()}, folder / "model.pt")
     interrupted(folder, ran, 0, work)
     [bad] = requests_at(Folder(place))
     for name, content in units.items():
@@ -301,9 +287,7 @@ def test_units_that_were_damaged_anywhere_are_computed_again(folder: Path, ran: 
 
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.nightly
-def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(
-    folder: Path, ran: dict[str, Any], monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
+def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(folder, ran, monkeypatch, named):
     work, honest = folder / "mine" if named else None, scoring.run_unit
 
     def forged(context: scoring.UnitScoring, unit: WorkUnit) -> Arrays:

@@ -2,44 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import at_night
 import h5py
 import numpy as np
 import pytest
 import small_regression
 import small_run
-import torch
 from findings_of import values_of
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
+from small_run import labels_of, logits_of
 
 from bnuq import metrics
 from bnuq.catalogue import text_of
-from bnuq.errors import RequestError, ResultError
-from bnuq.gate import check
+from bnuq.errors import RequestError
 from bnuq.metrics import VECTOR_RIDGE
-from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import judged, passes_of
 
 K = small_run.CLASSES
 HELD_OUT, TEST = 64, 120
 BOTH = ("temperature", "vector")
-
-
-def logits_of(folder: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    with torch.no_grad():
-        return model.eval()(torch.from_numpy(np.load(folder / f"{name}.npz")["x"])).double().numpy()
-
-
-def labels_of(folder: Path, name: str) -> np.ndarray:
-    return np.load(folder / f"{name}.npz")["y"]
 
 
 def vector_of(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -58,8 +43,7 @@ def vector_of(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def pll_of(samples: np.ndarray, vector: np.ndarray, y: np.ndarray) -> np.ndarray:
-    p = softmax(samples * vector[:K] + vector[K:], axis=-1).mean(0)
-    return np.log(p[np.arange(len(y)), y])
+    return np.log(softmax(samples * vector[:K] + vector[K:], axis=-1).mean(0)[np.arange(len(y)), y])
 
 
 @pytest.fixture(scope="module")
@@ -162,43 +146,15 @@ def test_one_alone_can_be_asked_for(folder: Path, crossed: Result) -> None:
     ]
 
 
-@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
+@pytest.mark.nightly  # two settings at once
 @pytest.mark.held(False)
-@pytest.mark.parametrize("calibrate", at_night.but({"cross"}, ["validation", "cross"]))
-def test_it_is_the_same_for_any_size_of_chunks(folder: Path, fitted: Result, crossed: Result, calibrate: Any) -> None:
-    options = {"calibrate": calibrate, "methods": ("mcbn",), "chunk_size": 25, "ood": (), "out": "chunks.h5"}
-    result = evaluated(folder, validation="held_out.npz", **options)
-    whole = {"validation": fitted, "cross": crossed}[calibrate]
+def test_neither_chunks_nor_rounds_of_draws_change_it(folder):
+    given = {"calibrate": "cross", "methods": ("mcbn",), "ood": ()}
+    auto = {"samples": "auto", "max_samples": 32, "mc_error": 1e-6, "chunk_size": 25, "out": "auto.h5"}
+    results = [evaluated(folder, **given, **more) for more in (auto, {"samples": 32, "out": "fixed.h5"})]
+    assert results[0].sampling["samples"] == 32
     for method in ("deterministic+vector", "mcbn+vector"):
-        plls = [each.methods[method].sets["test"].points["pll"] for each in (result, whole)]
-        np.testing.assert_allclose(*plls, atol=1e-5)
-
-
-@pytest.mark.nightly  # as of every method
-@pytest.mark.held(False)
-def test_more_rounds_have_the_samples_of_all(folder: Path) -> None:
-    auto = {"samples": "auto", "max_samples": 32, "mc_error": 1e-6, "save_samples": True, "ood": ()}
-    result = evaluated(folder, validation="held_out.npz", methods=("mcbn",), out="auto.h5", **auto)
-    assert samples_of(folder / "auto.h5", "test").shape[0] == 32
-    maps = {name: np.concatenate(pair) for name, *pair in values_of(result, "vector-fitted")["maps"]}
-    expected = pll_of(samples_of(folder / "auto.h5", "test"), maps["mcbn+vector"], labels_of(folder, "many"))
-    np.testing.assert_allclose(result.methods["mcbn+vector"].sets["test"].points["pll"], expected, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.nightly  # as of every method
-@pytest.mark.held(False)
-def test_the_gate_compares_two_of_them(folder: Path, fitted: Result, crossed: Result) -> None:
-    for path in (folder / "fitted.h5", folder / "crossed.h5"):
-        read = evaluation_file.read(path)
-        verdict = check(read, read)
-        assert verdict.passed
-        gated = {one.address for one in verdict.comparisons if one.outcome != "not gated"}
-        assert {"deterministic+vector.sets.test.pll", "mcbn+vector.sets.test.pll"} <= gated
-    with pytest.raises(ResultError, match="calibrate"):
-        check(crossed, fitted)
-    without = replace(fitted, methods={name: of for name, of in fitted.methods.items() if name != "mcbn+vector"})
-    with pytest.raises(ResultError, match=r"the method mcbn\+vector: in the baseline, but not in the current"):
-        check(without, fitted)
+        np.testing.assert_allclose(*(each.methods[method].sets["test"].points["pll"] for each in results), atol=1e-5)
 
 
 def test_the_verdict_takes_it_for_a_single_pass_or_for_samples(fitted: Result) -> None:
@@ -220,8 +176,7 @@ def test_a_class_without_validation_points_stays_finite(folder: Path) -> None:
     for _, scale, shift in values_of(result, "vector-fitted")["maps"]:
         assert np.isfinite([scale, shift]).all()
         assert np.abs([scale, shift]).max() < 100
-    pll = result.methods["mcbn+vector"].sets["test"].points["pll"]
-    assert np.isfinite(pll).all()
+    assert np.isfinite(result.methods["mcbn+vector"].sets["test"].points["pll"]).all()
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,6 @@ def test_an_interrupted_run_goes_on_from_what_is_finished(request_of, tmp_path, 
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["b.h5"]
 
 
-@pytest.mark.nightly  # processes beside each other: the UCI experiment's test knows the same, of smaller networks
-def test_several_workers_find_the_same(request_of):
-    protocol = replace(TINY, batch_sizes=(8, 16), epochs=1)
-    single, pair = (reproduce(replace(request_of, protocol=protocol, workers=workers, limit=10)) for workers in (1, 2))
-    assert [network.matched for network in single.networks] == [network.matched for network in pair.networks]
-
-
 def check_full(request_of: Request) -> None:
     full = replace(experiment.FULL, batch_sizes=(8, 16), images=32, epochs=1)
     record = reproduce(replace(request_of, protocol=full, samples=2, limit=10, keep=request_of.out.parent / "kept"))
@@ -288,8 +281,7 @@ def test_it_is_found_whether_training_explains_the_fall(record):
     assert alike["equally-trained"].values["losses"] == (0.10, 0.11)
     worse = verdicts(record, network(32, ends[0], loss=0.1), network(2048, ends[1], loss=0.9, accuracy=0.7))
     assert worse["unequally-trained"].values["losses"] == (0.1, 0.9)
-    learnt = verdicts(record, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
-    assert "all-learnt" in learnt
+    assert "all-learnt" in verdicts(record, network(32, ends[0], loss=0.001), network(2048, ends[1], loss=0.003))
 
 
 @pytest.mark.parametrize(
@@ -348,5 +340,4 @@ def test_a_small_run_on_the_real_images_is_learnt_and_measured(data_pack, tmp_pa
     assert all(
         network.accuracy > 0.85 and network.matched.estimates["accuracy"]["test"].value > 0.78 for network in of_epochs
     )
-    slope = of_epochs[-1].slopes["test"]
-    assert -1.25 < slope.value < -0.8
+    assert -1.25 < of_epochs[-1].slopes["test"].value < -0.8

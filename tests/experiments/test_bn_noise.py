@@ -83,8 +83,7 @@ def test_to_bnuq_its_result_is_an_inspection_and_its_json_has_the_published_esti
 ):
     monkeypatch.chdir(noise_record.path.parent)
     code, printed, _ = called("report", "noise.h5", "--json")
-    published = json.loads(printed)["published"]
-    assert code == 0 and published["sigma_u"][0] == 0.05
+    assert code == 0 and json.loads(printed)["published"]["sigma_u"][0] == 0.05
     with pytest.raises(SystemExit) as leave:
         bnuq_main(["report", "noise.h5"])
     assert leave.value.code == 0 and "bnuq inspect" in capsys.readouterr().out

@@ -19,7 +19,6 @@ from bnuq.errors import ResultError
 from bnuq.report.render import draw_pictures
 from experiments.__main__ import _kind
 from experiments.uci import protocol
-from experiments.uci.protocol import Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,9 +32,7 @@ def finished(request: pytest.FixtureRequest, ran: Callable[[str], Finished]) -> 
     return ran(request.param)
 
 
-def test_every_experiment_is_shown_again_as_it_was_printed(
-    finished: Finished, called: Callable[..., tuple[object, str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_experiment_is_shown_again_as_it_was_printed(finished, called, monkeypatch):
     monkeypatch.chdir(finished.folder)
     assert called("report", finished.path.name) == (0, finished.printed, "")
     assert EXPERIMENTS[finished.name][1] in finished.printed
@@ -59,8 +56,7 @@ def test_its_pictures_are_drawn_in_both_forms_and_are_the_same_bytes_again(finis
 @pytest.mark.parametrize(("width", "encoding"), [(40, "utf-8"), (40, "ascii"), (80, "ascii"), (100, "utf-8")])
 def test_its_report_fits_every_width_in_either_encoding(finished: Finished, width: int, encoding: str) -> None:
     kind = _kind(finished.kind)
-    record = kind.read(finished.path)
-    lines = rendered(kind.report, record, width=width, encoding=encoding).splitlines()
+    lines = rendered(kind.report, kind.read(finished.path), width=width, encoding=encoding).splitlines()
     assert len(lines) > 20
     assert all(len(line) <= width and line == line.rstrip() for line in lines if line != str(finished.path))
     assert not {"?", "{", "}"} & set("".join(lines))
@@ -70,9 +66,7 @@ def test_its_report_fits_every_width_in_either_encoding(finished: Finished, widt
     ("key", "value", "message"),
     [("format", 99, "in format 99"), ("kind", "predict", "is not a result file of bnuq"), ("record", None, "damaged")],
 )
-def test_a_newer_another_and_a_damaged_result_are_refused(
-    finished: Finished, tmp_path: Path, key: str, value: object, message: str
-) -> None:
+def test_a_newer_another_and_a_damaged_result_are_refused(finished, tmp_path, key, value, message):
     path = tmp_path / "changed.h5"
     path.write_bytes(finished.path.read_bytes())
     with h5py.File(path, "r+") as file:
@@ -85,9 +79,7 @@ def test_a_newer_another_and_a_damaged_result_are_refused(
 
 
 @pytest.mark.nightly  # a second run of uci
-def test_the_methods_whose_noise_is_learned_stand_beside_the_published_column(
-    called: Callable[..., tuple[object, str, str]], small_root: Path, tiny: Protocol, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_methods_whose_noise_is_learned_stand_beside_the_published_column(called, small_root, tiny, monkeypatch):
     pytest.importorskip("zuko")
     monkeypatch.setattr(protocol, "SMOKE", replace(tiny, weight_decays=(1e-3,), max_epochs=5, samples=8))
     arguments = ("--sets", "smoke", "--method", "mnf,vi", "--data-root", small_root, "--workers", "1")

@@ -29,8 +29,7 @@ def asked(folder: Path, root: Path, **values: object) -> Request:
 
 def test_thirteen_networks_of_which_only_those_with_noise_draw_samples(tmp_path: Path, small_root: Path) -> None:
     jobs = list(normalization.jobs(asked(tmp_path, small_root), "fashion-mnist"))
-    names = [job.name for job in jobs]
-    assert names == [
+    assert [job.name for job in jobs] == [
         *("none", "none, noise", "none, Bayesian", "BN", "BN, projected", "BN, Bayesian", "BN, projected, Bayesian"),
         *("WN", "WN, noise", "WN, Bayesian", "AN", "AN, noise", "AN, Bayesian"),
     ]
@@ -85,34 +84,7 @@ def test_what_is_measured_of_a_network_is_that_of_its_own_passes(tmp_path: Path,
     assert not list(tmp_path.iterdir())  # what was kept is forgotten at the end
 
 
-@pytest.mark.nightly  # the journal is that of the others
-def test_it_goes_on_after_an_interruption_with_the_networks_that_are_finished(
-    tmp_path: Path, small_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    request = asked(tmp_path, small_root)
-    undisturbed = bn_in_vi.reproduce(replace(request, out=tmp_path / "whole.h5"))
-    measured, finished = training._measured, []
-
-    def interrupted(job: training.Job, *arguments: object) -> dict[str, np.ndarray]:
-        if finished:
-            raise KeyboardInterrupt
-        finished.append(job.name)
-        return measured(job, *arguments)  # type: ignore
-
-    monkeypatch.setattr(training, "_measured", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bn_in_vi.reproduce(request)
-    assert not request.out.exists()
-    assert len(finished) == 1
-    monkeypatch.setattr(training, "_measured", lambda *arguments: finished.append("") or measured(*arguments))
-    record = bn_in_vi.reproduce(request)
-    assert len(finished) == 2
-    assert [each.estimates for each in record.networks] == [each.estimates for each in undisturbed.networks]
-
-
-def test_differences_are_paired_and_say_whether_the_published_ones_are_found(
-    tmp_path: Path, small_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_differences_are_paired_and_say_whether_the_published_ones_are_found(tmp_path, small_root, monkeypatch):
     compared, jobs = {name for pair in normalization._COMPARED for name in pair}, normalization.jobs
     monkeypatch.setattr(normalization, "jobs", lambda *of: [job for job in jobs(*of) if job.name in compared])
     record = normalization.reproduce(asked(tmp_path, small_root))
@@ -123,12 +95,11 @@ def test_differences_are_paired_and_say_whether_the_published_ones_are_found(
     assert change.value == pytest.approx(network.estimates["nll_samples"].value - network.estimates["nll"].value)
     assert change.value == pytest.approx(network.estimates["nll_change"].value)
     assert normalization._published_difference(name) == pytest.approx(0.22 - 0.38)
-    excluded = "no difference is shown, and the published one is excluded"
     for value, error, verdict in (
         (-0.3, 0.1, "agrees"),
         (-1.0, 0.1, "only the sign agrees"),
         (0.0, 0.1, "inconclusive"),
-        (0.0, 0.01, excluded),
+        (0.0, 0.01, "no difference is shown, and the published one is excluded"),
         (1.0, 0.1, "the opposite of the published"),
     ):
         changed = replace(record, differences={name: {"nll": Estimate(value, se=error)}})

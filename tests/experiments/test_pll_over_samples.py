@@ -39,7 +39,6 @@ def record(run: Run) -> PllOverSamples:
 
 def made_up(draws: int, points: int, *, samples: tuple[int, ...], seed: int = 0, base: float = -1.0) -> PllOverSamples:
     """A record of log-likelihoods out of a generator, for laws of the curve."""
-    random = np.random.default_rng(seed)
     return PllOverSamples(
         experiment={
             "model": "net.pt", "sha256": "", "parameters": 3, "batchnorm_layers": 1, "train_batch_size": 8,
@@ -50,7 +49,7 @@ def made_up(draws: int, points: int, *, samples: tuple[int, ...], seed: int = 0,
             "source": "S", "samples": [1, 2, 4], "pll": [-0.4, -0.3, -0.2], "baseline": -0.3,
             "replication_source": "R", "replication": [-0.5, -0.4, -0.3], "replication_baseline": -0.4,
         },
-        log_likelihood=-np.abs(random.normal(0.8, 1.0, (draws, points))),
+        log_likelihood=-np.abs(np.random.default_rng(seed).normal(0.8, 1.0, (draws, points))),
         deterministic=np.full(points, base),
         accuracies={0: 0.5, **dict.fromkeys(samples, 0.5)},
         findings=(),
@@ -86,8 +85,7 @@ def test_an_interrupted_run_keeps_its_parts_where_it_says(run, record, monkeypat
     assert f"finished parts are kept in {beside(run.out)}:" in stopped.value.__notes__[0] and any(
         beside(run.out).iterdir()
     )
-    again = reproduce(run)
-    np.testing.assert_array_equal(again.log_likelihood, record.log_likelihood)
+    np.testing.assert_array_equal(reproduce(run).log_likelihood, record.log_likelihood)
     assert not beside(run.out).exists()
 
 
@@ -116,8 +114,7 @@ def test_errors_are_about_as_large_as_chance_makes_them():
         rows = [rows[place] for rows in many]
         for pick in (lambda row: row.first, lambda row: row.mean):
             stated = math.sqrt(np.mean([pick(row).mc_se ** 2 for row in rows]))
-            spread = float(np.std([pick(row).value for row in rows], ddof=1))
-            assert 0.6 < stated / spread < 1.5, count
+            assert 0.6 < stated / float(np.std([pick(row).value for row in rows], ddof=1)) < 1.5, count
 
 
 def test_too_few_draws_and_groups_tell_no_error():

@@ -109,11 +109,8 @@ def test_a_race_ends_what_falls_behind_and_patience_what_stands_still(made_up: P
     assert raced < whole
 
 
-def test_with_the_whole_fold_as_mini_batch_the_passes_agree_and_tau_is_that_of_the_constant(
-    made_up: Path, tiny: Protocol
-) -> None:
-    settings = replace(tiny, batch_sizes=(512,), paper_batches=True)
-    for choice in chosen(made_up, settings):
+def test_with_the_whole_fold_as_mini_batch_the_passes_agree_and_tau_is_that_of_the_constant(made_up, tiny):
+    for choice in chosen(made_up, replace(tiny, batch_sizes=(512,), paper_batches=True)):
         assert choice.batch_size == 512
         assert choice.mc_sd < 0.02 * choice.rmse  # a row may be left over where folds differ by one
         assert abs(choice.tau**-0.5 - choice.sigma) < 0.02 * choice.sigma
@@ -135,8 +132,7 @@ def test_batch_sizes_are_held_to_half_a_fold_unless_the_papers_are_asked_for() -
 
 
 def test_a_draw_of_a_mini_batch_takes_no_row_twice_and_none_of_the_padding(made_up: Path) -> None:
-    data = read_set("boston", made_up)
-    material, of, _ = cross_validation(data, splits=[1], number=3)
+    material, of, _ = cross_validation(read_set("boston", made_up), splits=[1], number=3)
     architecture = selection.Architecture("batchnorm", 3, 50)
     group = selection.Group(architecture, material, [(fold, (0, 0, fold)) for fold in range(len(of))], CPU)
     drawn = group.batches(40, 30)
@@ -184,9 +180,7 @@ def estimates(result) -> dict[tuple[str, str, str], list]:
     }
 
 
-def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
-    made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(made_up, tiny, tmp_path, monkeypatch):
     whole = reproduce(request(made_up, tiny, tmp_path / "whole.h5", sets=("boston",)), progress=silent)
     cut = request(made_up, tiny, tmp_path / "cut.h5", sets=("boston",))
     plain, calls = experiment.evaluate, []
@@ -219,11 +213,8 @@ def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_pa
     assert estimates(single) == estimates(pair)
 
 
-def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(
-    made_up: Path, tiny: Protocol, tmp_path: Path
-) -> None:
-    data = read_set("boston", made_up)
-    job = experiment._Job(data, "batchnorm", tiny, 0, "cpu", tmp_path)
+def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(made_up, tiny, tmp_path):
+    job = experiment._Job(read_set("boston", made_up), "batchnorm", tiny, 0, "cpu", tmp_path)
     job.choices(lambda _: None)
     assert job.cpu_seconds() > 0
     assert replace(job, seed=1).cpu_seconds() == 0
@@ -289,9 +280,7 @@ def test_the_command_writes_its_page_and_says_what_it_replaces(ran: Callable[[st
     assert noted(record) == ["result-replaced"]
 
 
-def test_an_interrupted_command_says_that_it_goes_on(
-    called, made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_command_says_that_it_goes_on(called, made_up, tiny, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -327,9 +316,7 @@ def test_an_interrupted_command_says_that_it_goes_on(
         (["--markdown", "data/uci/boston/data.csv"], "is not a report written by bnuq"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_name(
-    called, made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
-) -> None:
+def test_what_cannot_be_done_is_refused_by_name(called, made_up, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     code, printed, message = called("uci", "--data-root", made_up, *arguments)
     assert (code, printed) == (2, "")

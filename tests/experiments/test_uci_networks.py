@@ -29,8 +29,7 @@ def start(kind, *, seed: int = 0) -> tuple[Architecture, Tensor, Tensor, Tensor]
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(NETS, architecture.parameters, generator=generator, dtype=torch.float64)
     x = torch.randn(NETS, ROWS, 4, generator=generator, dtype=torch.float64)
-    y = torch.randn(NETS, ROWS, 1, generator=generator, dtype=torch.float64)
-    return architecture, rows, x, y
+    return architecture, rows, x, torch.randn(NETS, ROWS, 1, generator=generator, dtype=torch.float64)
 
 
 def module_of(architecture: Architecture, row: Tensor, rate: float = 0.0) -> nn.Sequential:
@@ -79,8 +78,7 @@ def test_the_gradient_written_by_hand_is_autograds(kind) -> None:
 
     leaf = rows.clone().requires_grad_()
     w = architecture.blocks(leaf)
-    widths = (4, 7, 7)
-    masks = DropoutMasks(NETS, ROWS, widths, rate, torch.Generator().manual_seed(1), rows.device).draw()
+    masks = DropoutMasks(NETS, ROWS, (4, 7, 7), rate, torch.Generator().manual_seed(1), rows.device).draw()
     hidden = x if kind == "batchnorm" else x * masks[0]
     for layer in (1, 2):
         z = hidden @ w[f"weight{layer}"]
@@ -142,8 +140,7 @@ def test_an_mcbn_pass_of_a_mini_batch_over_itself_is_the_training_forward() -> N
     architecture, rows, x, _ = start("batchnorm")
     outputs = next(mcbn_passes(architecture, rows, iter([x]), x))
     for net in range(NETS):
-        expected = module_of(architecture, rows[net]).train()(x[net])[:, 0]
-        torch.testing.assert_close(outputs[net], expected.detach())
+        torch.testing.assert_close(outputs[net], module_of(architecture, rows[net]).train()(x[net])[:, 0].detach())
 
 
 def test_an_mcbn_pass_is_the_evaluation_forward_with_the_mini_batchs_biased_statistics() -> None:
@@ -175,8 +172,7 @@ def test_passes_without_dropout_are_the_plain_network_and_with_it_differ_around_
 @pytest.mark.parametrize("rate", [0.001, 0.05, 0.2])
 def test_masks_are_independent_bernoulli_numbers(rate: float) -> None:
     masks = DropoutMasks(5, 200, (13, 50), rate, torch.Generator().manual_seed(3), torch.device("cpu"))
-    draws = [torch.cat([mask.reshape(-1) for mask in masks.draw()]) for _ in range(10)]
-    numbers = torch.stack(draws)
+    numbers = torch.stack([torch.cat([mask.reshape(-1) for mask in masks.draw()]) for _ in range(10)])
     zero = numbers == 0
     torch.testing.assert_close(numbers[~zero].unique(), torch.tensor([1 / (1 - rate)]))
     share, error = zero.double().mean().item(), math.sqrt(rate * (1 - rate) / zero.numel())

@@ -95,8 +95,7 @@ def test_without_a_published_value_or_a_second_split_there_is_no_verdict() -> No
 
 
 def test_a_cell_has_the_mean_its_errors_and_both_tests() -> None:
-    runs = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
-    score = cell(runs, test_share=0.25, published=Published(3.0, "****"))
+    score = cell(np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]), test_share=0.25, published=Published(3.0, "****"))
     means = np.array([1.5, 3.5, 7.0])
     assert score.value == 4.0
     assert score.se == pytest.approx(means.std(ddof=1) * np.sqrt(1 / 3 + 0.25))

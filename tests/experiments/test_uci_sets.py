@@ -48,8 +48,7 @@ def test_folds_hold_out_every_row_once() -> None:
 
 
 def test_rows_are_standardised_by_their_training_rows_and_a_constant_input_stays(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    table = random.normal(5, 3, (83, 3))
+    table = np.random.default_rng(0).normal(5, 3, (83, 3))
     table[:, 1] = 7.0
     write_set(tmp_path, "boston", table)
     data = read_set("boston", tmp_path)
@@ -73,13 +72,11 @@ def test_rows_are_standardised_by_their_training_rows_and_a_constant_input_stays
 
 
 def _train(place: int, of: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    train = split(83, 1 + of[place])[0]
-    return np.delete(train, folds(66, 5)[fold[place]])
+    return np.delete(split(83, 1 + of[place])[0], folds(66, 5)[fold[place]])
 
 
 def test_cross_validation_can_be_held_to_the_first_rows_of_a_split(made_up: Path) -> None:
-    data = read_set("boston", made_up)
-    material, _, _ = cross_validation(data, splits=[1], number=2, most_rows=40)
+    material, _, _ = cross_validation(read_set("boston", made_up), splits=[1], number=2, most_rows=40)
     assert list(material.rows + material.points) == [40, 40]
 
 

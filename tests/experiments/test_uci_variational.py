@@ -13,13 +13,11 @@ from torch import nn
 
 import bnuq
 from bnuq.errors import RequestError
-from bnuq.progress import silent
 from experiments.layers import MeanFieldLinear
-from experiments.uci import protocol, variational
-from experiments.uci.experiment import Request, reproduce
-from experiments.uci.protocol import PAPER, QUICK, Learned, Protocol, chosen_methods
+from experiments.uci import protocol
+from experiments.uci.protocol import PAPER, QUICK, Learned, chosen_methods
 from experiments.uci.sets import Material, final, read_set
-from experiments.uci.variational import Regression, Stack, evaluate
+from experiments.uci.variational import Regression, Stack
 
 pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
 
@@ -67,8 +65,7 @@ def test_the_elbo_is_its_likelihood_and_its_divergence_by_hand(kind: Learned) ->
     sd = np.exp(-0.4)
     likelihood = -(((y.numpy() - hidden[:, 0]) / sd) ** 2) / 2 - np.log(sd) - np.log(2 * np.pi) / 2
     for rows in (30, 400):
-        loss = float(network(x, y, rows).detach())
-        assert loss == pytest.approx(divergence / rows - likelihood.mean(), rel=1e-9)
+        assert float(network(x, y, rows).detach()) == pytest.approx(divergence / rows - likelihood.mean(), rel=1e-9)
 
 
 def test_the_divergence_of_mnf_is_that_of_all_its_layers() -> None:
@@ -132,40 +129,6 @@ def test_its_samples_are_distributed_as_those_of_the_method_learned(kind: Learne
 
 
 # ── the whole ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.nightly  # test_uci_experiment.py holds it
-def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(
-    made_up: Path, tiny: Protocol, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {
-        "protocol": replace(tiny, max_epochs=5, samples=8),
-        "sets": ("boston",),
-        "data_root": made_up,
-        "workers": 1,
-        "device": "cpu",
-    }
-    cut = Request(out=tmp_path / "cut.h5", methods=("vi", "vi-bn"), **given)
-    whole = reproduce(replace(cut, out=tmp_path / "whole.h5"), progress=silent)
-    calls: list[str] = []
-
-    def interrupted(kind: Learned, *args, **kwargs):
-        calls.append(kind)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return evaluate(kind, *args, **kwargs)
-
-    monkeypatch.setattr(variational, "evaluate", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        reproduce(cut, progress=silent)
-    assert len(list((tmp_path / "cut.h5.work").iterdir())) == 3  # both parts of one job, and the choice of the next
-    resumed = reproduce(cut, progress=silent)
-    assert calls == ["vi", "vi-bn", "vi-bn"]
-    assert list(resumed.sets["boston"].methods) == ["vi", "vi-bn"]
-    for method, outcome in whole.sets["boston"].methods.items():
-        for name, values in vars(outcome.runs).items():
-            assert values.shape == (2, 1)
-            np.testing.assert_array_equal(values, getattr(resumed.sets["boston"].methods[method].runs, name))
 
 
 def test_the_methods_that_are_asked_for_and_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,7 @@ def test_the_kind_is_told_from_the_content_whatever_the_suffix(tmp_path):
     (tmp_path / "g.bin").write_bytes(gzip.compress(b"x"))
     (tmp_path / "t.npz").write_text("α,β\n" * 3000)
     (tmp_path / "i").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
-    found = {path.name: kind_of(path) for path in tmp_path.iterdir()}
-    assert found == {
+    assert {path.name: kind_of(path) for path in tmp_path.iterdir()} == {
         "h.txt": "hdf5",
         "block.mat": "hdf5",
         "z.h5": "zip",

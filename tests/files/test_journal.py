@@ -87,9 +87,7 @@ def test_units_beside_a_result_are_seen_by_their_user_alone(tmp_path: Path, monk
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of files")
-def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_secret_is_kept_for_its_user_alone_and_one_that_others_can_read_is_replaced(tmp_path, monkeypatch):
     def secret_of(name: str) -> bytes:
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
         _secret_in.cache_clear()  # as another process
@@ -182,9 +180,7 @@ def full(*_: object) -> None:
     raise ResultError("could not be written: the disk is full.")
 
 
-def test_units_that_only_an_interruption_needs_leave_a_full_disk_to_the_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_that_only_an_interruption_needs_leave_a_full_disk_to_the_result(tmp_path, monkeypatch):
     journal = Journal(tmp_path, FACTS, {"out": "a.h5"})
     journal.save("first", UNIT)
     with monkeypatch.context() as patch:
@@ -208,8 +204,7 @@ def test_only_units_of_an_earlier_journal_count_as_reused(tmp_path: Path) -> Non
 
 
 def test_the_folder_beside_the_result_goes_with_all_that_killed_processes_left(tmp_path: Path) -> None:
-    out = tmp_path / "out.h5"
-    with work_folder(out) as work:
+    with work_folder(tmp_path / "out.h5") as work:
         work.journal(FACTS).save("unit", UNIT)
         other = Journal(work.path, {"seed": 1})
         other.save("unit", UNIT)
@@ -236,9 +231,7 @@ def test_an_interruption_keeps_the_units_and_says_so_once(tmp_path: Path) -> Non
 
 @pytest.mark.skipif(os.name != "posix", reason="locks of files")
 @pytest.mark.parametrize("work", [None, "mine"])
-def test_of_two_requests_for_one_result_the_second_is_refused_and_the_first_keeps_its_units(
-    tmp_path: Path, work: str | None
-) -> None:
+def test_of_two_requests_for_one_result_the_second_is_refused_and_the_first_keeps_its_units(tmp_path, work):
     out, folder = tmp_path / "out.h5", None if work is None else tmp_path / work
     with work_folder(out, request={"seed": 0}) as first:
         (journal := first.journal(FACTS)).save("unit", UNIT)

@@ -46,9 +46,7 @@ def as_read(path: Path) -> Inspection:
     return replace(read(path), path=None)
 
 
-def test_a_result_that_was_written_here_is_read_without_another_process(
-    tmp_path: Path, notes: Path, asked: list[str]
-) -> None:
+def test_a_result_that_was_written_here_is_read_without_another_process(tmp_path, notes, asked):
     path = written(tmp_path)
     here = as_read(path)
     assert asked == []
@@ -128,9 +126,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, notes: Path, a
     assert asked[0] == "open"
 
 
-def test_notes_are_few_and_of_files_that_are_not_large(
-    tmp_path: Path, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_notes_are_few_and_of_files_that_are_not_large(tmp_path, notes, monkeypatch):
     monkeypatch.setattr(noted, "_MOST", 4)
     for number in range(9):
         noted.note(bytes([number]))

@@ -184,8 +184,7 @@ def test_texts_that_share_one_place_in_the_file_are_refused(tmp_path):
     content = bytearray((tmp_path / "a.h5").read_bytes())
     with h5py.File(tmp_path / "a.h5") as file:
         at = file["x"].id.get_offset()
-    reference = bytes(content[at : at + 16])
-    content[at : at + 16 * 20_000] = reference * 20_000
+    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
     (tmp_path / "a.h5").write_bytes(content)
     with open_hdf5(tmp_path / "a.h5") as file, pytest.raises(ValueError, match="longer than the file"):
         file["x"].asstr()

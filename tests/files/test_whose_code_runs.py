@@ -120,8 +120,7 @@ def test_an_old_compiled_module_does_not_run_in_place_of_the_source_that_was_tru
     (package / "inner.py").write_text("from . import one\nfrom .beside import two\ndef make(): return one + two + 1\n")
     with_old_compiled(package / where)
     for trust in (True, False):
-        make = resolve_factory("package_of_two.inner:make", base=folder, named_by=found, trust=trust)
-        assert make() == 3
+        assert resolve_factory("package_of_two.inner:make", base=folder, named_by=found, trust=trust)() == 3
     assert not any(name.startswith("package_of_two") for name in sys.modules)
 
 

@@ -97,9 +97,7 @@ def test_a_change_that_its_error_explains_is_not_worse() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(shift=st.floats(-0.05, 0.05), tolerance=st.floats(0, 0.05), spread=st.floats(0.01, 1.0))
-def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(
-    shift: float, tolerance: float, spread: float
-) -> None:
+def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(shift, tolerance, spread):
     noise = np.random.default_rng(2).normal(0, spread, (SAMPLES, POINTS))
     verdict = check(*pair(shift + noise), GateSettings.of(tolerances=[f"pll={tolerance!r}"]))
     found = only(verdict)
@@ -157,9 +155,7 @@ def test_an_undirected_estimate_is_gated_where_a_tolerance_is_given_and_both_way
         (["mcdo.*=0.5"], 0.02, "worse"),  # meant for another
     ],
 )
-def test_tolerances_are_absolute_relative_or_off_and_the_last_that_fits_wins(
-    said: list[str], degradation: float, outcome: str
-) -> None:
+def test_tolerances_are_absolute_relative_or_off_and_the_last_that_fits_wins(said, degradation, outcome):
     assert only(check(*pair(-degradation), GateSettings.of(tolerances=said))).outcome == outcome
 
 
@@ -204,9 +200,7 @@ def with_bound(result: Result, value: float) -> Result:
         ("mcbn.bounds.*.pll=1", {"mcbn.bounds.optimum.pll"}),
     ],
 )
-def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_name(
-    said: str, gated: set[str]
-) -> None:
+def test_a_tolerance_gates_no_yardstick_and_nothing_undirected_that_it_does_not_name(said, gated):
     both = {"pll": values(), "mutual_information": values(1) + 1}
     current = with_bound(made_up.result(mcbn=both), -0.1)
     baseline = with_bound(made_up.result(mcbn=both, path="baseline.h5"), -0.2)
@@ -270,9 +264,7 @@ INCOMPARABLE: list[tuple[str, Callable[[Result], Result], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "complaint"), INCOMPARABLE, ids=[name for name, _, _ in INCOMPARABLE])
-def test_what_was_not_looked_at_alike_is_an_error_unless_it_is_allowed_by_name(
-    name: str, change: Callable[[Result], Result], complaint: str
-) -> None:
+def test_what_was_not_looked_at_alike_is_an_error_unless_it_is_allowed_by_name(name, change, complaint):
     both = {"pll": values(), "brier": values(1) + 1}
     baseline = made_up.result(mcbn=both, path="baseline.h5")
     current = change(made_up.result(mcbn=both))

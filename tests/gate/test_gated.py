@@ -89,9 +89,7 @@ def test_a_committed_threshold_is_applied_to_the_new_result(evaluated: Evaluated
         assert rate.contributions.mean() == pytest.approx(rate.value)
 
 
-def test_where_nothing_is_decided_sets_are_held_by_the_spread(
-    evaluated: Evaluated, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_is_decided_sets_are_held_by_the_spread(evaluated, monkeypatch):
     monkeypatch.setattr("bnuq.records.gated.decided", lambda _: ())
     result = evaluated("seed")
     assert f"{result.sampled[0]}.ood.other.mutual_information.auroc" in gated(result)

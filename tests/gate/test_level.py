@@ -49,9 +49,7 @@ def verdict(random: np.random.Generator, n: int, accuracies: tuple[float, float]
     ("n", "accuracy", "sure"),
     [(12, 0.95, [True] * 40), *(pytest.param(*case, marks=pytest.mark.nightly) for case in CASES)],  # 8 of 40 by errors
 )
-def test_of_equal_models_at_most_one_check_in_twenty_fails(
-    n: int, accuracy: float, sure: list[bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_equal_models_at_most_one_check_in_twenty_fails(n, accuracy, sure, monkeypatch):
     monkeypatch.setattr(swapping, "_SWAPS", 400)  # the level is that of any number
     random, same = np.random.default_rng(n), (accuracy, accuracy)
     failed = sum(not verdict(random, n, same, sure=each).passed for each in sure)

@@ -73,8 +73,7 @@ def test_more_points_or_samples_would_decide_and_whichever_is_less_work_is_named
         (0.02, 0.2, ((), 67)),
         (0.3, 0.3, ((("test", 18000),), 290)),
     ):
-        sight = Sight(se_points=points, se_draws=samples, **common)
-        found = sight.decisive(needed, {"test": 1000}, 16)
+        found = Sight(se_points=points, se_draws=samples, **common).decisive(needed, {"test": 1000}, 16)
         assert found is not None and (found.points, found.samples) == more
     assert Sight(se_points=math.nan, se_draws=0.0, **common).decisive(1.0, {"test": 1000}, 16) is None
 
@@ -112,8 +111,7 @@ def test_a_comparison_without_the_power_that_is_asked_for_is_refused_but_no_regr
     ).passed
     assert check(*moved(random, 0.5), blind).worse
     with pytest.raises(ResultError, match="its error is not known"):
-        few = [made_up.result(mcbn={"pll": np.zeros((4, POINTS))}, path=f"{name}.h5") for name in "ab"]
-        check(*few, blind)
+        check(*[made_up.result(mcbn={"pll": np.zeros((4, POINTS))}, path=f"{name}.h5") for name in "ab"], blind)
 
 
 @pytest.mark.parametrize("section", [{"power": 1.0}, {"power": 0.0}, {"inconclusive": "pass"}])

@@ -49,8 +49,7 @@ def test_classes_of_other_names_are_not_compared() -> None:
 
 def test_a_comparison_names_what_is_ignored_and_the_classes() -> None:
     results = {"a": of_pixels(), "b": of_pixels(("road", "tree"), ignore=11)}
-    differing = {each.what: dict(each.values) for each in compared(results) if each.differs}
-    assert differing == {
+    assert {each.what: dict(each.values) for each in compared(results) if each.differs} == {
         "data.ignore": {"a": "255", "b": "11"},
         "classes of pixels": {"a": "road, car", "b": "road, tree"},
     }

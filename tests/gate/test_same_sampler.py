@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -15,9 +14,9 @@ from bnuq.errors import ResultError
 from bnuq.gate import GateSettings
 from bnuq.gate.compatibility import check_comparable
 from bnuq.gate.pairing import pairing
+from bnuq.methods import OWN
 from bnuq.records.evaluation import Result
 
-Evaluated = Callable[..., Result]
 MEASURED, NOMINAL = {"counts": "measured"}, {"counts": "nominal"}
 
 
@@ -59,9 +58,7 @@ def of_method(
         ("mcbn", {"laplace": "diag"}, {}, None),
     ],
 )
-def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(
-    method: str, now: dict[str, Any], before: dict[str, Any], key: str | None
-) -> None:
+def test_only_what_the_draws_of_a_method_depend_on_keeps_results_apart(method, now, before, key):
     current, baseline = of_method(method, now), of_method(method, before)
     found = pairing(current, baseline)
     if key is None:
@@ -101,6 +98,14 @@ def test_batches_of_one_group_are_the_same_only_where_the_groups_are() -> None:
     assert pairing(one, one).draws == ("mcbn",)
     at_random = [replace(result, run={**result.run, "sampling": {}}) for result in (one, other)]
     assert pairing(*at_random).draws == ("mcbn",)
+
+
+@pytest.mark.parametrize("name", ["seed", "batch size", "layers"])
+def test_batches_of_evaluated_points_are_the_same_for_one_seed_size_and_choice_of_layers(name):
+    one = of_method(OWN, {})
+    other = replace(one, sampling={**one.sampling, name.replace(" ", "_"): "another"})
+    assert pairing(one, one).draws == (OWN,)
+    assert pairing(one, other).why_not == ((OWN, f"the {name} differs"),)
 
 
 def test_masks_are_the_same_on_every_device_except_in_results_of_gpus_before_their_generator_was_recorded() -> None:

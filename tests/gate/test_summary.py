@@ -56,8 +56,7 @@ def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
 
 
 def test_an_error_that_is_not_a_number_is_absent() -> None:
-    estimate = made.compared("pll", -0.3, -0.4, "worse", se=math.nan)
-    assert "se" not in summary(made.verdict(estimate))["comparisons"][0]
+    assert "se" not in summary(made.verdict(made.compared("pll", -0.3, -0.4, "worse", se=math.nan)))["comparisons"][0]
 
 
 def test_the_sides_and_what_they_share_are_told() -> None:

@@ -57,9 +57,7 @@ def test_there_are_numbers_for_every_sample_configuration() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in NIGHTLY else name for name in CASES]
 )
-def test_numbers_are_those_of_before(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: Any
-) -> None:
+def test_numbers_are_those_of_before(name, folder, monkeypatch, capsys, request):
     if name in TRAINED_HERE and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
         pytest.skip("torch 2.6 draws other random numbers, and so trains another network")
     if name not in SELF_CONTAINED:

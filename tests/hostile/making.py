@@ -7,13 +7,13 @@ Where something in a file would run if it were believed, it makes `CANARY`.
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import pickle
 import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ import h5py
 import numpy as np
 import torch
 from hostile_pickles import HASHES, MAKES, NESTED, encoded_again_and_again, zip_of
+from making_points import png
 from numpy.lib import format as npy_format
-from PIL import Image
 from safetensors.torch import save_file
 
 CANARY = "canary"
@@ -81,6 +81,32 @@ def made_sparse(path: Path) -> Path:
     return path
 
 
+def piped(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def texts_in_one_place(file: h5py.File, name: str) -> Path:
+    """The file, closed, with a data set of 20,000 texts of a megabyte, all of which are the first."""
+    data = file.create_dataset(name, (20_000,), h5py.string_dtype())
+    data[0] = "a" * 2**20
+    at, path = data.id.get_offset(), Path(file.filename)
+    file.close()
+    content = bytearray(path.read_bytes())
+    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
+    return written(path, bytes(content))
+
+
+_READERS: dict[str, tuple[str, Callable[[Path], list[str]]]] = {
+    "checkpoint": ("m.pt", of_checkpoint),
+    "data": ("d.npz", lambda path: of_data(path.name)),
+    "result": ("r.h5", of_result),
+    "run": ("r.toml", lambda path: ["evaluate", path.name]),
+}
+for _what, (_name, _of) in _READERS.items():
+    case(f"{_what}: a pipe")(lambda folder, name=_name, of=_of: of(piped(folder / name)))
+
+
 # ── checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 for _where, _pickled in HASHES.items():
@@ -109,16 +135,31 @@ for _name, _pickled in _PICKLES.items():
     case(f"checkpoint: {_name}, alone")(lambda folder, data=_pickled: of_checkpoint(written(folder / "m.pt", data)))
 
 
-@case("checkpoint: code in a zip", quick=True)
-def _(folder: Path) -> list[str]:
-    torch.save({"state_dict": {"w": torch.ones(2)}, "more": Evil()}, folder / "m.pt")
+def saved(folder: Path, state: Any, **options: Any) -> list[str]:
+    torch.save(state, folder / "m.pt", **options)
     return of_checkpoint(folder / "m.pt")
+
+
+_STATES: dict[str, Callable[[Path], Any]] = {
+    "code in a zip": lambda _: {"state_dict": {"w": torch.ones(2)}, "more": Evil()},
+    "20,000 empty tensors": lambda _: {f"l{i}.weight": torch.empty(0) for i in range(20_000)},
+    "20,000 overlapping tensors of 20 MB": lambda _: {
+        f"l{i}": held[i:] for held in [torch.zeros(5_000_000)] for i in range(20_000)
+    },
+    "100,000 names of one tensor of 4 MB": lambda _: dict.fromkeys((f"l{i}" for i in range(10**5)), torch.zeros(10**6)),
+    "a name of 200,000 prefixes": lambda _: {"module." * 200_000 + "w": torch.ones(2)},
+    "a name of 5 MB beside the network's": lambda own: torch.load(own) | {"x" * 5_000_000: torch.ones(2)},
+    "one value spread over 40 GB": lambda _: {"w": torch.ones(1).expand(10**10)},
+}
+for _name, _state in _STATES.items():
+    case(f"checkpoint: {_name}", quick=_name == "code in a zip")(
+        lambda folder, state=_state: saved(folder, state(folder / "model.pt"))
+    )
 
 
 @case("checkpoint: code in the legacy form")
 def _(folder: Path) -> list[str]:
-    torch.save({"w": torch.ones(2), "more": Evil()}, folder / "m.pt", _use_new_zipfile_serialization=False)
-    return of_checkpoint(folder / "m.pt")
+    return saved(folder, {"w": torch.ones(2), "more": Evil()}, _use_new_zipfile_serialization=False)
 
 
 @case("checkpoint: code in a bare pickle, trusted")
@@ -157,43 +198,6 @@ def save_checkpoint(path: Path, state: Any, form: str) -> None:
         torch.save(state, path, _use_new_zipfile_serialization=form == "zip")
 
 
-@case("checkpoint: 20,000 empty tensors")
-def _(folder: Path) -> list[str]:
-    torch.save({f"l{i}.weight": torch.empty(0) for i in range(20_000)}, folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
-@case("checkpoint: 20,000 overlapping tensors of 20 MB")
-def _(folder: Path) -> list[str]:
-    held = torch.zeros(5_000_000)
-    torch.save({f"l{i}": held[i:] for i in range(20_000)}, folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
-@case("checkpoint: 100,000 names of one tensor of 4 MB")
-def _(folder: Path) -> list[str]:
-    torch.save(dict.fromkeys((f"l{i}" for i in range(100_000)), torch.zeros(10**6)), folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
-@case("checkpoint: a name of 200,000 prefixes")
-def _(folder: Path) -> list[str]:
-    torch.save({"module." * 200_000 + "w": torch.ones(2)}, folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
-@case("checkpoint: a name of 5 MB beside the network's")
-def _(folder: Path) -> list[str]:
-    torch.save(torch.load(folder / "model.pt") | {"x" * 5_000_000: torch.ones(2)}, folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
-@case("checkpoint: one value spread over 40 GB")
-def _(folder: Path) -> list[str]:
-    torch.save({"w": torch.ones(1).expand(10**10)}, folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
-
-
 @case("checkpoint: a zip bomb")
 def _(folder: Path) -> list[str]:
     with zipfile.ZipFile(folder / "m.pt", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -212,12 +216,6 @@ def _(folder: Path) -> list[str]:
 def _(folder: Path) -> list[str]:
     header = json.dumps({"w": {"dtype": "F32", "shape": [2**60], "data_offsets": [0, 2**62]}}).encode()
     return of_checkpoint(written(folder / "m.safetensors", struct.pack("<Q", len(header)) + header))
-
-
-@case("checkpoint: a pipe")
-def _(folder: Path) -> list[str]:
-    os.mkfifo(folder / "m.pt")
-    return of_checkpoint(folder / "m.pt")
 
 
 # ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -249,38 +247,24 @@ def _(folder: Path) -> list[str]:
 
 @case("data: texts of an HDF5 file that share one place")
 def _(folder: Path) -> list[str]:
-    with h5py.File(folder / "d.h5", "w") as file:
-        file["x"] = np.zeros((20_000, 1, 6, 6), np.float32)
-        file["y"] = np.zeros(20_000, np.int64)
-        data = file.create_dataset("group", (20_000,), h5py.string_dtype())
-        data[0] = "a" * 2**20
-        at = data.id.get_offset()
-    content = bytearray((folder / "d.h5").read_bytes())
-    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
-    return of_data(written(folder / "d.h5", bytes(content)).name)
+    file = h5py.File(folder / "d.h5", "w")
+    file.update({"x": np.zeros((20_000, 1, 6, 6), np.float32), "y": np.zeros(20_000, np.int64)})
+    return of_data(texts_in_one_place(file, "group").name)
 
 
-@case("data: an HDF5 file that declares 8 TB")
-def _(folder: Path) -> list[str]:
+def _hdf5(folder: Path, fill: Callable[[h5py.File], object]) -> list[str]:
     with h5py.File(folder / "d.h5", "w") as file:
-        file.create_dataset("x", (10**6, 10**6), "f8", chunks=(100, 100), compression="gzip")
+        fill(file)
     return of_data("d.h5")
 
 
-@case("data: an HDF5 file that links to another")
-def _(folder: Path) -> list[str]:
-    with h5py.File(folder / "d.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("/etc/passwd", "/x")
-    return of_data("d.h5")
-
-
-@case("data: an HDF5 file of 2,000 groups in each other")
-def _(folder: Path) -> list[str]:
-    with h5py.File(folder / "d.h5", "w") as file:
-        group: Any = file
-        for _ in range(2000):
-            group = group.create_group("g")
-    return of_data("d.h5")
+_FILLS: dict[str, Callable[[h5py.File], object]] = {
+    "declares 8 TB": lambda file: file.create_dataset("x", (10**6,) * 2, "f8", chunks=(100, 100), compression="gzip"),
+    "links to another": lambda file: file.update(x=h5py.ExternalLink("/etc/passwd", "/x")),
+    "has 2,000 groups in each other": lambda file: file.create_group("/".join("g" * 2000)),
+}
+for _name, _fill in _FILLS.items():
+    case(f"data: an HDF5 file that {_name}")(lambda folder, fill=_fill: _hdf5(folder, fill))
 
 
 def _parquet(folder: Path, group: Any) -> list[str]:
@@ -296,8 +280,7 @@ def _parquet(folder: Path, group: Any) -> list[str]:
 def _(folder: Path) -> list[str]:
     import pyarrow
 
-    words = pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 2**20])
-    return _parquet(folder, words)
+    return _parquet(folder, pyarrow.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 2**20]))
 
 
 @case("data: a parquet table of lists")
@@ -328,8 +311,7 @@ def _(folder: Path) -> list[str]:
 @case("data: a sparse npy")
 def _(folder: Path) -> list[str]:
     with (folder / "d.npy").open("wb") as file:
-        shape = (SPARSE - 128,)
-        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        npy_format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (SPARSE - 128,)})
     return of_data(made_sparse(folder / "d.npy").name)
 
 
@@ -360,37 +342,31 @@ def _(folder: Path) -> list[str]:
     return of_data(written(folder / "d.mat", content.replace(shape, struct.pack("<4i", 2**15, 2**15, 1, 1))).name)
 
 
+def _pictured(folder: Path, content: bytes) -> list[str]:
+    (folder / "set" / "a").mkdir(parents=True)
+    (folder / "set" / "a" / "1.png").write_bytes(content)
+    return of_data("set")
+
+
 @case("data: PostScript called an image")
 def _(folder: Path) -> list[str]:
-    programs = folder / "programs"
-    programs.mkdir()
-    (programs / "gs").write_text(f"#!/bin/sh\ntouch {folder / CANARY}\n")
-    (programs / "gs").chmod(0o755)
-    (folder / "set" / "a").mkdir(parents=True)
-    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\n%%EOF\n"
-    (folder / "set" / "a" / "1.png").write_bytes(script)
-    return of_data("set")
+    (folder / "programs").mkdir()
+    (folder / "programs" / "gs").write_text(f"#!/bin/sh\ntouch {folder / CANARY}\n")
+    (folder / "programs" / "gs").chmod(0o755)
+    return _pictured(folder, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\n%%EOF\n")
 
 
 @case("data: a truncated PNG", quick=True)
 def _(folder: Path) -> list[str]:
-    (folder / "set" / "a").mkdir(parents=True)
-    out = io.BytesIO()
-    Image.fromarray(np.zeros((6, 6), np.uint8)).save(out, "png")
-    (folder / "set" / "a" / "1.png").write_bytes(out.getvalue()[:-12])
-    return of_data("set")
+    return _pictured(folder, png(np.zeros((6, 6), np.uint8))[:-12])
 
 
 @case("data: a PNG of 2,500 million pixels")
 def _(folder: Path) -> list[str]:
-    (folder / "set" / "a").mkdir(parents=True)
-    out = io.BytesIO()
-    Image.fromarray(np.zeros((6, 6), np.uint8)).save(out, "png")
-    content = bytearray(out.getvalue())
+    content = bytearray(png(np.zeros((6, 6), np.uint8)))
     content[16:24] = struct.pack(">2I", 50_000, 50_000)
-    content[29:33] = struct.pack(">I", __import__("zlib").crc32(content[12:29]))
-    (folder / "set" / "a" / "1.png").write_bytes(content)
-    return of_data("set")
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return _pictured(folder, bytes(content))
 
 
 @case("data: a zip of images that unpack to 3 GB")
@@ -411,10 +387,9 @@ def _(folder: Path) -> list[str]:
 
 @case("data: an image with 3 GB behind it")
 def _(folder: Path) -> list[str]:
-    (folder / "set" / "a").mkdir(parents=True)
-    Image.fromarray(np.zeros((6, 6), np.uint8)).save(folder / "set" / "a" / "1.png")
+    arguments = _pictured(folder, png(np.zeros((6, 6), np.uint8)))
     os.truncate(folder / "set" / "a" / "1.png", 3 * 2**30)
-    return of_data("set")
+    return arguments
 
 
 @case("data: a folder of a link to itself")
@@ -422,12 +397,6 @@ def _(folder: Path) -> list[str]:
     (folder / "set").mkdir()
     (folder / "set" / "again").symlink_to(folder / "set")
     return of_data("set")
-
-
-@case("data: a pipe")
-def _(folder: Path) -> list[str]:
-    os.mkfifo(folder / "d.npz")
-    return of_data("d.npz")
 
 
 # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -440,68 +409,32 @@ def changed(folder: Path, change: Callable[[h5py.File], object]) -> list[str]:
     return of_result(path)
 
 
-@case("result: texts that share one place", quick=True)
-def _(folder: Path) -> list[str]:
-    def change(file: h5py.File) -> None:
-        del file["record"]
-        data = file.create_dataset("record", (20_000,), h5py.string_dtype())
-        data[0] = "a" * 2**20
-
-    arguments = changed(folder, change)
-    with h5py.File(folder / "r.h5") as file:
-        at = file["record"].id.get_offset()
-    content = bytearray((folder / "r.h5").read_bytes())
-    content[at : at + 16 * 20_000] = bytes(content[at : at + 16]) * 20_000
-    written(folder / "r.h5", bytes(content))
-    return arguments
+def _without(file: h5py.File, name: str) -> h5py.File:
+    del file[name]
+    return file
 
 
-@case("result: estimates that declare 8 TB")
-def _(folder: Path) -> list[str]:
-    def change(file: h5py.File) -> None:
-        del file["estimates/value"]
-        file.create_dataset("estimates/value", (10**12,), "f8", chunks=(1000,))
-
-    return changed(folder, change)
-
-
-@case("result: a link to another file")
-def _(folder: Path) -> list[str]:
-    return changed(folder, lambda file: file.__setitem__("more", h5py.ExternalLink("/etc/passwd", "/x")))
-
-
-@case("result: a record of 10 million brackets", quick=True)
-def _(folder: Path) -> list[str]:
-    def change(file: h5py.File) -> None:
-        del file["record"]
-        file["record"] = "[" * 10_000_000
-
-    return changed(folder, change)
-
-
-@case("result: 5,000 data sets more", odd=True)
-def _(folder: Path) -> list[str]:
-    def change(file: h5py.File) -> None:
-        for number in range(5000):
-            file[f"more/{number}"] = number
-
-    return changed(folder, change)
-
-
-@case("result: a group in itself", odd=True)
-def _(folder: Path) -> list[str]:
-    return changed(folder, lambda file: file.__setitem__("estimates/again", file["estimates"]))
+_CHANGES: dict[str, Callable[[h5py.File], object]] = {
+    "texts that share one place": lambda file: texts_in_one_place(_without(file, "record"), "record"),
+    "estimates that declare 8 TB": lambda file: _without(file, "estimates/value").create_dataset(
+        "estimates/value", (10**12,), "f8", chunks=(1000,)
+    ),
+    "a link to another file": lambda file: file.update(more=h5py.ExternalLink("/etc/passwd", "/x")),
+    "a record of 10 million brackets": lambda file: _without(file, "record").update(record="[" * 10_000_000),
+    "5,000 data sets more": lambda file: file.create_group("more").update({f"{n}": n for n in range(5000)}),
+    "a group in itself": lambda file: file.update({"estimates/again": file["estimates"]}),
+}
+for _name, _change in _CHANGES.items():
+    case(
+        f"result: {_name}",
+        quick=_name.startswith(("texts", "a record")),
+        odd=_name in ("5,000 data sets more", "a group in itself"),
+    )(lambda folder, change=_change: changed(folder, change))
 
 
 @case("result: sparse", odd=True)
 def _(folder: Path) -> list[str]:
     return of_result(made_sparse(written(folder / "r.h5", (folder / "good.h5").read_bytes())))
-
-
-@case("result: a pipe")
-def _(folder: Path) -> list[str]:
-    os.mkfifo(folder / "r.h5")
-    return of_result(folder / "r.h5")
 
 
 # ── run files ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -517,9 +450,3 @@ def _(folder: Path) -> list[str]:
 @case("run: bytes")
 def _(folder: Path) -> list[str]:
     return ["evaluate", written(folder / "r.toml", bytes(range(256)) * 100).name]
-
-
-@case("run: a pipe")
-def _(folder: Path) -> list[str]:
-    os.mkfifo(folder / "r.toml")
-    return ["evaluate", "r.toml"]

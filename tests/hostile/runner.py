@@ -24,8 +24,7 @@ def main() -> None:
     from bnuq.cli.main import main as command
 
     for line in sys.stdin:
-        asked = json.loads(line)
-        print(json.dumps(_watched(asked, command)), flush=True)
+        print(json.dumps(_watched(json.loads(line), command)), flush=True)
 
 
 def _watched(asked: dict[str, Any], command: Any) -> dict[str, Any]:
@@ -41,9 +40,8 @@ def _watched(asked: dict[str, Any], command: Any) -> dict[str, Any]:
             os.killpg(pid, signal.SIGKILL)
             until = float("inf")
     _, status, used = ended
-    code = os.waitstatus_to_exitcode(status)
     return {
-        "code": code,
+        "code": os.waitstatus_to_exitcode(status),
         "seconds": used.ru_utime + used.ru_stime,
         "memory": 1024 * used.ru_maxrss - held,
         "hung": until == float("inf"),

@@ -145,8 +145,7 @@ def test_another_laboratory_is_told_by_the_first_layer_and_its_own_statistics_me
     assert smaller.code == "domain-batch-size" and smaller.values["variance_left"] == pytest.approx(0.9, abs=0.005)
     assert [smaller.values[key] for key in ("batch_size", "requested", "smallest", "points")] == [20, 64, "near", 200]
     assert all(torch.equal(value, before[name]) for name, value in shared().state_dict().items())
-    again = laboratory.found(near, far, test=points("test", *blobs(200, 4)))[0]
-    assert table(again.crossings) == cells
+    assert table(laboratory.found(near, far, test=points("test", *blobs(200, 4)))[0].crossings) == cells
 
 
 def test_estimates_are_their_definition(laboratory):
@@ -192,8 +191,7 @@ def test_statistics_are_those_of_the_half_that_is_not_evaluated(laboratory):
 
 def test_whole_groups_go_to_one_half():
     x, y = blobs(120, 8)
-    group = np.repeat(np.arange(12), 10)
-    grouped = points_of(Contents(x, y, group=group), name="lab", reference="lab.npz")
+    grouped = points_of(Contents(x, y, group=np.repeat(np.arange(12), 10)), name="lab", reference="lab.npz")
     for seed in range(5):
         first, second = stage._halves(grouped, seed)
         assert first.group is not None and second.group is not None

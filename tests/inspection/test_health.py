@@ -70,8 +70,7 @@ def rows():
 
 
 def test_sites_come_in_execution_order_whatever_their_kind(rows):
-    names = [(row.order, row.kind, row.name) for row in rows[0]]
-    assert names == [
+    assert [(row.order, row.kind, row.name) for row in rows[0]] == [
         (0, "batchnorm", "norm.well"), (1, "dropout", "drop"), (2, "batchnorm", "norm.frozen"),
         (3, "dropout", "dropout"), (4, "batchnorm", "norm.flat"), (5, "dropout", "idle"),
         (6, "batchnorm", "norm.twice"), (7, "batchnorm", "norm.twice#2"),
@@ -81,8 +80,7 @@ def test_sites_come_in_execution_order_whatever_their_kind(rows):
 
 
 def test_every_ailment_has_its_flag(rows):
-    flags = {row.name: row.flags for row in rows[0] if row.kind == "batchnorm"}
-    assert flags == {
+    assert {row.name: row.flags for row in rows[0] if row.kind == "batchnorm"} == {
         "norm.well": (), "norm.frozen": ("frozen",), "norm.flat": ("vanishing",), "norm.twice": ("called-again",),
         "norm.twice#2": ("called-again",), "norm.untracked": ("untracked",), "norm.new": ("never-trained",),
         "norm.nan": ("not-finite",),

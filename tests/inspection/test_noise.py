@@ -74,8 +74,7 @@ def test_draws_of_more_values_than_the_population_has_are_held_against_the_laws_
 
 
 def test_copies_of_a_value_count_once():
-    once = gaussian(6000)
-    layer = noise_of(np.repeat(once[:, :, None], 9, axis=2), sizes=(64,)).layers[0]
+    layer = noise_of(np.repeat(gaussian(6000)[:, :, None], 9, axis=2), sizes=(64,)).layers[0]
     assert (layer.nominal, layer.positions) == (9 * 64, 9)
     assert layer.values_mean == pytest.approx(64, rel=0.12)
     assert layer.values_deviation == pytest.approx(64, rel=0.12)
@@ -92,8 +91,7 @@ def test_independent_positions_all_count():
 
 def test_a_small_reference_does_not_pass_for_more_values():
     """Half the points are drawn each time: the variance of their mean is half of what independent draws have."""
-    found = noise_of(gaussian(128), sizes=(8, 16, 32, 64))
-    layer = found.layers[0]
+    layer = noise_of(gaussian(128), sizes=(8, 16, 32, 64)).layers[0]
     assert layer.sigma_v == pytest.approx(math.sqrt(1 / 64 / 2), rel=0.1)
     assert layer.values_mean == pytest.approx(64, rel=0.15)
     assert layer.slope is not None and layer.slope.value == pytest.approx(-1.1, abs=0.15)
@@ -146,8 +144,7 @@ def site(positions: int) -> BatchNormSite:
     ],
 )
 def test_the_sizes_leave_values_enough(positions, batch_size, reference, sizes):
-    found = sizes_for([site(z) for z in positions], batch_size=batch_size, reference=reference)
-    assert found == sizes
+    assert sizes_for([site(z) for z in positions], batch_size=batch_size, reference=reference) == sizes
 
 
 def test_sizes_may_go_beyond_the_batch_size():

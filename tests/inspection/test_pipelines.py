@@ -164,8 +164,7 @@ def test_rgb_is_kept_where_the_order_of_channels_changes_nothing(tmp_path):
 @pytest.mark.nightly
 def test_a_flip_that_changes_nothing_is_said_to_be_undetermined(seed, tmp_path):
     train = pictures(channels=1, leaning=False, seed=seed)
-    half = Normalize(mean=(0.5,), std=(0.5,))
-    found = suggested(trained(train, as_in(half, (CROP, BOTH)[seed])), train)
+    found = suggested(trained(train, as_in(Normalize(mean=(0.5,), std=(0.5,)), (CROP, BOTH)[seed])), train)
     tied = [one for one in found.candidates if one.tied]
     assert {one.augment for one in tied} == {"pad 4, crop 8", "pad 4, crop 8, flip"}
     assert {one.normalize for one in tied} == {"0.5/0.5"}
@@ -222,17 +221,15 @@ def test_a_pipeline_fits_a_part_of_the_training_set_where_evaluation_says_so():
     points = pictures(4000)
     net, part = trained(points, as_in(IMAGENET)), points.subset(np.arange(100))
     layers = find_sites(net, torch.zeros(2, 3, SIZE, SIZE)).live_batchnorms
-    pipeline = Pipeline(RUN, torch.device("cpu"), IMAGENET)
-    check = check_reference(net, pipeline, part, layers, silent, trained_with=M)
+    check = check_reference(net, Pipeline(RUN, torch.device("cpu"), IMAGENET), part, layers, silent, trained_with=M)
     assert check.passed and suggested(net, part).candidates[0].passed
 
 
 def test_paddings_that_few_or_normalised_points_cannot_tell_are_said_to_be_untold():
     raw = pictures()
-    normalised = replace(raw, inputs=((raw.inputs / 255 - 0.45) / 0.22).astype(np.float32))
     for points, why in (
         (raw.subset(np.arange(60)), ["60 points are"]),
-        (normalised, ["already normalised"]),
+        (replace(raw, inputs=((raw.inputs / 255 - 0.45) / 0.22).astype(np.float32)), ["already normalised"]),
         (raw, []),
     ):
         net = trained(points, lambda values, _: np.asarray(values, np.float32))
@@ -364,8 +361,7 @@ def test_a_pipeline_under_which_the_network_overflows_is_left_out():
 @pytest.mark.held(False)
 @pytest.mark.usefixtures("quick")
 def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
-    train = pictures(400, channels=1)
-    wide = Points("train", "t", train.inputs[:, :, :5])
+    wide = Points("train", "t", pictures(400, channels=1).inputs[:, :, :5])
     found = suggested(trained(wide, as_in(None, Augment(pad=4))), wide)
     best = found.candidates[0]
     assert (best.normalize, best.augment) == (None, "pad 4, crop 5x8")
@@ -381,8 +377,7 @@ def test_mnists_normalisation_is_found_for_the_dense_networks(data_pack, sample_
     folder = {"fmnist": "fashion-mnist/train-images-idx3-ubyte.gz", "mnist": "mnist/train14k-images-idx3-ubyte.gz"}
     arch = f"{sample_configs}/architectures/mlp_bn.py:mlp"
     net = load_model(data_pack / f"checkpoints/{name}_mlp_bn.pt", arch=arch).module
-    train = load_points(str(data_pack / folder[name]))
-    found = suggested(net, train)
+    found = suggested(net, load_points(str(data_pack / folder[name])))
     best = found.candidates[0]
     assert (best.normalize, best.augment) == ("mnist", "")
     others = [one.worst for one in (*found.candidates, *found.first_round) if one.normalize not in ("mnist", DATA_OWN)]

@@ -44,8 +44,7 @@ def test_bins_hold_what_a_loop_over_points_puts_there(predictions):
 @given(predictions())
 def test_every_point_is_in_exactly_one_bin(predictions):
     confidence, correct = predictions
-    bins = metrics.calibration_bins(confidence, correct, bins=7)
-    assert (bins.count.sum(-1) == confidence.shape[1]).all()
+    assert (metrics.calibration_bins(confidence, correct, bins=7).count.sum(-1) == confidence.shape[1]).all()
 
 
 @laws
@@ -87,10 +86,8 @@ def test_bootstrap_replicates_are_the_errors_of_copied_points(predictions, seed,
 
 
 def test_the_last_bin_is_visited_by_a_confidence_of_exactly_1():
-    bins = metrics.calibration_bins(np.array([1.0]), np.array([0.0]))
-    assert list(bins.count) == [0] * 14 + [1]
-    sure_and_wrong = np.array([[1.0, 0.0], [1.0, 0.0]])
-    assert metrics.ece(sure_and_wrong, np.array([1, 1])) == 1
+    assert list(metrics.calibration_bins(np.array([1.0]), np.array([0.0])).count) == [0] * 14 + [1]
+    assert metrics.ece(np.array([[1.0, 0.0], [1.0, 0.0]]), np.array([1, 1])) == 1
 
 
 def test_the_first_bin_takes_a_confidence_of_exactly_0():
@@ -105,8 +102,7 @@ def test_an_edge_belongs_to_the_bin_below_in_either_precision(dtype):
 
 def test_calibration_error_by_hand():
     # Two points at .6, one right: |.5 − .6| · 2/3; one at .9, right: |1 − .9| · 1/3.
-    p = np.array([[0.6, 0.4], [0.4, 0.6], [0.9, 0.1]])
-    value = metrics.ece(p, np.array([0, 0, 0]))
+    value = metrics.ece(np.array([[0.6, 0.4], [0.4, 0.6], [0.9, 0.1]]), np.array([0, 0, 0]))
     assert isinstance(value, float)
     assert value == pytest.approx(0.1)
 

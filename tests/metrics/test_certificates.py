@@ -16,9 +16,7 @@ from bnuq.metrics import certificates
 
 
 @pytest.mark.parametrize(("risk", "confidence", "expected"), [(0.05, 0.95, 59), (0.01, 0.95, 299), (0.5, 0.5, 1)])
-def test_the_points_that_are_needed_are_those_of_the_rule_of_three(
-    risk: float, confidence: float, expected: int
-) -> None:
+def test_the_points_that_are_needed_are_those_of_the_rule_of_three(risk, confidence, expected):
     assert certificates.points_needed(risk, confidence) == expected
     assert (1 - risk) ** expected <= 1 - confidence + 1e-12 < (1 - risk) ** (expected - 1) + 1e-9
 
@@ -133,14 +131,11 @@ def test_a_promise_about_groups_is_broken_as_rarely_as_promised() -> None:
 
 
 @pytest.mark.parametrize(("points", "risk", "confidence"), [(30, 0.1, 0.9), (100, 0.05, 0.95), (59, 0.05, 0.95)])
-def test_a_width_covers_as_often_as_promised_and_no_rank_less_would(
-    points: int, risk: float, confidence: float
-) -> None:
+def test_a_width_covers_as_often_as_promised_and_no_rank_less_would(points, risk, confidence):
     """Coverage by the k-th of n is Beta(k, n + 1 − k): that it is enough has an exact probability."""
     rank = certificates.conformal_rank(points, risk, confidence)
     assert rank is not None
-    enough = scipy.stats.beta.sf(1 - risk, rank, points + 1 - rank)
-    assert enough >= confidence - 1e-12
+    assert scipy.stats.beta.sf(1 - risk, rank, points + 1 - rank) >= confidence - 1e-12
     assert scipy.stats.beta.sf(1 - risk, rank - 1, points + 2 - rank) < confidence
     assert certificates.certified_width(np.arange(float(points))[::-1], risk=risk, confidence=confidence) == rank - 1
     mean, low, high = certificates.coverage_law(rank, points)
@@ -197,10 +192,9 @@ def test_a_threshold_does_not_depend_on_the_order_of_points_or_on_ties_apart(see
     scores = random.integers(0, levels, 300).astype(float)
     losses = (random.random(300) < 0.05 * (1 + scores)).astype(float)
     candidates = np.append(np.arange(levels - 1) + 0.5, math.inf)
-    order = random.permutation(300)
     first, again = (
         certificates.certified_threshold(scores[rows], losses[rows], candidates, risk=0.15, confidence=0.9)
-        for rows in (slice(None), order)
+        for rows in (slice(None), random.permutation(300))
     )
     assert first == again
     assert first == -math.inf or first in candidates

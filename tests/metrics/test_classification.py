@@ -51,8 +51,7 @@ def average_over_subsets(estimate, p, size):
 @given(probabilities())
 def test_mutual_information_is_the_mean_divergence_from_the_mean_prediction(p):
     mean = p.mean(0)
-    ratio = np.where(p > 0, p / np.where(mean > 0, mean, 1), 1)
-    divergence = np.sum(p * np.log(ratio), axis=-1).mean(0)
+    divergence = np.sum(p * np.log(np.where(p > 0, p / np.where(mean > 0, mean, 1), 1)), axis=-1).mean(0)
     assert metrics.mutual_information(p) == pytest.approx(divergence, abs=1e-12)
     assert (metrics.mutual_information(p) > -1e-12).all()
 
@@ -129,8 +128,7 @@ def test_pll_from_log_likelihoods_is_the_pll_from_probabilities(logits, y):
 @given(hnp.arrays(np.float64, (4, 3), elements=st.floats(-3000, 0)), st.integers(0, 99))
 def test_every_replicate_of_the_pll_is_a_weighted_logsumexp(log_likelihood, seed):
     weights = metrics.draw_weights(4, resamples=6, seed=seed).weights
-    replicates = metrics.pll_from_log_likelihood(log_likelihood, weights)
-    for row, pll in zip(weights, replicates, strict=True):
+    for row, pll in zip(weights, metrics.pll_from_log_likelihood(log_likelihood, weights), strict=True):
         kept = log_likelihood[row > 0] + np.log(row[row > 0])[:, None]
         assert pll == pytest.approx(np.logaddexp.reduce(kept, axis=0), rel=1e-12, abs=1e-12)
         assert metrics.pll_from_log_likelihood(log_likelihood, row) == pytest.approx(pll, rel=1e-12, abs=1e-12)
@@ -246,14 +244,12 @@ def test_log_likelihood_is_finite_where_the_probability_underflows():
 
 @pytest.mark.parametrize("gap", [10, 700, 720, 740, 800, 5000])
 def test_leaving_out_the_only_good_draw_keeps_the_accuracy_of_the_pll(gap):
-    log_likelihood = np.array([[0.0], [-gap], [-gap - 2.0]])
-    without_it = metrics.pll_from_log_likelihood(log_likelihood, np.array([[0, 0.5, 0.5]]))
+    without_it = metrics.pll_from_log_likelihood(np.array([[0.0], [-gap], [-gap - 2.0]]), np.array([[0, 0.5, 0.5]]))
     assert without_it[0, 0] == pytest.approx(-gap + math.log((1 + math.exp(-2)) / 2), rel=1e-14)
 
 
 def test_leaving_out_the_only_good_draw_keeps_the_accuracy_of_the_pll_in_float32():
-    log_likelihood = torch.tensor([[0.0], [-90.0], [-92.0]])
-    without_it = metrics.pll_from_log_likelihood(log_likelihood, np.array([[0, 0.5, 0.5]]))
+    without_it = metrics.pll_from_log_likelihood(torch.tensor([[0.0], [-90.0], [-92.0]]), np.array([[0, 0.5, 0.5]]))
     assert without_it.dtype == torch.float32
     assert float(without_it[0, 0]) == pytest.approx(-90 + math.log((1 + math.exp(-2)) / 2), rel=1e-6)
 

@@ -120,8 +120,7 @@ def test_detection_of_histograms_is_that_of_the_pixels(seed, shift):
 def test_images_without_pixels_of_a_kind_have_no_detection_scores():
     inside, outside = images(0, count=3)
     inside[0], outside[1] = 0, 0
-    found = metrics.detection_of_histograms(inside, outside)
-    for value in vars(found).values():
+    for value in vars(metrics.detection_of_histograms(inside, outside)).values():
         assert np.isnan(value).tolist() == [True, True, False]
     nothing = metrics.detection_of_histograms(0 * inside[0], 0 * outside[0])
     assert all(math.isnan(value) for value in vars(nothing).values())
@@ -221,8 +220,7 @@ def stated(seed, count=8, classes=3):
     generator = np.random.default_rng(seed)
     image = np.repeat(np.arange(count), generator.integers(20, 60, count))
     p = generator.dirichlet(np.ones(classes), image.size)
-    truth = np.array([generator.choice(classes, p=row) for row in p])
-    hits = (truth[:, None] == np.arange(classes)).astype(float)
+    hits = (np.array([generator.choice(classes, p=row) for row in p])[:, None] == np.arange(classes)).astype(float)
     sums = np.zeros((count, classes, 3, 15))
     for number in range(count):
         for label in range(classes):
@@ -239,8 +237,7 @@ def test_the_contributions_to_calibration_errors_are_the_influences_of_pixels_su
         found = metrics.ece_contributions(sums[:, label])
         value = float(metrics.ece_of_bins(metrics.calibration_bins(p[:, label], hits[:, label])))
         influence = metrics.ece_influence(p[:, label], hits[:, label], group=image)
-        by_image = np.bincount(image, weights=influence) * 8 / image.size
-        assert found == pytest.approx(value + by_image)
+        assert found == pytest.approx(value + np.bincount(image, weights=influence) * 8 / image.size)
         values.append(found)
     assert metrics.classwise_ece(sums.sum(0)) == pytest.approx(np.mean(values))
     assert metrics.classwise_ece_contributions(sums) == pytest.approx(np.mean(values, axis=0))

@@ -243,8 +243,7 @@ def test_bootstrap_replicates_are_the_estimates_of_copied_points(test, ood, seed
     groups = [np.arange(part.size) // 3 if grouped else None for part in (test, ood)]
     drawn = metrics.detection_bootstrap(test, ood, resamples=4, seed=seed, test_group=groups[0], ood_group=groups[1])
     copies = []
-    children = np.random.SeedSequence(seed).spawn(2)
-    for part, child, group in zip((test, ood), children, groups, strict=True):
+    for part, child, group in zip((test, ood), np.random.SeedSequence(seed).spawn(2), groups, strict=True):
         times = resampling.resampled_counts(
             np.random.default_rng(child), 4, bin_of_point=np.arange(part.size), bins=part.size, group=group
         )
@@ -270,8 +269,7 @@ def test_bootstrap_depends_on_its_seed_alone(monkeypatch):
 def test_bootstrap_draws_the_same_points_for_every_score_and_every_ood_set():
     test, ood = normal_scores(0)
     first = metrics.detection_bootstrap(test, ood, resamples=20)
-    rescaled = metrics.detection_bootstrap(np.exp(test), np.exp(ood), resamples=20)
-    assert (first.auroc == rescaled.auroc).all()
+    assert (first.auroc == metrics.detection_bootstrap(np.exp(test), np.exp(ood), resamples=20).auroc).all()
     # OOD points that are all alike add no spread of their own: what is left is which test points were drawn.
     a_few = [metrics.detection_bootstrap(test, np.full(size, 0.5), resamples=20).auroc for size in (1, 7)]
     assert a_few[0] == pytest.approx(a_few[1])
@@ -309,8 +307,7 @@ def test_against_a_score_that_ranks_nothing_the_variance_is_delongs() -> None:
     random = np.random.default_rng(1)
     test, ood = random.normal(size=40), random.normal(1.0, 1.0, 30)
     nothing = np.zeros(40), np.zeros(30)
-    group = {"test_group": np.arange(40) // 4, "ood_group": np.arange(30) // 3}
-    for groups in ({}, group):
+    for groups in ({}, {"test_group": np.arange(40) // 4, "ood_group": np.arange(30) // 3}):
         found = metrics.delong_difference_variance((test, ood), nothing, **groups)
         assert found == pytest.approx(metrics.delong_variance(test, ood, **groups))
 
@@ -320,8 +317,7 @@ def test_the_variance_of_a_difference_is_that_of_many_samples() -> None:
     differences, stated = [], []
     for _ in range(300):
         shared, own = random.normal(size=130), random.normal(size=(2, 130))
-        scores = shared + 0.7 * own + np.where(np.arange(130) < 70, 0.0, 1.0)
-        pairs = [(one[:70], one[70:]) for one in scores]
+        pairs = [(one[:70], one[70:]) for one in shared + 0.7 * own + np.where(np.arange(130) < 70, 0.0, 1.0)]
         differences.append(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
         stated.append(metrics.delong_difference_variance(*pairs))
     assert np.mean(stated) == pytest.approx(np.var(differences, ddof=1), rel=0.25)

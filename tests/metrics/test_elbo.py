@@ -197,8 +197,7 @@ def counted(values, *, batch_size, population=math.inf):
 
 @pytest.mark.parametrize("b", [2, 3, 8, 64])
 def test_independent_gaussian_values_count_once_however_few(b):
-    values = np.random.default_rng(b).normal(3, 0.2, size=(200, b, 200))
-    found = counted(values, batch_size=b)
+    found = counted(np.random.default_rng(b).normal(3, 0.2, size=(200, b, 200)), batch_size=b)
     assert (found.mean, found.sd) == (pytest.approx(1, abs=0.03), pytest.approx(1, abs=0.03))
 
 
@@ -216,15 +215,13 @@ def test_correlated_positions_count_for_less_and_for_different_numbers(b):
     """Positions of an item correlate by r: Var of the item's mean is r + (1−r)/z, half that of its squares' r² + …"""
     rng, r, z = np.random.default_rng(1), 0.5, 16
     common, own = rng.normal(size=(150, b, 1, 60)), rng.normal(size=(150, b, z, 60))
-    values = (math.sqrt(r) * common + math.sqrt(1 - r) * own).reshape(150, b * z, 60)
-    found = counted(values, batch_size=b)
+    found = counted((math.sqrt(r) * common + math.sqrt(1 - r) * own).reshape(150, b * z, 60), batch_size=b)
     assert found.mean == pytest.approx(1 / (r + (1 - r) / z), rel=0.05)
     assert found.sd == pytest.approx(1 / (r**2 + (1 - r**2) / z), rel=0.05 + 1.2 / b)
 
 
 def test_positions_that_repeat_their_item_count_as_one():
-    values = np.repeat(np.random.default_rng(2).normal(size=(200, 5, 200)), 9, axis=1)
-    found = counted(values, batch_size=5)
+    found = counted(np.repeat(np.random.default_rng(2).normal(size=(200, 5, 200)), 9, axis=1), batch_size=5)
     assert (found.mean, found.sd) == (pytest.approx(1, abs=0.03), pytest.approx(1, abs=0.03))
 
 
@@ -244,8 +241,7 @@ def test_the_mean_of_every_mini_batch_without_replacement_counts_the_same_whatev
 def test_the_deviation_counts_the_same_with_and_without_replacement():
     rng = np.random.default_rng(4)
     population = rng.normal(size=(200, 100))
-    kurtosis = ((population - population.mean(0)) ** 4).mean(0) / population.var(0) ** 2
-    expected = 2 / (kurtosis - 1).mean()
+    expected = 2 / (((population - population.mean(0)) ** 4).mean(0) / population.var(0) ** 2 - 1).mean()
     for b in (20, 100, 190):
         chosen = np.stack([rng.permutation(200)[:b] for _ in range(300)])
         assert counted(population[chosen], batch_size=b, population=200).sd == pytest.approx(expected, rel=0.04)
@@ -277,8 +273,7 @@ def test_counts_know_neither_unit_nor_origin_of_a_channel(seed, scale, shift):
 def test_counts_leave_out_dead_channels_and_say_where_they_know_nothing():
     values = np.random.default_rng(6).normal(size=(8, 6, 3))
     found = counted(values, batch_size=6, population=50)
-    dead = counted(np.concatenate([values, np.full((8, 6, 2), 7.0)], axis=2), batch_size=6, population=50)
-    assert dead == found
+    assert counted(np.concatenate([values, np.full((8, 6, 2), 7.0)], axis=2), batch_size=6, population=50) == found
     values[0, :, 2] = 7.0  # constant in one draw: its mean still counts, its logarithm has none
     assert counted(values, batch_size=6, population=50).sd == counted(values[..., :2], batch_size=6, population=50).sd
     for nothing in (
@@ -391,8 +386,7 @@ def test_on_a_quadratic_likelihood_the_prediction_is_the_maximum():
             line.c, train_size=train_size, parameters=6, inverse_density=float(np.mean(1 / density))
         )
         grid = predicted * np.geomspace(0.1, 8, 401)
-        best = grid[np.argmax([elbo(b) for b in grid])]
-        assert predicted == pytest.approx(best, rel=0.011)  # a step of the grid
+        assert predicted == pytest.approx(grid[np.argmax([elbo(b) for b in grid])], rel=0.011)  # a step of the grid
 
 
 def normalised_toy(b):
@@ -412,13 +406,11 @@ def test_on_a_normalised_unit_the_prediction_is_near_the_maximum_and_grows_linea
         line = metrics.likelihood_slope(near, likelihood, np.zeros(6), population=math.inf)
         predicted = metrics.predicted_batch_size(line.c, train_size=train_size, parameters=2, inverse_density=1.0)
         grid = np.arange(4, 8 * train_size)
-        elbo = [train_size * normalised_toy(b) - (1 / b - 1 + math.log(b)) for b in grid]
-        best = int(grid[np.argmax(elbo)])
+        best = int(grid[np.argmax([train_size * normalised_toy(b) - (1 / b - 1 + math.log(b)) for b in grid])])
         assert line.c == pytest.approx(3, rel=8 / near[0])
         assert abs(predicted - best) < 4  # of order 1, while b* grows to 3,000
         found[train_size] = predicted
-    growth = np.diff(list(found.values())) / np.diff(list(found))
-    assert growth == pytest.approx([3, 3, 3], abs=0.05)
+    assert np.diff(list(found.values())) / np.diff(list(found)) == pytest.approx([3, 3, 3], abs=0.05)
 
 
 def test_where_noise_costs_nothing_there_is_no_prediction():

@@ -82,8 +82,7 @@ def test_exact_hits_pull_the_constant_sigma_to_zero_from_a_weight_of_1_over_root
         sigma = metrics.constant_sigma(e, weights=np.array([weight, 1 - weight]))
         assert (sigma == 0) is zero
         if not zero:
-            reached = weight + (1 - weight) * math.exp(-9 / (2 * sigma**2))
-            assert reached == pytest.approx(math.sqrt(0.5), rel=1e-12)
+            assert weight + (1 - weight) * math.exp(-9 / (2 * sigma**2)) == pytest.approx(math.sqrt(0.5), rel=1e-12)
     assert metrics.constant_sigma(np.zeros(4)) == 0
 
 
@@ -146,8 +145,7 @@ def test_no_other_tau_beats_the_optimal_one(with_variance, log_s):
     e, variance = with_variance
     fit = metrics.optimal_tau(e, variance)
     assert fit.score == pytest.approx(mean_crps(e, variance + 1 / fit.tau), rel=1e-10)
-    scale = math.sqrt(np.mean(e**2)) or 1.0
-    for noise in (0.0, (scale * 10**log_s) ** 2):
+    for noise in (0.0, ((math.sqrt(np.mean(e**2)) or 1.0) * 10**log_s) ** 2):
         assert fit.score <= mean_crps(e, variance + noise) * (1 + 1e-6) + 1e-12
     assert (fit.at_end == "infinite") == (fit.tau == math.inf)
 
@@ -184,8 +182,7 @@ def test_the_noise_of_data_that_have_some_is_found():
     e, variance = example(0, points=10_000)
     fit = metrics.optimal_tau(e, variance)
     assert fit.tau == pytest.approx(4, rel=0.1) and fit.at_end == ""
-    there = metrics.optimal_tau(torch.from_numpy(e), torch.from_numpy(variance))
-    assert there == fit
+    assert metrics.optimal_tau(torch.from_numpy(e), torch.from_numpy(variance)) == fit
     pooled = metrics.optimal_tau(e.ravel(), variance.ravel())
     assert (pooled.tau, pooled.score) == (pytest.approx(fit.tau, rel=1e-9), pytest.approx(fit.score))
 
@@ -233,8 +230,7 @@ def test_errors_beyond_the_range_of_their_squares_are_fitted_without_a_warning()
     assert metrics.optimal_tau(1e-200 * e, np.array([1.0, 0.0, 2.0])).at_end == "infinite"
     assert metrics.refined_tau(1e-200 * e[None], np.ones((1, 3)), 1.0) == pytest.approx([16])
     for metric in ("crps", "pll"):
-        refined = metrics.refined_tau(1e-200 * e[None], np.zeros((1, 3)), 1.0, metric=metric)
-        assert refined == pytest.approx([16])
+        assert metrics.refined_tau(1e-200 * e[None], np.zeros((1, 3)), 1.0, metric=metric) == pytest.approx([16])
 
 
 def test_a_range_is_kept_and_its_ends_are_told():

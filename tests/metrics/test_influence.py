@@ -348,8 +348,7 @@ def test_errors_of_a_root_a_ratio_and_a_rank_correlation_are_the_bootstraps(size
         data.append((stated, away))
 
     def bounds(stated, away):
-        score = -np.log(stated) - (away / stated) ** 2 / 2
-        return score, -(away**2) / 4 - 1.5, -np.log(away) - 0.5
+        return -np.log(stated) - (away / stated) ** 2 / 2, -(away**2) / 4 - 1.5, -np.log(away) - 0.5
 
     estimates = [
         (lambda *pair: math.sqrt((pair[1] ** 2).mean()), lambda *pair: metrics.rmse_influence(pair[1] ** 2)),
@@ -534,8 +533,7 @@ def test_groups_widen_the_noise_of_a_gap_and_so_lessen_its_slope():
     confidence = np.full(40, 0.5)
     correct = np.repeat([1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 5)  # gap 5, noise 3.1, by groups of five 7.3
     for group, noise in ((None, math.sqrt(40 / 39 * 9.375)), (np.arange(40) // 5, math.sqrt(8 / 7 * 46.875))):
-        found = metrics.ece_influence(confidence, correct, group=group)
-        assert np.ptp(found) == pytest.approx(math.erf(5 / noise))
+        assert np.ptp(metrics.ece_influence(confidence, correct, group=group)) == pytest.approx(math.erf(5 / noise))
 
 
 def test_an_ece_of_an_unknown_confidence_has_no_influences():
@@ -554,8 +552,7 @@ def test_empty_sets_and_nans_are_told():
 
 
 def test_torch_gives_what_numpy_gives():
-    generator = np.random.default_rng(6)
-    a, b, c = generator.random((3, 50)).astype(np.float32)
+    a, b, c = np.random.default_rng(6).random((3, 50)).astype(np.float32)
     hits = (b > 0.5).astype(np.float32)
     for function, data in (
         (metrics.rmse_influence, (a,)),

@@ -25,8 +25,7 @@ def test_coverage_counts_the_truths_inside_the_quantiles(y, data, level):
     low, high = scipy.stats.norm.interval(level, mean, sigma) if level > 0 else (mean, mean)
     expected = np.mean((low <= y) & (y <= high))
     assert metrics.coverage(mean, sigma, y, level=level) == expected
-    tensors = (torch.from_numpy(values) for values in (mean, sigma, y))
-    assert metrics.coverage(*tensors, level=level) == expected
+    assert metrics.coverage(*(torch.from_numpy(values) for values in (mean, sigma, y)), level=level) == expected
 
 
 @laws

@@ -17,8 +17,7 @@ def few_are_many(monkeypatch):
 
 
 def _bootstraps(confidence, right, loss, ood):
-    bins = metrics.calibration_bootstrap(confidence, right, resamples=400)
-    drawn = {"ece": metrics.ece_of_bins(bins)}
+    drawn = {"ece": metrics.ece_of_bins(metrics.calibration_bootstrap(confidence, right, resamples=400))}
     for name, of in (("errors", 1 - right), ("losses", loss)):
         drawn |= {
             f"{key} {name}": v for key, v in vars(metrics.selective_bootstrap(-confidence, of, resamples=400)).items()

@@ -59,9 +59,7 @@ def test_classes_of_equal_probability_are_in_a_set_together() -> None:
     ("points", "coverage", "rank"),
     [(9, 0.9, 9), (99, 0.55, 55), (20, 0.9, 19), (8, 0.9, None), (1, 0.5, 1), (0, 0.5, None)],
 )
-def test_the_threshold_is_a_rank_of_the_calibration_scores_or_infinite(
-    points: int, coverage: float, rank: int | None
-) -> None:
+def test_the_threshold_is_a_rank_of_the_calibration_scores_or_infinite(points, coverage, rank):
     scores = np.random.default_rng(2).permutation(points) + 1.0
     assert metrics.conformal_threshold(scores, coverage) == (math.inf if rank is None else rank)
 
@@ -69,8 +67,7 @@ def test_the_threshold_is_a_rank_of_the_calibration_scores_or_infinite(
 def test_too_few_calibration_points_leave_every_class_in_the_sets() -> None:
     p, y = probabilities(8)
     for _, score, size, _ in KINDS.values():
-        threshold = metrics.conformal_threshold(score(p, y), 0.9)
-        assert (size(p, np.full(8, threshold)) == 5).all()
+        assert (size(p, np.full(8, metrics.conformal_threshold(score(p, y), 0.9))) == 5).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

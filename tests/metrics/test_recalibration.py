@@ -67,12 +67,11 @@ def test_the_refinement_finds_the_maximum_from_anywhere(start: float) -> None:
 def test_three_errors_hold_a_temperature_near_1_where_points_have_none_and_not_where_they_have_many() -> None:
     logits, y = overconfident(1, 5.0)
     for labels, limits in ((logits[0].argmax(1), (0.1, 1)), (y, (0.9, 1))):
-        weight = metrics.pseudo_weight(metrics.errors_of_points(logits, labels))
         held, free = (
             metrics.refined_temperatures(
                 [1.0], lambda at, w=w, y=labels: metrics.pll_slopes(logits, y, *at, w)[:, None]
             )
-            for w in (weight, 0.0)
+            for w in (metrics.pseudo_weight(metrics.errors_of_points(logits, labels)), 0.0)
         )
         assert limits[0] < held[0] / (free[0] if labels is y else 1) < limits[1]
     p, at, h = np.exp(logits[0] - logsumexp(logits[0], axis=1)[:, None]), np.log(1.3), 1e-4

@@ -39,8 +39,7 @@ def test_split_means_are_what_the_corrected_test_sees(values, share, order):
     plain, corrected = metrics.t_test(means), metrics.nadeau_bengio(values, SPLITS, test_share=share)
     assert corrected.se == pytest.approx(means.std(ddof=1) * math.sqrt(1 / 5 + share))
     assert corrected.p >= plain.p * (1 - 1e-9) and corrected.df == 4
-    names = np.array(list("vwxyz"))[SPLITS]
-    shuffled = metrics.nadeau_bengio(values[order], names[order], test_share=share)
+    shuffled = metrics.nadeau_bengio(values[order], np.array(list("vwxyz"))[SPLITS][order], test_share=share)
     assert shuffled.t == pytest.approx(corrected.t, rel=1e-6, abs=1e-9)
 
 
@@ -60,8 +59,7 @@ def test_fewer_than_two_runs_or_splits_are_not_tested():
     one = np.array([3.0])
     assert metrics.t_test(one) is None and metrics.t_test(one[:0]) is None
     for values in (one[:0], one, np.array([1.0, 2.0])):
-        same = np.zeros(values.size, dtype=np.int64)
-        assert metrics.nadeau_bengio(values, same, test_share=0.25) is None
+        assert metrics.nadeau_bengio(values, np.zeros(values.size, dtype=np.int64), test_share=0.25) is None
 
 
 def test_a_run_without_a_score_leaves_no_test():

@@ -327,8 +327,7 @@ def test_a_mask_of_zeros_and_minus_infinity_is_no_damage(tmp_path):
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_weights_that_are_not_finite_are_an_error_that_names_the_first(tmp_path, value, dtype):
-    state = {"a": torch.ones(2, dtype=dtype), "b": torch.tensor([1, value], dtype=dtype)}
-    path = saved(tmp_path / "m.pt", state)
+    path = saved(tmp_path / "m.pt", {"a": torch.ones(2, dtype=dtype), "b": torch.tensor([1, value], dtype=dtype)})
     with pytest.raises(ModelError, match=r"m\.pt: b holds NaN or infinite values \(1 of 2 tensors do\)"):
         read_checkpoint(path)
 

@@ -81,9 +81,7 @@ def loaded(folder: Path, arch: str, checkpoint: str, **arguments: object) -> Loa
         ("net.py:passing_on", "net.pt", "classes"),  # **arguments go on to the network's class
     ],
 )
-def test_classes_that_were_not_given_are_those_of_the_file_with_a_note(
-    folder: Path, arch: str, checkpoint: str, argument: str
-) -> None:
+def test_classes_that_were_not_given_are_those_of_the_file_with_a_note(folder, arch, checkpoint, argument):
     model = loaded(folder, arch, checkpoint)
     assert values_of(model, "classes-from-file") == {"argument": argument, "classes": 7}
     assert model.module(torch.zeros(2, 6)).shape == (2, 7)
@@ -103,9 +101,7 @@ def test_what_another_number_of_classes_does_not_mend_is_told_of_the_network_as_
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
-def test_a_library_is_asked_for_the_classes_of_the_file(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, library: str
-) -> None:
+def test_a_library_is_asked_for_the_classes_of_the_file(folder, monkeypatch, library):
     net = network("Net").__class__
     stand_in = ModuleType(library)
 
@@ -134,8 +130,7 @@ def test_the_likeliest_rates_of_dropout_come_first() -> None:
 
 
 def test_the_last_weight_by_name_need_not_be_that_of_the_classes(folder: Path) -> None:
-    state = network("Required", n_classes=7).state_dict()
-    safetensors.torch.save_file(state, folder / "required.safetensors")
+    safetensors.torch.save_file(network("Required", n_classes=7).state_dict(), folder / "required.safetensors")
     found = loaded(folder, "net.py:Required", "required.safetensors")
     assert found.module.fc.out_features == 7
     assert values_of(found, "classes-from-file")["classes"] == 7

@@ -213,8 +213,7 @@ def test_a_legacy_file_whose_storages_are_not_listed_is_refused(tmp_path):
     path = tmp_path / "m.pt"
     torch.save({"w": torch.ones(200)}, path, _use_new_zipfile_serialization=False)
     data = path.read_bytes()
-    following = data.rindex(b"\x80\x02]q")
-    path.write_bytes(data[:following] + pickle.dumps([], protocol=2))
+    path.write_bytes(data[: data.rindex(b"\x80\x02]q")] + pickle.dumps([], protocol=2))
     assert_one_message(path, "its list of storages is not the one that its tensors use")
 
 
@@ -337,8 +336,7 @@ def test_arrays_folders_and_missing_files_are_told_by_what_they_are(tmp_path):
 
 @pytest.mark.parametrize("where", HASHES)
 def test_shared_tuples_without_end_are_refused_before_they_are_hashed(tmp_path, where):
-    path = zip_of(tmp_path / "m.pt", b"\x80\x04" + HASHES[where])
-    assert_one_message(path, "tuple")
+    assert_one_message(zip_of(tmp_path / "m.pt", b"\x80\x04" + HASHES[where]), "tuple")
 
 
 def test_tuples_as_keys_and_long_flat_ones_are_read(tmp_path):

@@ -116,8 +116,7 @@ def test_numbers_that_become_others_in_the_network_are_refused_by_the_layers_nam
 
 
 def test_a_counter_of_batches_may_be_an_average(tmp_path):
-    state = STATE | {"bn.num_batches_tracked": torch.tensor(1.5)}
-    assert load(saved(tmp_path / "m.pt", state), arch="nets:small")
+    assert load(saved(tmp_path / "m.pt", STATE | {"bn.num_batches_tracked": torch.tensor(1.5)}), arch="nets:small")
 
 
 def test_a_missing_counter_of_batches_is_only_noted(tmp_path):

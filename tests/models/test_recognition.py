@@ -49,8 +49,7 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, bias=False), nn.BatchNorm2d(64)
-        widths = (64, 64, 128, 256, 512)
-        for number, (inputs, outputs) in enumerate(pairwise(widths), start=1):
+        for number, (inputs, outputs) in enumerate(pairwise((64, 64, 128, 256, 512)), start=1):
             self.add_module(f"layer{number}", nn.Sequential(Block(inputs, outputs), Block(outputs, outputs)))
         self.fc = nn.Linear(512, classes)
 
@@ -101,8 +100,7 @@ def test_the_shipped_index_knows_resnet18_with_any_number_of_classes():
         state = ResNet18(7).state_dict()
     network = recognised(state)
     assert network is not None and network.classes == 7
-    named = {str(each) for group in network.groups for each in group}
-    assert {"timm:resnet18", "torchvision:resnet18"} <= named
+    assert {"timm:resnet18", "torchvision:resnet18"} <= {str(each) for group in network.groups for each in group}
     without_counters = {name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}
     assert recognised(without_counters) == network
 

@@ -153,11 +153,9 @@ def test_weights_in_half_precision_are_computed_with_in_float32(tmp_path, form, 
         "pickled": lambda: torch.save(net, path),
     }
     writers[form]()
-    arch = None if form == "pickled" else "nets:Cnn"
-    loaded = load_model(path, arch=arch, trust_pickle=True)
+    loaded = load_model(path, arch=None if form == "pickled" else "nets:Cnn", trust_pickle=True)
     assert values_of(loaded, "weights-converted") == {"stored": str(dtype)[6:], "used": "float32"}
-    found = loaded.module.float()
-    torch.testing.assert_close(passes(found, None), passes(net.float(), None), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(passes(loaded.module.float(), None), passes(net.float(), None), rtol=1e-5, atol=1e-6)
 
 
 class Outputs(nn.Module):
@@ -257,8 +255,7 @@ def write_pictures(folder: Path) -> None:
 
 
 def estimates(result: Result) -> dict[str, Any]:
-    document = summary(result)["methods"]
-    return {name: method["sets"]["test"] for name, method in document.items()}
+    return {name: method["sets"]["test"] for name, method in summary(result)["methods"].items()}
 
 
 @pytest.mark.nightly  # loading is held above

@@ -62,8 +62,7 @@ def write(path: Path, holds: object, *, legacy: bool = False) -> Path:
 def changed(path: Path, values: dict[str, np.ndarray] = NEW, out: Path | None = None) -> tuple[Path, tuple[str, ...]]:
     """The new file, and what was noted."""
     out = out or path.with_name("new.pt")
-    loaded = load_model(path, arch="nets.py:small", base=NETS, trust_pickle=True)
-    copy = with_statistics(loaded.checkpoint, values)
+    copy = with_statistics(load_model(path, arch="nets.py:small", base=NETS, trust_pickle=True).checkpoint, values)
     out.write_bytes(copy.data)
     return out, copy.findings
 
@@ -107,8 +106,7 @@ def test_safetensors_keep_their_header(tmp_path):
     with safe_open(out, framework="pt") as file:
         assert file.metadata() == {"format": "pt", "who": "me"}
         for name, value in STATE.items():
-            expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
-            assert torch.equal(file.get_tensor(name), expected)
+            assert torch.equal(file.get_tensor(name), torch.from_numpy(NEW[name]).float() if name in NEW else value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -196,15 +194,13 @@ def test_a_tensor_that_shares_memory_with_a_statistic_stays_as_it_was(tmp_path, 
     stored = flat(torch.load(out, weights_only=False))
     for path, value in flat(holds).items():
         name = path.removeprefix("/")
-        expected = torch.from_numpy(NEW[name]).float() if name in NEW else value
-        assert torch.equal(stored[path], expected)
+        assert torch.equal(stored[path], torch.from_numpy(NEW[name]).float() if name in NEW else value)
 
 
 @pytest.mark.parametrize("first", [False, True])
 def test_a_tensor_without_the_prefix_is_not_taken_for_one_of_the_network(tmp_path, first):
     stray = {MEAN: torch.full((4,), 7.0)}
-    holds = stray | prefixed("model.") if first else prefixed("model.") | stray
-    out, _ = changed(write(tmp_path / "m.pt", holds))
+    out, _ = changed(write(tmp_path / "m.pt", stray | prefixed("model.") if first else prefixed("model.") | stray))
     stored = torch.load(out, weights_only=True)
     assert stored[f"model.{MEAN}"].tolist() == NEW[MEAN].tolist()
     assert torch.equal(stored[MEAN], stray[MEAN])

@@ -51,8 +51,7 @@ def test_features_of_a_point_do_not_depend_on_its_batch_and_nothing_in_the_netwo
     before = {name: value.clone() for name, value in network.state_dict().items()}
     inputs = torch.randn(20, 6)
     watch = Watch(network, CLASSIFICATION, inputs[:3])
-    whole = watch.passes(inputs)[0]
-    assert torch.allclose(whole[:5], watch.passes(inputs[:5])[0])
+    assert torch.allclose(watch.passes(inputs)[0][:5], watch.passes(inputs[:5])[0])
     assert network.training
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
@@ -115,8 +114,7 @@ def test_scores_of_pictures_are_means_over_their_pixels():
     columns = next(block.columns for block in watch.blocks if block.name == "predictive_entropy")
     with torch.no_grad():
         p = network(inputs).double().softmax(1)
-    expected = -(p * p.log()).sum(1).mean((1, 2))
-    assert torch.allclose(watch.passes(inputs)[0][:, columns][:, 0], expected, atol=1e-6)
+    assert torch.allclose(watch.passes(inputs)[0][:, columns][:, 0], -(p * p.log()).sum(1).mean((1, 2)), atol=1e-6)
 
 
 def test_a_network_without_batchnorm_is_watched_at_its_last_layer():
@@ -125,8 +123,7 @@ def test_a_network_without_batchnorm_is_watched_at_its_last_layer():
     watch = Watch(network, CLASSIFICATION, inputs[:3])
     features = network[:2](inputs).double()
     assert watch.batchnorms == 0 and watch.blocks[0].columns == slice(0, 10)
-    found = watch.passes(inputs)[0][:, :10]
-    assert torch.allclose(found, torch.cat([features, features**2], 1), atol=1e-6)
+    assert torch.allclose(watch.passes(inputs)[0][:, :10], torch.cat([features, features**2], 1), atol=1e-6)
 
 
 def test_of_a_wide_layer_some_channels_are_watched_always_the_same():
@@ -161,8 +158,7 @@ def test_a_direction_along_which_nothing_varies_is_zero():
     random = np.random.default_rng(2)
     values = random.normal(size=(200, 3))
     values = np.column_stack([values, -values.sum(axis=1)])  # as probabilities, whose sum is 1
-    directions = whitening(values, 4, random)
-    assert (np.abs(values @ directions).max(axis=0) > 1e-3).sum() == 3
+    assert (np.abs(values @ whitening(values, 4, random)).max(axis=0) > 1e-3).sum() == 3
 
 
 def test_the_law_holds_for_normal_points_and_not_for_those_of_rare_extremes():
@@ -178,8 +174,7 @@ def test_codes_are_coordinates_in_steps_and_far_ones_end_at_eight_deviations():
     random = np.random.default_rng(4)
     [block], bag = blocks_of(correlated(random, 600), kept := correlated(random, 300))
     assert np.array_equal(bag, codes(kept, block))
-    coordinates = (kept - block.centre) / block.scale @ block.directions
-    assert np.abs(bag / STEPS - coordinates).max() <= 0.5 / STEPS + 1e-4
+    assert np.abs(bag / STEPS - (kept - block.centre) / block.scale @ block.directions).max() <= 0.5 / STEPS + 1e-4
     far = codes(kept + 1e6, block)
     assert set(np.abs(far.astype(int)).ravel()) <= {*range(128)} and np.abs(far.astype(int)).max() == 127
 
@@ -242,8 +237,7 @@ def test_without_a_shift_what_chance_explains_is_taken_away():
 
 def test_of_a_score_both_means_are_kept():
     block = Block("energy", "score", slice(0, 1))
-    random = np.random.default_rng(9)
-    values = random.normal(size=(300, 1))
+    values = np.random.default_rng(9).normal(size=(300, 1))
     [watched], _ = watched_blocks(values[:100], values[100:], [block], 0)
     found = block_test(watched, values[:50] + 2, 0.03, unit=64, kept=200)
     assert found.p_value == 0.03 and math.isnan(found.mean_shift)

@@ -34,8 +34,7 @@ def test_p_values_of_exchangeable_batches_are_uniform_however_few_points_there_a
 def test_the_corrected_p_values_of_blocks_are_at_least_that_of_the_batch_and_one_of_all_equals_it():
     random = np.random.default_rng(0)
     found = compared(points(random, 30), points(random, 90), STARTS, LAYERS, resamples=199, seed=0, step=1)
-    every = [*found.blocks, found.together]
-    assert min(every) == found.p_value
+    assert min([*found.blocks, found.together]) == found.p_value
     assert len(found.blocks) == 3
 
 
@@ -89,8 +88,7 @@ def test_no_game_is_favourable_while_p_values_are_uniform():
 
 def test_false_alarms_of_endless_looking_stay_below_the_level():
     """Ville: of 2,000 streams of 300 batches with uniform p-values at most 5 % ever reach 20."""
-    random = np.random.default_rng(5)
-    p = random.uniform(size=(2000, 300))
+    p = np.random.default_rng(5).uniform(size=(2000, 300))
     bets, reached = np.zeros((2000, len(POWERS))), np.zeros(2000, bool)
     for number in range(1, 301):
         bets = (bets + 1 / (number * (number + 1))) * POWERS * p[:, number - 1, None] ** (np.array(POWERS) - 1)
@@ -146,8 +144,7 @@ def test_the_bag_of_a_stream_is_a_random_part_of_all_that_came():
     bag, batch = np.zeros((40, 1), np.int8), np.ones((40, 1), np.int8)
     kept = [absorbed(bag, batch, most=50, seed=0, step=step) for step in range(60)]
     assert {len(part) for part in kept} == {50}
-    share = np.mean([part.mean() for part in kept])
-    assert share == pytest.approx(0.5, abs=0.03)
+    assert np.mean([part.mean() for part in kept]) == pytest.approx(0.5, abs=0.03)
     assert len(absorbed(bag, batch, most=500, seed=0, step=0)) == 80
 
 

@@ -97,8 +97,7 @@ def test_its_state_makes_another_the_same(network: nn.Module, request: pytest.Fi
 
 def test_it_is_exported_with_its_noise(network: nn.Module, drawing) -> None:
     network.eval()
-    exported = torch.export.export(network, (X,), dynamic_shapes=({0: torch.export.Dim("points")},))
-    again = exported.module()
+    again = torch.export.export(network, (X,), dynamic_shapes=({0: torch.export.Dim("points")},)).module()
     more = torch.cat([X, X])
     assert torch.allclose(again(more), network(more), atol=1e-6)
     with drawing(3), torch.no_grad():
@@ -164,12 +163,10 @@ def test_a_converted_network_has_the_same_outputs_and_noise(to, options, expecte
     network = convert(stranger, to, **options)
     assert not network.training and not any(module.training for module in network.modules())
     layers = {name: type(layer) for name, layer in network.named_children()}
-    changed = {name: kind for name, kind in layers.items() if kind.__module__.startswith("experiments.")}
-    assert changed == expected
+    assert {name: kind for name, kind in layers.items() if kind.__module__.startswith("experiments.")} == expected
     with torch.no_grad():
         assert torch.allclose(network(X), stranger(X), atol=1e-5)
-    drawn = samples(network, X, 3)
-    assert (drawn.std(0) > 1e-6).all()
+    assert (samples(network, X, 3).std(0) > 1e-6).all()
     assert all(torch.equal(value, before[name]) for name, value in stranger.state_dict().items())
     assert (kl(network) > 0) == (to != "batch-noise")
 

@@ -86,11 +86,9 @@ def test_u_has_the_moments_of_an_inverse_chi_and_is_one_without_noise() -> None:
 
 def test_noise_like_batchnorms_is_that_of_batches_of_normal_values() -> None:
     n, query = 16, 1.3
-    layer = StochasticScale(1, noise="batch", effective_size=n)
-    noisy = layer(torch.full((MANY, 1), query)).detach().numpy().ravel()
+    noisy = StochasticScale(1, noise="batch", effective_size=n)(torch.full((MANY, 1), query)).detach().numpy().ravel()
     batches = np.random.default_rng(0).normal(size=(MANY, n))
-    expected = (query - batches.mean(1)) / batches.std(1)
-    assert stats.ks_2samp(noisy, expected).pvalue > 0.01
+    assert stats.ks_2samp(noisy, (query - batches.mean(1)) / batches.std(1)).pvalue > 0.01
     u = np.sqrt(n / 2) * np.exp(special.gammaln((n - 2) / 2) - special.gammaln((n - 1) / 2))
     assert noisy.var() == pytest.approx(query**2 * (n / (n - 3) - u**2) + 1 / (n - 3), rel=0.05)
 
@@ -117,8 +115,7 @@ def test_positions_share_the_noise_and_points_do_not(noise: str, per: str, drawi
 
 
 def test_rows_of_a_product_may_have_several_axes() -> None:
-    layer = StochasticScale(4, channel_axis=-1)
-    y = layer(torch.ones(5, 7, 4))
+    y = StochasticScale(4, channel_axis=-1)(torch.ones(5, 7, 4))
     assert torch.equal(y, y[:, :1].expand_as(y)) and len(y[:, 0].unique()) == 20
 
 

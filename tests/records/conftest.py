@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 import small_run
+from written import folder_of
 
 from bnuq.records.evaluation import Result
 
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the tiny network."""
-    place = tmp_path_factory.mktemp("small")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run, "session")
 
 
 @pytest.fixture(scope="session")

@@ -95,8 +95,7 @@ def test_the_best_of_useless_scores_is_chance_if_cross_fitted_and_above_it_if_no
 
 
 def test_groups_stay_together_and_count_as_one() -> None:
-    group = np.repeat(np.arange(20), 3)
-    assert crossfit(made(noise(2), group=group)).aurocs
+    assert crossfit(made(noise(2), group=np.repeat(np.arange(20), 3))).aurocs
     few = made(noise(2), group=np.repeat(np.arange(19), [*[3] * 18, 6]))
     assert best_score(few, ["far"], aurocs_of(few, ["far"])).crossfitted is None
     half = first_half(few.sets["test"])

@@ -25,8 +25,7 @@ RIGHT = np.where(ENTROPY > 0.9, RNG.random(POINTS) < 0.5, RNG.random(POINTS) < 0
 
 
 def made(**points: np.ndarray) -> Result:
-    plain = {"pll": np.full(POINTS, -0.5)}
-    result = made_up.result(plain=plain, mcbn={"pll": np.full((32, POINTS), -0.5)})
+    result = made_up.result(plain={"pll": np.full(POINTS, -0.5)}, mcbn={"pll": np.full((32, POINTS), -0.5)})
     method = result.methods["deterministic"]
     test = replace(method.sets["test"], points={**method.sets["test"].points, **points})
     return replace(result, methods={**result.methods, "deterministic": replace(method, sets={"test": test})})

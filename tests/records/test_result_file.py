@@ -99,8 +99,7 @@ def test_every_data_set_has_scales_on_all_its_axes_and_every_number_has_units(wr
 
 
 def test_a_result_without_samples_has_no_posterior_predictive(folder):
-    result = small_run.evaluated(folder, out=Path("without.h5"), limit=10, methods=("mcdo",), ood=())
-    found = tree(result.path)
+    found = tree(small_run.evaluated(folder, out=Path("without.h5"), limit=10, methods=("mcdo",), ood=()).path)
     assert not any(name.startswith(("posterior_predictive", "statistics")) for name in found)
     assert "methods/mcdo/sets/test/points/pll" in found
 
@@ -125,8 +124,7 @@ def test_xarray_opens_it_as_a_tree(written):
 
 @pytest.mark.filterwarnings("ignore")
 def test_arviz_opens_it_as_inference_data(written):
-    arviz = pytest.importorskip("arviz")
-    data = arviz.from_netcdf(str(written.path))
+    data = pytest.importorskip("arviz").from_netcdf(str(written.path))
     assert {"log_likelihood", "observed_data", "posterior_predictive"} <= set(data.groups())
     assert data.log_likelihood["mcbn_test"].dims == ("chain", "draw", "test_point")
     np.testing.assert_array_equal(data.observed_data["test"], written.sets["test"].labels)
@@ -419,15 +417,13 @@ def without_samples(result: Result):
 
 def test_samples_are_kept_in_the_precision_they_were_computed_in(folder):
     options = {"precision": "float64", "methods": ("mcdo",), "save_samples": True, "limit": 10, "ood": ()}
-    result = small_run.evaluated(folder, out=Path("wide.h5"), **options)
-    with h5py.File(result.path) as file:
+    with h5py.File(small_run.evaluated(folder, out=Path("wide.h5"), **options).path) as file:
         assert file["posterior_predictive/mcdo_test"].dtype == np.float64
 
 
 def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder):
     result = small_run.evaluated(folder, out=Path("single.h5"), methods=("mcdo",), samples=1, limit=10, ood=())
-    read = result_file.read(result.path)
-    for method in read.methods.values():
+    for method in result_file.read(result.path).methods.values():
         assert not {"mutual_information", "variation_ratio"} & {
             *method.sets["test"].estimates,
             *method.sets["test"].points,
@@ -477,5 +473,4 @@ def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, 
     text = small_run.RUN.replace("[data]", f"arch_args = {{ classes = {classes} }}\n[data]")
     small_run.write(tmp_path, text=text, classes=classes)
     few, many = (peak_of(tmp_path, n, keep=keep) for n in (128, 320))  # above the 64 of a chunk of the file
-    outputs_of_a_point = 16 * classes * 4
-    assert (many - few) / 192 < 0.25 * outputs_of_a_point
+    assert (many - few) / 192 < 0.25 * (16 * classes * 4)

@@ -86,10 +86,9 @@ def test_numbers_that_are_none_or_not_finite_come_back_as_they_were(tmp_path):
         elbo=Elbo(Estimate(math.nan), Estimate(-3.0, se=1.0, mc_se=0.5), math.inf, np.zeros(0)),
     )
     estimates = {metric: by for metric, by in second.estimates.items() if metric != "predictive_entropy"}
-    lean = replace(second, estimates=estimates, auroc={}, elbo=None)
     made = replace(
         plain,
-        points=(lean, *others, spoiled),
+        points=(replace(second, estimates=estimates, auroc={}, elbo=None), *others, spoiled),
         models=(small_sweep.network(name="网络.pt", trained=None),),
         recommended=None,
     )
@@ -219,8 +218,7 @@ def test_the_summary_tells_the_recommendation_and_what_it_rests_on(kept):
         "name": "bn.2", "channels": 64, "nominal": 64.0, "mean": 8.5, "sd": "nan",
     }  # fmt: skip
     assert model["decay"]["test"]["slope"]["low"] == -1.04 and other["decay"] == {}
-    without = replace(small_sweep.single(), recommended=None)
-    assert summary(without)["recommended"] is None
+    assert summary(replace(small_sweep.single(), recommended=None))["recommended"] is None
 
 
 def test_a_sweep_that_is_taken_for_an_evaluation_is_told_as_what_it_is(tmp_path: Path) -> None:

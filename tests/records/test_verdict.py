@@ -103,19 +103,16 @@ def recalibrated(result: Result) -> Result:
 
 
 def test_the_best_of_a_single_pass_is_what_others_are_compared_with():
-    result = with_temperature(made(0.1), 0.3)
-    verdict = judged(result)
+    verdict = judged(with_temperature(made(0.1), 0.3))
     assert verdict.worth is False
     assert {each.against for each in verdict.comparisons} == {"deterministic+temperature"}
     assert [each.method for each in verdict.comparisons] == ["mcbn", "deterministic"], "the better one first"
     assert judged(with_temperature(made(0.5), 0.3)).worth is True
-    p = [each.p for each in verdict.comparisons]
-    assert p == pytest.approx([0.0, 0.0], abs=1e-6)
+    assert [each.p for each in verdict.comparisons] == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
 def test_p_values_are_adjusted_for_all_comparisons():
-    weak = with_temperature(made(0.005), 0.001 + 0.05 * np.cos(np.arange(POINTS)))
-    comparisons = judged(weak).comparisons
+    comparisons = judged(with_temperature(made(0.005), 0.001 + 0.05 * np.cos(np.arange(POINTS)))).comparisons
     alone = {
         comparison.method: math.erfc(abs(comparison.difference) / comparison.se / math.sqrt(2))
         for comparison in comparisons
@@ -140,8 +137,7 @@ def test_a_run_is_compared_by_every_metric_and_score(tmp_path):
     assert set(content["best"]) == {"pll", "ece", "aurc", "auroc.other"}
     of_ood = [each for each in content["comparisons"] if each["set"] == "other"]
     sampled = {(each["method"], each["score"]) for each in of_ood if each["passes"] == 8}
-    expected = {(m, score) for m in result.sampled for score in result.methods[m].ood["other"]}
-    assert sampled == expected
+    assert sampled == {(m, score) for m in result.sampled for score in result.methods[m].ood["other"]}
     against = {(each["against"], each["score_of_against"]) for each in of_ood}
     assert len(against) == 1
     method, score = against.pop()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import small_regression
 import small_run
+from written import folder_of
 
 from bnuq.records.evaluation import Result
 
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("small")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run, "session")
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +48,7 @@ def validated(folder: Path) -> Result:
     return small_run.evaluated(folder, out=Path("validated.h5"), validation="held_out.npz", methods=("mcbn", "mcdo"))
 
 
-@pytest.fixture(scope="session")
-def regression_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("regression")
-    small_regression.write(place)
-    return place
+regression_folder = folder_of(small_regression, "session")
 
 
 @pytest.fixture(scope="session")
@@ -64,24 +57,23 @@ def regression(regression_folder: Path) -> Result:
     return small_regression.evaluated(regression_folder, out=Path("regression.h5"))
 
 
+def without_validation(folder: Path, **options: Any) -> Result:
+    (folder / "run.toml").write_text(small_regression.RUN.replace('validation = "validation.npz"\n', ""))
+    result = small_regression.evaluated(folder, **options)
+    (folder / "run.toml").write_text(small_regression.RUN)
+    return result
+
+
 @pytest.fixture(scope="session")
 def given_tau(regression_folder: Path) -> Result:
     """τ is given and there are no validation points: scores, but no constant baseline."""
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
-    (regression_folder / "run.toml").write_text(text)
-    result = small_regression.evaluated(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
-    (regression_folder / "run.toml").write_text(small_regression.RUN)
-    return result
+    return without_validation(regression_folder, out=Path("given.h5"), tau=0.02, methods=("mcdo",))
 
 
 @pytest.fixture(scope="session")
 def without_tau(regression_folder: Path) -> Result:
     """Neither validation points nor τ."""
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
-    (regression_folder / "run.toml").write_text(text)
-    result = small_regression.evaluated(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
-    (regression_folder / "run.toml").write_text(small_regression.RUN)
-    return result
+    return without_validation(regression_folder, out=Path("without.h5"), methods=("mcbn", "mcdo"))
 
 
 @pytest.fixture(scope="session")

@@ -138,8 +138,7 @@ def test_deviations_are_by_the_errors_of_the_check(four_methods, another) -> Non
 def test_a_difference_on_the_same_points_is_paired(four_methods) -> None:
     pll = four_methods.methods["deterministic"].sets["test"].points["pll"]
     below = pll - 0.2 + np.resize([-0.1, 0.1], len(pll))
-    results = {"a": four_methods, "b": with_points(four_methods, "pll", below, method="deterministic")}
-    first, *rest = pivot(results)
+    first, *rest = pivot({"a": four_methods, "b": with_points(four_methods, "pll", below, method="deterministic")})
     assert address_of(first.row.coordinates) == "deterministic.sets.test.pll"
     assert first.deviation == pytest.approx(abs(np.mean(below - pll)) / standard_error(below - pll))
     assert not any(row.differs for row in rest)
@@ -248,7 +247,6 @@ def test_hostile_names_do_nothing_anywhere(four_methods) -> None:
 def test_the_page_and_the_markdown_have_every_estimate(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
     made = report(results)
-    titles = re.findall(r"<h2[^>]*>([^<]+)</h2>", page(made))
-    assert titles[:3] == ["In short", "Settings", "Estimates that differ"]
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", page(made))[:3] == ["In short", "Settings", "Estimates that differ"]
     rows = [line for line in markdown(made).splitlines() if line.startswith("| ")]
     assert len(rows) == len(pivot(results)) + 2  # each table has a header

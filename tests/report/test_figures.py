@@ -116,8 +116,7 @@ def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(re
     curve = method.uncertainty_error
     bands = {band.get_label(): band.get_paths()[0].vertices for band in axes.collections[:2]}
     for label, factor in (("95 % of errors expected", 1.959964), ("50 % of errors expected", 0.674490)):
-        top = bands[label][:, 1].max()
-        assert top == pytest.approx(factor * curve["sigma"].max(), rel=1e-5)
+        assert bands[label][:, 1].max() == pytest.approx(factor * curve["sigma"].max(), rel=1e-5)
     dots = np.asarray(axes.collections[2].get_offsets())
     np.testing.assert_allclose(dots[:, 1], curve["error"])
     np.testing.assert_allclose(dots[:, 0], np.arange(1, 61))
@@ -164,8 +163,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     calibration = {"bin": np.arange(15), "count": count, "confidence": np.linspace(0.03, 0.97, 15)}
     calibration["accuracy"] = np.where(count > 0, 0.5, np.nan)
     changed = replace(method, calibration=calibration)
-    result = replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed})
-    draw_one(result, tmp_path, "reliability")
+    draw_one(replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed}), tmp_path, "reliability")
     upper, lower = drawn["reliability"]
     ece = method.sets["test"].estimates["ece"].value
     joined, _ = line(upper, f"mcbn, ECE {100 * ece:.1f} %")

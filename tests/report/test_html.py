@@ -13,7 +13,6 @@ import small_sweep
 
 from bnuq.cli.main import main
 from bnuq.records import sweep as sweep_file
-from bnuq.records.evaluation import Result
 from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
@@ -168,9 +167,7 @@ def test_pictures_take_the_pages_colours_and_names_of_their_own() -> None:
     assert text.count("<span>read it so</span>") == 1  # what both say is said once
 
 
-def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_saved_file_is_one(
-    tmp_path: Path,
-) -> None:
+def test_on_a_page_columns_that_can_stand_apart_are_pictures_of_their_own_and_a_saved_file_is_one(tmp_path):
     def draw(path: Path) -> None:
         with drawing.picture(path, title="two", columns=2, size=(4.2, 3.0), apart=True) as panels:
             for number, axes in enumerate(panels):
@@ -191,8 +188,7 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
         red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    text = of()
-    schemes = re.findall(r":root \{([^}]+)\}", text)
+    schemes = re.findall(r":root \{([^}]+)\}", of())
     assert len(schemes) == 2
     for scheme in schemes:
         colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", scheme))
@@ -205,10 +201,8 @@ def test_every_colour_of_text_can_be_read_on_every_ground_in_both_schemes() -> N
 def test_a_table_tells_of_what_its_rows_and_columns_are() -> None:
     rows = (("mcbn", ()), ("  one", (Cell("1"),)), ("mcdo", ()), ("  two", (Cell("2"),)))
     text = of(ReportSection("Estimates", (Table(("a",), rows),)))
-    read = Reader(text)
-    assert "<caption>Estimates</caption>" in text and read.tags["tbody"] == 2
-    scopes = Counter(re.findall(r'scope="(\w+)"', text))
-    assert scopes == {"col": 1, "rowgroup": 2, "row": 2}
+    assert "<caption>Estimates</caption>" in text and Reader(text).tags["tbody"] == 2
+    assert Counter(re.findall(r'scope="(\w+)"', text)) == {"col": 1, "rowgroup": 2, "row": 2}
 
 
 def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
@@ -221,13 +215,11 @@ def test_headings_go_down_in_order_and_the_contents_lead_to_them() -> None:
 
 
 def test_the_answer_comes_first_and_says_which_warnings_follow() -> None:
-    provenance = ReportSection("From", (Paragraph("x"),), only_on_page=True)
-    warning = ("odd", "odd-outputs", "look")
     text = of(
-        *(provenance, ReportSection("A", (Paragraph("x"),))),
+        *(ReportSection("From", (Paragraph("x"),), only_on_page=True), ReportSection("A", (Paragraph("x"),))),
         facts=(("model", "m.pt"),),
         summary=("answer",),
-        warnings=(warning,),
+        warnings=(("odd", "odd-outputs", "look"),),
         notes=("n",),
     )
     signs = ("<h1>", '<section class="summary"', "answer", "1 warning below", "</section>", "m.pt", "<nav")
@@ -256,9 +248,7 @@ def test_a_row_keeps_its_rule_below_the_column_that_stays() -> None:
     assert "border-collapse: collapse" not in text
 
 
-def test_a_result_becomes_a_page_of_its_own(
-    deterministic: Result, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_result_becomes_a_page_of_its_own(deterministic, tmp_path, capsys):
     path = deterministic.path
     assert ran("report", str(path), "--html", str(tmp_path / "page.html")) == 0
     assert "Page:" in capsys.readouterr().out
@@ -281,9 +271,7 @@ def test_a_page_does_not_replace_another_file(tmp_path: Path, capsys: pytest.Cap
     assert other.read_text() == "<html>dear</html>"
 
 
-def test_without_matplotlib_the_page_says_that_pictures_are_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_matplotlib_the_page_says_that_pictures_are_left_out(tmp_path, monkeypatch):
     path = tmp_path / "s.h5"
     sweep_file.write(small_sweep.single(), path)
     monkeypatch.setattr(drawing, "why_not", lambda: "figures are drawn by matplotlib, which is not installed.")

@@ -99,8 +99,7 @@ def test_the_lines_for_the_run_file_can_be_copied_from_any_terminal_and_from_mar
 def test_few_sites_are_all_shown_and_many_in_groups_that_keep_what_is_noteworthy_apart():
     [table] = tables_of(made_up_inspection.bare(), SITES)
     assert labels(table) == [site.name for site in made_up_inspection.bare().sites]
-    long = replace(made_up_inspection.long(), sites=made_up_inspection.sites(9, flagged=True))
-    [table] = tables_of(long, SITES)
+    [table] = tables_of(replace(made_up_inspection.long(), sites=made_up_inspection.sites(9, flagged=True)), SITES)
     rows = {label: dict(zip(table.header, (cell.value for cell in cells), strict=True)) for label, cells in table.rows}
     assert len(rows) <= 12
     assert (rows["layer1.0.bn1"]["sites"], rows["layer1.0.bn1"]["flags"]) == ("1", "frozen")

@@ -67,9 +67,7 @@ def stored(path: Path) -> Any:
         *((partial(scored, ood), "score", summary) for ood in (False, True)),
     ],
 )
-def test_other_records_are_described_as_printed_and_as_stored(
-    made: Callable[[], Any], name: str, of: Callable[[Any], Any], tmp_path: Path
-) -> None:
+def test_other_records_are_described_as_printed_and_as_stored(made, name, of, tmp_path):
     record = made()
     assert summary_schemas.errors(json.loads(json.dumps(of(record))), f"{name}-v1") == []
     codec.write(record, tmp_path / "record.h5")

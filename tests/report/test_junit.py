@@ -35,8 +35,7 @@ def test_every_verdict_is_xml_whose_counts_hold(name: str) -> None:
 
 
 def test_an_inconclusive_estimate_fails_where_it_is_asked_to_and_a_slope_has_a_name_of_its_own() -> None:
-    suite = suite_of(junit(made.ALL["inconclusive fails"]))
-    (first, _) = suite.iter("failure")
+    (first, _) = suite_of(junit(made.ALL["inconclusive fails"])).iter("failure")
     assert first.get("type") == "inconclusive" and "3,400 points and 128 samples would decide" in first.get(
         "message", ""
     )
@@ -63,8 +62,7 @@ def test_a_failure_says_in_a_sentence_what_got_worse() -> None:
     assert failure is not None and failure.get("type") == "regression"
     assert "PLL fell from −0.3010 to −0.3420 nats (−0.0410 ± 0.0090" in failure.get("message", "")
     assert "mcbn.sets.test.pll" in (failure.text or "")
-    kinds = Counter(failure.get("type") for failure in suite.iter("failure"))
-    assert kinds == {"regression": 8, "requirement": 1}
+    assert Counter(failure.get("type") for failure in suite.iter("failure")) == {"regression": 8, "requirement": 1}
     said = {one.get("name"): one.get("value") for one in suite.iter("property")}
     assert (said["current"], said["baseline"], said["current.seed"]) == ("/runs/now.h5", "/runs/base.h5", "1")
     assert suite.get("time") == "0.250"
@@ -73,15 +71,13 @@ def test_a_failure_says_in_a_sentence_what_got_worse() -> None:
 
 
 def test_an_accepted_regression_is_no_failure_and_is_told() -> None:
-    suite = suite_of(junit(made.accepted()))
-    skipped = [one.get("message", "") for one in suite.iter("skipped")]
+    skipped = [one.get("message", "") for one in suite_of(junit(made.accepted())).iter("skipped")]
     assert sum(text.startswith("Accepted: ") for text in skipped) == len(made.WORSE)
 
 
 def test_names_out_of_a_file_stay_text() -> None:
     document = junit(made.hostile())
-    tags = {one.tag for one in ElementTree.fromstring(document).iter()}
-    assert tags <= {
+    assert {one.tag for one in ElementTree.fromstring(document).iter()} <= {
         "testsuites", "testsuite", "properties", "property", "testcase", "failure", "skipped", "system-out"
     }  # fmt: skip
     assert b"\x1b" not in document and b"\x00" not in document and b"<script" not in document

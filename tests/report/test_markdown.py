@@ -146,8 +146,7 @@ def grid(document: str) -> list[list[str]]:
 
 def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
     for evil in HOSTILE:
-        table = Table((evil, "b"), ((evil, ()), (f"  {evil}", (Cell(evil, evil), Cell("1.0", "±0.1")))))
-        document = of(table)
+        document = of(Table((evil, "b"), ((evil, ()), (f"  {evil}", (Cell(evil, evil), Cell("1.0", "±0.1"))))))
         told = shown(evil)
         heading, inset = grid(document)[1], grid(document)[2]
         assert grid(document)[0] == ["", told, "b"]
@@ -157,8 +156,7 @@ def test_a_table_has_its_columns_whatever_is_in_its_cells() -> None:
 
 
 def test_numbers_stand_to_the_right_and_the_first_column_to_the_left() -> None:
-    table = Table(("a", "b"), (("x", (Cell("1"), Cell("2"))),))
-    html = MarkdownIt("commonmark").enable("table").render(of(table))
+    html = MarkdownIt("commonmark").enable("table").render(of(Table(("a", "b"), (("x", (Cell("1"), Cell("2"))),))))
     assert html.count('style="text-align:right"') == 4 and html.count('style="text-align:left"') == 2
 
 
@@ -183,8 +181,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
     )
     document = markdown(report)
     tokens = read(document)
-    headings = [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"]
-    assert headings == [
+    assert [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"] == [
         ("h2", "the first"),
         ("h3", "In short"),
         ("h3", "A"),

@@ -35,8 +35,7 @@ def test_an_alarm_names_the_layers_the_scores_and_the_batch():
 
 
 def test_layers_that_differ_only_together_are_no_single_ones():
-    record = made_up_monitor.many_layers()
-    codes = [finding.code for finding in findings(replace(record, p_value=0.002))]
+    codes = [finding.code for finding in findings(replace(made_up_monitor.many_layers(), p_value=0.002))]
     assert codes == ["batch-unlike", "layers-together", "no-alarm", "alarm-later"]
 
 

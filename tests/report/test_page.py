@@ -6,7 +6,6 @@ import json
 import re
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
@@ -20,8 +19,6 @@ from bnuq.report.plotting import HOW
 from bnuq.report.provenance import run_file
 from bnuq.report.render import html, markdown, page
 from bnuq.report.render.pictures import DrawnPicture, drawn_for_page
-
-PACKAGE = Path(__file__).resolve().parents[2] / "bnuq"
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +80,7 @@ def test_every_picture_stands_on_the_page_once_and_how_to_read_it_is_said_once(r
         assert text.count(f"<span>{how}</span>") == 1
 
 
-def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(
-    four_methods, four_page, monkeypatch
-) -> None:
+def test_without_pictures_the_curves_are_drawn_in_characters_and_it_is_said_why(four_methods, four_page, monkeypatch):
     assert "PLL of the first" not in four_page
     monkeypatch.setattr(drawing, "why_not", lambda: "no matplotlib")
     text = page(report(four_methods))
@@ -136,8 +131,7 @@ def test_the_run_as_shown_is_a_run_file_that_says_the_same(request, name, tmp_pa
     result = request.getfixturevalue(name)
     text = run_file(result.run)
     (tmp_path / "again.toml").write_text(text, encoding="utf-8")
-    spoken = read_run_file(tmp_path / "again.toml")
-    assert spoken.model.checkpoint == result.run["model"]["checkpoint"]
+    assert read_run_file(tmp_path / "again.toml").model.checkpoint == result.run["model"]["checkpoint"]
     asked = json.loads(json.dumps(result.run))  # as its file holds it
     without = {section: keys for section, keys in asked.items() if section != "options" and keys}
     assert tomllib.loads(text) == without

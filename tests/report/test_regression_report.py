@@ -144,8 +144,7 @@ def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
     text = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
     assert "mcdo: the optimal PLL is infinite, as 3 points are predicted exactly" in text
     assert "the normalised PLL of the others is −12.3 %." in text
-    alone = one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
-    assert "1 point is predicted exactly." in alone
+    assert "1 point is predicted exactly." in one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
     coinciding = one_line(drawn(normalised(regression, 0, crps=math.nan, pll=5.0)))
     assert "mcdo: a normalised score is –, as no σ of each point is better than the constant one." in coinciding
 
@@ -159,8 +158,7 @@ def test_a_score_above_its_bound_is_explained(regression):
 def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
     text = drawn(normalised(regression, 1, crps=5.0, pll=math.nan), width=100)
     assert "nan" not in text
-    of_pll = text[text.index("\n PLL\n") :]
-    assert re.search(r"^   mcdo .* –$", of_pll, flags=re.MULTILINE)
+    assert re.search(r"^   mcdo .* –$", text[text.index("\n PLL\n") :], flags=re.MULTILINE)
 
 
 # ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -191,8 +189,7 @@ def bars(text: str, label: str) -> tuple[str, float, float]:
 
 def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
     groups = np.random.default_rng(0).permutation(np.repeat(np.arange(1.0, 11.0), 6))
-    expected = math.sqrt(2 / math.pi) * groups
-    text = drawn(ranked(regression, expected, groups))
+    text = drawn(ranked(regression, math.sqrt(2 / math.pi) * groups, groups))
     errors, first, last = bars(text, "mean |error|")
     assert (errors, first, last) == bars(text, "0.8 σ")
     assert len(errors) == 10 and errors[0] == "▁" and errors[-1] == "█"
@@ -201,14 +198,12 @@ def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_exp
 
 
 def test_bars_begin_at_zero_so_that_equal_errors_look_equal(regression):
-    errors = np.resize([-9.9, 10.1], 60)
-    text = drawn(ranked(regression, errors, np.linspace(1, 2, 60)))
+    text = drawn(ranked(regression, np.resize([-9.9, 10.1], 60), np.linspace(1, 2, 60)))
     assert bars(text, "mean |error|")[0] == "█" * 10
 
 
 def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regression):
-    flat = ranked(regression, np.ones(60), np.ones(60))
-    assert "groups of test points" not in drawn(flat)
+    assert "groups of test points" not in drawn(ranked(regression, np.ones(60), np.ones(60)))
     assert "groups of test points" in drawn(ranked(regression, np.ones(60), np.linspace(1, 2, 60)))
 
 
@@ -243,8 +238,7 @@ def test_convergence_is_drawn_of_crps_and_pll(regression):
     ],
 )
 def test_the_legend_says_which_scores_these_are(regression, scoring, words):
-    text = one_line(drawn(replace(regression, run=dict(regression.run) | {"scoring": scoring})))
-    assert words in text
+    assert words in one_line(drawn(replace(regression, run=dict(regression.run) | {"scoring": scoring})))
 
 
 def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs):

@@ -127,15 +127,13 @@ def test_the_protocols_have_tables_of_their_own():
 
 def test_where_a_network_was_trained_at_another_size_that_is_told():
     assert not re.search(r"network +M ", drawn(small_sweep.matched()))
-    other = changed(small_sweep.matched(), lambda point: replace(point, train_batch_size=2048))
-    text = drawn(other, width=120)
+    text = drawn(changed(small_sweep.matched(), lambda point: replace(point, train_batch_size=2048)), width=120)
     assert re.search(r"network +M ", text) and "2,048" in text and "M: training batch size" in text
 
 
 def test_a_size_with_nothing_random_is_marked_and_its_mutual_information_is_0():
     sweep = small_sweep.single()
-    text = drawn(sweep, width=100)
-    assert "* nothing is random: no draw changes an output" in text
+    assert "* nothing is random: no draw changes an output" in drawn(sweep, width=100)
     [table] = [part for part in section_of(sweep, "One network: resnet.pt").parts if isinstance(part, Table)]
     cells = dict(zip(table.header, dict(table.rows)["4,096*"], strict=True))
     assert [cells[f"MI {name}"].value for name in ("test", *small_sweep.OOD)] == ["0", "0", "0"]
@@ -272,8 +270,7 @@ def test_the_error_of_a_change_is_of_paired_draw_sets_and_the_larger_one_over_po
 
     change = verdicts(changed(together, shuffled), "svhn")["ood-separated-equally"].values["change"]
     assert math.hypot(change.se, change.mc_se) == pytest.approx(0.040, abs=5e-4)
-    wide = ranked(small_sweep.single(), values, se=0.011, mc=0.0)
-    assert "ood-separated-equally" in verdicts(wide, "svhn")
+    assert "ood-separated-equally" in verdicts(ranked(small_sweep.single(), values, se=0.011, mc=0.0), "svhn")
 
 
 def test_where_an_ood_set_has_no_more_mutual_information_than_the_test_set_is_reported():
@@ -284,8 +281,7 @@ def test_where_an_ood_set_has_no_more_mutual_information_than_the_test_set_is_re
         """A set that has ten times the mutual information up to b = 128, and the same beyond."""
         test = point.estimates["mutual_information"]["test"]
         factor = 10.0 if point.batch_size <= 128 else 1.0
-        estimate = replace(test.estimate, value=factor * test.estimate.value)
-        other = Repeated(estimate, factor * test.of_sets)
+        other = Repeated(replace(test.estimate, value=factor * test.estimate.value), factor * test.of_sets)
         sets = {"test": test, "svhn": other, "pcbdigits32": other}
         return replace(point, estimates=point.estimates | {"mutual_information": sets})
 
@@ -528,8 +524,7 @@ def test_at_an_end_of_the_sizes_the_optimum_may_lie_anywhere_beyond_the_last_but
     sweep = small_sweep.single()
     assert sweep.recommended is not None
     behind = {32: Estimate(-1.0, mc_se=1.0), 64: Estimate(-0.5, mc_se=1.0)}
-    best = 64 if end == "largest" else 32
-    chosen = replace(sweep.recommended, behind=behind, batch_size=best, at_end=end)
+    chosen = replace(sweep.recommended, behind=behind, batch_size=64 if end == "largest" else 32, at_end=end)
     sign = 1 if end == "largest" else -1
     inside = 32 if end == "largest" else 64
     for predicted, contradicts in ((inside + sign, False), (inside - sign, False), (inside - 3 * sign, True)):

@@ -51,9 +51,7 @@ def test_metrics_are_the_estimates_by_address_with_their_errors(result: Path) ->
     assert run.tags["model.sha256"] == record.model["sha256"] and run.tags["bnuq"] == record.provenance["bnuq"]
 
 
-def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_computed(
-    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_computed(result, monkeypatch, capsys):
     monkeypatch.setattr(trackers, "find_spec", {}.get)
     for arguments in (
         *(["report", str(result)], ["evaluate", "missing.pt"], ["sweep-batch-size", "missing.pt"]),
@@ -66,9 +64,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_computed(
 
 
 @pytest.mark.nightly
-def test_what_a_tracker_refuses_is_one_message_that_says_how_to_log_the_result_later(
-    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_tracker_refuses_is_one_message_that_says_how_to_log_the_result_later(result, monkeypatch, capsys):
     def refuse(run: trackers.TrackedRun) -> str:
         raise ConnectionError(f"no route\nto host of {run.name}")
 
@@ -96,9 +92,7 @@ def test_mlflow_has_the_metrics_the_tags_and_the_page(result: Path, capsys: pyte
 
 
 @pytest.mark.nightly
-def test_wandb_writes_the_run_offline(
-    result: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wandb_writes_the_run_offline(result, monkeypatch, capsys):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     logged(result, "wandb")
@@ -112,9 +106,7 @@ def test_wandb_writes_the_run_offline(
 
 
 @pytest.mark.nightly
-def test_trackio_has_the_metrics_in_its_local_database(
-    result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trackio_has_the_metrics_in_its_local_database(result, tmp_path, monkeypatch, capsys):
     pytest.importorskip("trackio")
     import trackio.sqlite_storage
 

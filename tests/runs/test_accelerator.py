@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import at_night
@@ -22,6 +21,7 @@ import torch
 from fake_accelerator import NAME
 from findings_of import values_of
 from torch import nn
+from written import folder_of
 
 import bnuq
 from bnuq import devices, metrics
@@ -45,11 +45,7 @@ from bnuq.workflows.sweep import sweep
 pytestmark = pytest.mark.usefixtures("accelerator")
 
 
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("classifier")
-    small_run.write(folder)
-    return folder
+classifier = folder_of(small_run)
 
 
 def test_auto_passes_over_a_gpu_that_cannot_run_a_kernel_and_says_so(classifier, monkeypatch):
@@ -211,8 +207,7 @@ def test_the_host_waits_a_few_times_for_each_image_of_a_segmentation(tmp_path, a
     at_night.but({"mcbn", "mcbn+tta"}, ["mcbn", "mcbn of labels", "laplace", "tta", "mcbn+tta", "mcbn attacked"]),
 )
 def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator):
-    small = small_multilabel if method.endswith("labels") else small_run
-    small.write(tmp_path)
+    (small_multilabel if method.endswith("labels") else small_run).write(tmp_path)
     run_file = tmp_path / "run.toml"
     run_file.write_text(run_file.read_text().replace('validation = "validation.npz"', ""))
     counts = []

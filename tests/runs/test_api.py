@@ -14,6 +14,7 @@ import small_run
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from written import folder_of
 
 import bnuq
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError, ResultError
@@ -25,11 +26,7 @@ SETTINGS = {"samples": small_run.SAMPLES, "train_batch_size": 16, "methods": ("m
 FEW = SETTINGS | {"limit": 8, "post_hoc": False}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("live")
-    small_run.write(folder)
-    return folder
+folder = folder_of(small_run)
 
 
 @pytest.fixture
@@ -74,9 +71,7 @@ def test_a_network_in_memory_scores_as_its_checkpoint_does(folder: Path, result:
 
 
 @pytest.mark.parametrize("form", at_night.but({"dictionary", "Dataset"}, FORMS))
-def test_every_form_of_the_same_data_gives_the_same_estimates(
-    form: str, model: nn.Module, sets: dict[str, Any], result: bnuq.Result
-) -> None:
+def test_every_form_of_the_same_data_gives_the_same_estimates(form, model, sets, result):
     in_form = {name: FORMS[form](sets[name]) for name in ("train", "test")}
     other = bnuq.evaluate(model, **in_form, ood={"other": torch.from_numpy(sets["ood"]["other"])}, **SETTINGS)
     fitted = [path for path in values(result) if form == "Dataset" and set(path.split("/")) & {*FEATURE_SCORES}]
@@ -85,9 +80,7 @@ def test_every_form_of_the_same_data_gives_the_same_estimates(
     )
 
 
-def test_references_and_data_in_memory_go_together(
-    folder: Path, sets: dict[str, Any], result: bnuq.Result, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_references_and_data_in_memory_go_together(folder, sets, result, monkeypatch):
     monkeypatch.chdir(folder)
     for given in ({"test": sets["test"]}, {"ood": ["other=other.npz"]}):
         assert values(bnuq.evaluate("run.toml", **given, methods=("mcbn",))) == values(result)
@@ -112,8 +105,7 @@ def test_a_network_keeps_its_precision(dtype: torch.dtype, model: nn.Module, set
     wide = bnuq.evaluate(model.to(dtype), **sets, **FEW)
     assert wide.sampling["precision"] == ("float64" if dtype == torch.float64 else "float32")
     assert {tensor.dtype for tensor in model.parameters()} == {dtype}
-    converted = bnuq.evaluate(model, **sets, **FEW, precision="float64")
-    assert converted.sampling["precision"] == "float64"
+    assert bnuq.evaluate(model, **sets, **FEW, precision="float64").sampling["precision"] == "float64"
     assert {tensor.dtype for tensor in model.parameters()} == {dtype}
 
 
@@ -124,8 +116,7 @@ def test_a_network_of_two_precisions_keeps_both(model: nn.Module, sets: dict[str
 
 
 def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[str, Any], result: bnuq.Result) -> None:
-    wrapped = nn.DataParallel(model)
-    assert values(bnuq.evaluate(wrapped, **sets, **SETTINGS)) == values(result)
+    assert values(bnuq.evaluate(nn.DataParallel(model), **sets, **SETTINGS)) == values(result)
 
 
 @pytest.mark.parametrize(
@@ -142,9 +133,7 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
     ],
     ids=["setting", "no test", "no sets", "empty", "number", "name", "shape", "NaN"],
 )
-def test_a_bad_request_is_one_message(
-    changes: dict[str, Any], error: type[BnuqError], message: str, model: nn.Module, sets: dict[str, Any]
-) -> None:
+def test_a_bad_request_is_one_message(changes, error, message, model, sets):
     with pytest.raises(error, match=message):
         bnuq.evaluate(model, **(sets | SETTINGS | changes))
 
@@ -189,9 +178,7 @@ def test_a_temporary_file_goes_with_its_result(model: nn.Module, sets: dict[str,
     assert not folder.exists()
 
 
-def test_a_named_file_is_what_the_command_writes(
-    model: nn.Module, sets: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_named_file_is_what_the_command_writes(model, sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = bnuq.evaluate(model, **sets, **FEW, out="live.h5")
     assert result.path == tmp_path / "live.h5" and "report live.h5 --full" in str(result)
@@ -199,9 +186,7 @@ def test_a_named_file_is_what_the_command_writes(
 
 
 @pytest.mark.nightly  # cli/test_cli_check.py holds it of files
-def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(
-    model: nn.Module, sets: dict[str, Any], result: bnuq.Result
-) -> None:
+def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(model, sets, result):
     same = bnuq.check(result, bnuq.evaluate(model, **sets, **SETTINGS))
     assert same.passed and (same.to_pandas()["change"] == 0).all()
     with torch.no_grad():
@@ -245,13 +230,10 @@ def test_statistics_and_samples_take_loaders(model: nn.Module, sets: dict[str, A
 
 
 def test_a_setting_of_a_list_takes_a_single_text(model: nn.Module, sets: dict[str, Any]) -> None:
-    result = bnuq.evaluate(model, **sets, **FEW | {"methods": "mcdo"})
-    assert list(result.methods) == ["deterministic", "mcdo"]
+    assert list(bnuq.evaluate(model, **sets, **FEW | {"methods": "mcdo"}).methods) == ["deterministic", "mcdo"]
 
 
-def test_labels_in_words_are_numbered_by_the_classes_that_are_named(
-    model: nn.Module, sets: dict[str, Any], tmp_path: Path
-) -> None:
+def test_labels_in_words_are_numbered_by_the_classes_that_are_named(model, sets, tmp_path):
     x, y = sets["test"]
     names, settings = ("pear", "apple", "fig"), {"methods": ("deterministic",), "post_hoc": False}
     numbers = bnuq.evaluate(model, test=(x, y), **settings)

@@ -53,8 +53,7 @@ def write(folder: Path) -> Path:
         with torch.no_grad():
             p = model.eval()(torch.from_numpy(x)).softmax(1).numpy()
         rank = np.argsort(np.argsort(-p.max(1))) / POINTS  # of its uncertainty
-        wrong = random.random(POINTS) < 0.5 * rank**4
-        y = np.where(wrong, (p.argmax(1) + 1) % small_run.CLASSES, p.argmax(1))
+        y = np.where(random.random(POINTS) < 0.5 * rank**4, (p.argmax(1) + 1) % small_run.CLASSES, p.argmax(1))
         np.savez(folder / f"{name}.npz", x=x, y=y)
         np.savez(folder / f"{name}_crowd.npz", x=x, y=y, group=np.arange(POINTS) // 3)
         site = np.where(np.arange(POINTS) < 6, 2, np.arange(POINTS) % 2)
@@ -94,8 +93,7 @@ def test_the_certificate_follows_from_validation_points_and_candidates_from_test
         estimate = result.methods[method].sets["test"].estimates["certified_coverage"]
         assert estimate.value == pytest.approx(inside.mean()) and 0.3 < estimate.value <= 1
         np.testing.assert_array_equal(points["certified_coverage"], inside)
-        outcome = next(outcomes(result, method))
-        assert outcome.errors == int((1 - points["accuracy"])[inside].sum())
+        assert next(outcomes(result, method)).errors == int((1 - points["accuracy"])[inside].sum())
 
 
 def test_the_file_says_it_as_json(result: Result) -> None:
@@ -237,17 +235,14 @@ def test_the_promises_about_all_points_and_each_class_hold_together() -> None:
 # ── the gate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_checkpoint_that_no_longer_keeps_the_promise_fails_and_one_that_does_passes(
-    place: Path, result: Result
-) -> None:
+def test_a_checkpoint_that_no_longer_keeps_the_promise_fails_and_one_that_does_passes(place, result):
     assert check(result, result).passed
     weights = torch.load(place / "model.pt", weights_only=True)
     weights["7.weight"] = -weights["7.weight"]  # of the last layer: sure, and wrong
     torch.save(weights, place / "broken.pt")
     (place / "broken.toml").write_text(small_run.RUN.replace("model.pt", "broken.pt"))
     broken = evaluated(place, "broken", run_file="broken.toml", risk=0.1, each="class")
-    off = GateSettings.of(tolerances=("*=off", "certified_coverage=0.02"))
-    verdict = check(broken, result, off)
+    verdict = check(broken, result, GateSettings.of(tolerances=("*=off", "certified_coverage=0.02")))
     assert {item.metric for item in verdict.worse} == {"certified_coverage"} and verdict.failed
     assert "promise-lost" in {finding.code for finding in verdict.findings}
 
@@ -328,8 +323,7 @@ def test_an_exported_program_accepts_what_the_certificate_accepts(place: Path, r
     run = resolve_again(dict(result.run), place / "certified.h5", Options(trust_code=True), folder=place)
     written = exporting.export(run, place / "program.pt2", method="mcbn", result=result)
     assert written.metadata["outputs"][-1] == "accept" and written.metadata["certificate"]["risk"] == 0.1
-    program = torch.export.load(place / "program.pt2").module()
-    given = program(torch.from_numpy(np.load(place / "test.npz")["x"]))
+    given = torch.export.load(place / "program.pt2").module()(torch.from_numpy(np.load(place / "test.npz")["x"]))
     expected = result.methods["mcbn"].sets["test"].points["certified_coverage"].astype(bool)
     assert given["accept"].dtype == torch.bool and (given["accept"].numpy() == expected).mean() > 0.99
     tempered = exporting.assembled(run, method="mcbn+temperature", result=result)

@@ -117,8 +117,7 @@ def test_a_promise_that_the_test_set_refutes_is_a_warning_and_intervals_that_mis
         labels = np.where(np.arange(600) % 5 < 2 * shift, (y[600:] + 1) % 3, y[600:])  # 40 % are of another law
         held_out = softmax(logits[:600], axis=1), y[:600]
         scored = bnuq.score(softmax(logits[600:], axis=1), labels, validation=held_out, risk=0.05)
-        codes = {each["code"] for each in scored.summary()["warnings"]}
-        assert ("promise-refuted" in codes) is refuted
+        assert ("promise-refuted" in {each["code"] for each in scored.summary()["warnings"]}) is refuted
         assert ("the test set refutes" in scored.summary()["decisions"][1]["text"]) is refuted
     far = {"mean": np.zeros(500), "sigma": np.full(500, 0.01)}
     text = bnuq.score(far, 5 + random.normal(size=500), calibrate="off").text()

@@ -88,8 +88,7 @@ def test_an_ensemble_is_scored_by_its_mean_probability(folder: Path, result: Res
     of_test = result.methods["ensemble"].sets["test"]
     assert of_test.estimates["pll"].value == pytest.approx(np.log(mean[np.arange(len(y)), y]).mean(), abs=1e-5)
     assert of_test.estimates["accuracy"].value == pytest.approx((mean.argmax(1) == y).mean())
-    entropy = -(mean * np.log(mean)).sum(-1)
-    information = entropy + (np.exp(log_p) * log_p).sum(-1).mean(0)
+    information = -(mean * np.log(mean)).sum(-1) + (np.exp(log_p) * log_p).sum(-1).mean(0)
     np.testing.assert_allclose(of_test.points["mutual_information"], information, atol=1e-5)
     assert of_test.log_likelihood is not None and of_test.log_likelihood.shape == (3, small_run.TEST)
     assert result.samples_of("ensemble+temperature") == 3 and result.samples_of("mcdo") == small_run.SAMPLES
@@ -143,9 +142,11 @@ def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
 
 
 def test_a_list_in_the_run_file_and_an_architecture_each(folder: Path, result: Result):
-    text = (folder / "run.toml").read_text()
-    listed = text.replace('"model.pt"', '["model.pt", "b.pt", "c.pt"]').replace(
-        '"net.py:net"', '["net.py:net", "o.py:o", "net.py:net"]'
+    listed = (
+        (folder / "run.toml")
+        .read_text()
+        .replace('"model.pt"', '["model.pt", "b.pt", "c.pt"]')
+        .replace('"net.py:net"', '["net.py:net", "o.py:o", "net.py:net"]')
     )
     (folder / "listed.toml").write_text(listed)
     (folder / "o.py").write_text(small_run.NET.replace("def net", "def o"))
@@ -215,9 +216,7 @@ WRONG: list[tuple[Callable[[Path], tuple[str, ...]], str]] = [
 
 
 @pytest.mark.parametrize(("made", "message"), WRONG)
-def test_a_network_that_does_not_fit_is_refused_by_name(
-    made: Callable[[Path], tuple[str, ...]], message: str, tmp_path: Path
-):
+def test_a_network_that_does_not_fit_is_refused_by_name(made, message, tmp_path):
     folder = small_run.write(tmp_path / "run").parent
     names = made(folder)
     with pytest.raises(BnuqError, match=message):

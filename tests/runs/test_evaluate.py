@@ -279,8 +279,7 @@ def test_the_demo_runs_from_its_run_file_alone(tmp_path, monkeypatch):
             result.methods[name].sets[s].estimates["mutual_information"].value for s in ("test", "mnist")
         )
         assert outside > 2 * inside
-    read = result_file.read(tmp_path / "fashion_cnn.bnuq.h5")
-    assert without_replicates(read) == without_replicates(result)
+    assert without_replicates(result_file.read(tmp_path / "fashion_cnn.bnuq.h5")) == without_replicates(result)
 
 
 def without_replicates(result: Result) -> dict[tuple[str, str, str], Estimate]:

@@ -115,8 +115,7 @@ def test_a_network_that_gives_a_number_and_no_column_is_one_of_one_output(folder
     weights = torch.load(folder / "model.pt", weights_only=True)
     torch.save({f"net.{key}": value for key, value in weights.items()}, folder / "model.pt")
     (folder / "run.toml").write_text(text(instead={"arch": 'arch = "net.py:Flat"'}))
-    result = evaluated(folder)
-    assert result.methods["mcbn"].sets["test"].estimates["crps"].value == pytest.approx(before, rel=1e-5)
+    assert evaluated(folder).methods["mcbn"].sets["test"].estimates["crps"].value == pytest.approx(before, rel=1e-5)
 
 
 @pytest.mark.held
@@ -184,8 +183,7 @@ def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
 @pytest.mark.held
 @pytest.mark.nightly
 def test_a_bank_gives_every_tile_its_own_draws(folder: Path, whole: Result) -> None:
-    result = evaluated(folder, bank=64)
-    part, other = (r.methods["mcbn"].sets["test"].estimates for r in (result, whole))
+    part, other = (r.methods["mcbn"].sets["test"].estimates for r in (evaluated(folder, bank=64), whole))
     assert part["crps"].value == pytest.approx(other["crps"].value, rel=0.1)
     assert len(part["crps"].jackknife) == 64
 
@@ -283,8 +281,7 @@ def test_a_cross_fit_is_read_again_and_passes_the_gate_but_for_another_fit(folde
     assert check(read, read).passed
     with pytest.raises(BnuqError, match="calibrate is cross now, validation in the baseline"):
         check(read, by_validation)
-    chunks = cross_fitted(folder, chunk_size=7)
-    assert chunks.methods["mcbn"].sets["test"].estimates["pll"].value == pytest.approx(
+    assert cross_fitted(folder, chunk_size=7).methods["mcbn"].sets["test"].estimates["pll"].value == pytest.approx(
         result.methods["mcbn"].sets["test"].estimates["pll"].value, rel=1e-6
     )
 
@@ -306,8 +303,7 @@ def values_of_method(result: Result, code: str, method: str) -> dict[str, Any]:
 
 def test_a_tau_that_is_given_takes_their_place_for_the_scores(folder: Path) -> None:
     (folder / "run.toml").write_text(text(without="validation") + "\n[scoring]\ntau = 0.04\n")
-    result = evaluated(folder)
-    outcome = result.methods["mcbn"]
+    outcome = evaluated(folder).methods["mcbn"]
     assert outcome.sets["test"].estimates["tau"].value == 0.04 and "crps" in outcome.sets["test"].estimates
     assert set(outcome.bounds) == {"optimum"}
     option = evaluated(folder, tau=0.05)
@@ -325,8 +321,7 @@ def test_a_part_of_the_reference_validates_only_if_it_was_held_out(folder: Path,
         assert "its estimates on them would be too optimistic" in values_of(result, "no-validation")["reason"]
     else:
         assert result.sets["validation"].n == 24
-        codes = warned(result)
-        assert "validation-in-reference" not in codes
+        assert "validation-in-reference" not in warned(result)
 
 
 def test_whole_groups_are_held_out(folder: Path) -> None:
@@ -373,8 +368,7 @@ def test_points_held_out_bound_a_classification_too(tmp_path: Path) -> None:
     result = small_run.evaluated(tmp_path, methods=("mcbn",), ood=())
     for outcome in result.methods.values():
         accuracy = outcome.sets["test"].estimates["accuracy"].value
-        confidence = outcome.bounds["constant"]["confidence"].value
-        low = metrics.constant_pll(accuracy, confidence, small_run.CLASSES)
+        low = metrics.constant_pll(accuracy, outcome.bounds["constant"]["confidence"].value, small_run.CLASSES)
         high = metrics.optimum_pll(accuracy, small_run.CLASSES)
         assert outcome.bounds["constant"]["pll"].value == pytest.approx(low)
         assert outcome.bounds["optimum"]["pll"].value == pytest.approx(high)
@@ -477,8 +471,7 @@ def test_a_constant_target_is_divided_by_one_and_evaluated(folder: Path) -> None
 def test_two_points_have_estimates_and_no_error_is_claimed_for_one(folder: Path) -> None:
     rewritten(folder, "validation", lambda x, y: (x[:2], y[:2]))
     rewritten(folder, "test", lambda x, y: (x[:2], y[:2]))
-    result = evaluated(folder)
-    assert np.isfinite(result.methods["mcbn"].sets["test"].estimates["crps"].value)
+    assert np.isfinite(evaluated(folder).methods["mcbn"].sets["test"].estimates["crps"].value)
     rewritten(folder, "test", lambda x, y: (x[:1], y[:1]))
     part = evaluated(folder)
     assert part.methods["mcbn"].sets["test"].estimates["crps"].se is None

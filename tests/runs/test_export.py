@@ -22,6 +22,7 @@ import small_run
 import small_segmentation
 import torch
 from torch import Tensor, nn
+from written import folder_of
 
 from bnuq.cli.export import _lines
 from bnuq.cli.main import main
@@ -38,10 +39,7 @@ from bnuq.workflows import export as exporting
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.export import Exported
 
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("export") / "run").parent
+place = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +137,7 @@ def test_so_it_does_with_other_sources_of_samples(place: Path, of_free_methods: 
     at_night.but({("tempered", "mcbn+temperature")}, [("tempered", "mcbn+temperature"), ("program", "mcbn+mcdo")]),
 )
 @pytest.mark.nightly
-def test_the_program_gives_what_was_evaluated(
-    place: Path, result: Result, made: str, method: str, request: pytest.FixtureRequest
-) -> None:
+def test_the_program_gives_what_was_evaluated(place, result, made, method, request):
     assert_evaluated(request.getfixturevalue(made)(images(place)), result, method, place)
 
 
@@ -237,9 +233,7 @@ def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "last_unit"), at_night.but({(2, 1e4)}, [(1, 1.0), (2, 1.0), (2, 1e4)]))
-def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(
-    tmp_path: Path, outputs: int, last_unit: float
-) -> None:
+def test_a_regression_has_mean_and_variance_in_the_unit_of_its_targets(tmp_path, outputs, last_unit):
     text = small_regression.RUN.replace('"regression"\n', f'"regression"\narch_args = {{ outputs = {outputs} }}\n')
     folder = small_regression.write(tmp_path / "run", text=text, outputs=outputs, last_unit=last_unit).parent
     result = small_regression.evaluated(folder, out="run.h5")
@@ -328,8 +322,7 @@ def test_the_service_of_the_page_answers_where_there_is_no_bnuq(place: Path, tem
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        request = Request(f"http://127.0.0.1:{port}", json.dumps(x.tolist()).encode())
-        with urlopen(request, timeout=60) as response:
+        with urlopen(Request(f"http://127.0.0.1:{port}", json.dumps(x.tolist()).encode()), timeout=60) as response:
             answer = json.loads(response.read())
         with pytest.raises(HTTPError, match="400"):
             urlopen(Request(f"http://127.0.0.1:{port}", b"[[1, 2]]"), timeout=60)
@@ -410,9 +403,7 @@ def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> 
         (["gone.toml", "-o", "x.pt2"], "gone.toml"),
     ],
 )
-def test_refusals_are_one_message_and_write_nothing(
-    place: Path, result: Result, arguments: list[str], message: str, capsys: Any, monkeypatch: Any
-) -> None:
+def test_refusals_are_one_message_and_write_nothing(place, result, arguments, message, capsys, monkeypatch):
     assert result.path is not None
     monkeypatch.chdir(place)
     (place / "notes.pt2").write_text("mine")
@@ -436,8 +427,7 @@ def test_weights_that_were_changed_since_the_evaluation_are_refused(place: Path,
 
 def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_path: Path) -> None:
     folder = small_run.write(tmp_path / "run").parent
-    text = small_run.NET.replace("    return nn.Sequential(", "    return Stopping(")
-    head, function = text.split("\n\n\n")
+    head, function = small_run.NET.replace("    return nn.Sequential(", "    return Stopping(").split("\n\n\n")
     path = "class Stopping(nn.Sequential):\n    def forward(self, x):\n"
     path += "        return super().forward(x) * (2.0 if float(x.sum()) > 0 else 1.0)\n"
     (folder / "net.py").write_text(f"{head}\n\n\n{path}\n\n{function}")

@@ -125,7 +125,7 @@ def test_a_file_with_pictures_of_no_point_is_refused(pictures, result, broken):
         read(without_digest(path))  # the bytes of a file that another machine wrote
 
 
-@pytest.mark.nightly  # cli/test_cli_report.py writes one
+@pytest.mark.nightly  # as the page of a result without images
 def test_a_page_without_images_is_written_on_request(pictures, plain, capsys):
     for options, shown in (((), True), (("--no-images",), False)):
         target = pictures / f"page{len(options)}.html"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import small_run
+from written import folder_of
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
@@ -38,11 +39,7 @@ def docs() -> Iterator[SimpleNamespace]:
         )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("small")
-    small_run.write(place)
-    return place
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -87,27 +84,21 @@ def values(result: Result) -> dict[str, float]:
     return {address: row.estimate.value for address, row in known if row["method"] == DETERMINISTIC}
 
 
-def test_exchanging_no_point_leaves_every_estimate_as_the_evaluation_had_it(
-    docs: SimpleNamespace, seeds: list[Result], other: Result
-) -> None:
+def test_exchanging_no_point_leaves_every_estimate_as_the_evaluation_had_it(docs, seeds, other):
     for same, mixed in zip((seeds[0], other), docs.measures.exchanged((seeds[0], other), Coin(1.0)), strict=True):
         expected = values(same)
         assert values(mixed).keys() == expected.keys()
         assert values(mixed) == pytest.approx(expected, abs=1e-12)
 
 
-def test_exchanging_all_points_makes_the_one_network_the_other(
-    docs: SimpleNamespace, seeds: list[Result], other: Result
-) -> None:
+def test_exchanging_all_points_makes_the_one_network_the_other(docs, seeds, other):
     first, second = docs.measures.exchanged((seeds[0], other), Coin(0.0))
     assert values(first) == pytest.approx(values(other), abs=1e-12)
     assert values(second) == pytest.approx(values(seeds[0]), abs=1e-12)
     assert values(first)["deterministic.sets.test.pll"] != pytest.approx(values(second)["deterministic.sets.test.pll"])
 
 
-def test_an_exchange_keeps_the_scores_of_a_point_together(
-    docs: SimpleNamespace, seeds: list[Result], other: Result
-) -> None:
+def test_an_exchange_keeps_the_scores_of_a_point_together(docs, seeds, other):
     mixed, rest = docs.measures.exchanged((seeds[0], other), np.random.default_rng(0))
     points = [result.methods[DETERMINISTIC].sets["test"].points for result in (seeds[0], other, mixed, rest)]
     same = np.array([np.equal(points[2][name], points[0][name]) for name in points[0]])
@@ -158,9 +149,8 @@ def test_no_tolerance_fails_what_the_gate_fails_with_tolerance_0(docs: SimpleNam
         method, sets={**method.sets, "test": replace(method.sets["test"], points=points, estimates=estimates)}
     )
     worse = replace(worse, methods={**worse.methods, DETERMINISTIC: changed})
-    named = {comparison.address for comparison in check(worse, other).comparisons if docs.measures.alarming(comparison)}
     assert (
-        named
+        {comparison.address for comparison in check(worse, other).comparisons if docs.measures.alarming(comparison)}
         == {comparison.address for comparison in check(worse, other, zero).worse}
         == {"deterministic.sets.test.brier"}
     )
@@ -178,9 +168,7 @@ def test_without_draws_the_error_over_points_is_all_there_is(docs: SimpleNamespa
     assert any(known[comparison.address].se_draws for comparison in compared)
 
 
-def test_the_spread_is_that_of_the_estimate_and_what_is_stated_is_the_estimates(
-    docs: SimpleNamespace, seeds: list[Result]
-) -> None:
+def test_the_spread_is_that_of_the_estimate_and_what_is_stated_is_the_estimates(docs, seeds):
     estimates = [result.methods["mcbn"].sets["test"].estimates["pll"] for result in seeds]
     sd, rms, median = docs.measures.spread(seeds, "mcbn.sets.test.pll")
     assert sd == pytest.approx(np.std([estimate.value for estimate in estimates], ddof=1))
@@ -295,8 +283,7 @@ def test_a_noisy_copy_differs_by_its_level_and_in_no_batchnorm(docs: SimpleNames
     torch.save({"state_dict": state}, tmp_path / "net-1a2b.pt")
     path = docs.make.noisy(tmp_path / "net-1a2b.pt", tmp_path, level=0.1, seed=0)
     made = torch.load(path, weights_only=True)["state_dict"]
-    added = made["conv.weight"] - state["conv.weight"]
-    assert float(added.std()) == pytest.approx(0.3, rel=0.05)
+    assert float((made["conv.weight"] - state["conv.weight"]).std()) == pytest.approx(0.3, rel=0.05)
     assert torch.equal(made["bn.running_mean"], state["bn.running_mean"])
     again = docs.make.noisy(tmp_path / "net-1a2b.pt", tmp_path, level=0.1, seed=1)
     assert not torch.equal(torch.load(again, weights_only=True)["state_dict"]["conv.weight"], made["conv.weight"])
@@ -312,9 +299,7 @@ def test_a_change_is_written_with_its_error_and_bold_where_it_fails(docs: Simple
     assert docs.make.moved(replace(moved, se=0.0, change=0.0)) == "0"
 
 
-def test_what_fails_is_named_by_method_and_what_never_does_too(
-    docs: SimpleNamespace, seeds: list[Result], other: Result
-) -> None:
+def test_what_fails_is_named_by_method_and_what_never_does_too(docs, seeds, other):
     verdicts = [check(other, result) for result in seeds]
 
     def judged(verdict: CheckVerdict, *worse: str) -> CheckVerdict:
@@ -330,8 +315,7 @@ def test_what_fails_is_named_by_method_and_what_never_does_too(
 
     pll, auroc = "mcbn.sets.test.pll", "mcbn.ood.other.mutual_information.auroc"
     lines = [judged(verdicts[0], pll, auroc), judged(verdicts[1], pll), judged(verdicts[2])]
-    text = docs.make.what_fails({"noise": lines, "nothing": lines[2:]})
-    first, second = text.splitlines()
+    first, second = docs.make.what_fails({"noise": lines, "nothing": lines[2:]}).splitlines()
     assert first.startswith(
         "- **noise**, of 3 checks. Deterministic: none. MCBN: PLL 2, AUROC by MI 1; never the other "
     )
@@ -339,9 +323,7 @@ def test_what_fails_is_named_by_method_and_what_never_does_too(
     assert docs.make.failed(lines) == "1 of 1 paired, 1 of 2"  # the other network has the draws of the first seed
 
 
-def test_tables_tell_what_was_counted(
-    docs: SimpleNamespace, seeds: list[Result], other: Result, by_chance: Any
-) -> None:
+def test_tables_tell_what_was_counted(docs, seeds, other, by_chance):
     make, measures = docs.make, docs.measures
     pairs = {"small": (by_chance, measures.by_chance([measures.without_draws(result) for result in seeds[:2]]))}
     head, _, row = make.of_chance(pairs).splitlines()

@@ -91,8 +91,7 @@ def test_every_setting_is_part_of_the_request_or_has_a_reason_why_it_cannot_matt
     )
     for address in addresses:
         section, _, key = address.partition(".")
-        record = {section: {key: "another"} if key else "another"}
-        assert identity.settings_of_record(record)[address] == "another"
+        assert identity.settings_of_record({section: {key: "another"} if key else "another"})[address] == "another"
 
 
 # ── sweeps ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,8 +133,7 @@ def test_each_network_of_a_sweep_gets_the_points_that_its_run_file_asks_for(pair
 
 def test_networks_with_classes_in_two_orders_are_not_compared_on_the_labels_of_one(pair: Path) -> None:
     with np.load(pair / "test.npz") as arrays:
-        words = np.array(["a", "b", "c"])[arrays["y"]]
-        np.savez(pair / "test.npz", x=arrays["x"], y=words)
+        np.savez(pair / "test.npz", x=arrays["x"], y=np.array(["a", "b", "c"])[arrays["y"]])
     with np.load(pair / "train.npz") as arrays:
         np.savez(pair / "train.npz", x=arrays["x"], y=np.array(["a", "b", "c"])[arrays["y"]])
     for name, order in (("run.toml", '["a", "b", "c"]'), ("second.toml", '["c", "b", "a"]')):
@@ -151,9 +149,7 @@ def test_networks_with_classes_in_two_orders_are_not_compared_on_the_labels_of_o
     ),
     ids=str,
 )
-def test_an_interrupted_sweep_does_not_go_on_with_units_of_other_points(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]
-) -> None:
+def test_an_interrupted_sweep_does_not_go_on_with_units_of_other_points(folder, monkeypatch, changed):
     coloured(folder)
     options = Options(samples=4, ood=(), out=Path("s.h5"), resize=8, crop=6, interpolation="bicubic")
     runs, settings = resolve_sweep(("run.toml",), options, {"draw_sets": 2, "batch_sizes": (8,)}, folder=folder)
@@ -232,9 +228,7 @@ def test_a_result_is_used_again_where_nothing_that_its_figures_depend_on_has_cha
 
 
 @pytest.mark.parametrize("form", at_night.but({"mine:darker@1"}, ["mine:darker@1", "mine.py:darker@1"]))
-def test_an_interrupted_run_does_not_mix_the_old_code_of_a_perturbation_with_the_new(
-    code: Path, monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
+def test_an_interrupted_run_does_not_mix_the_old_code_of_a_perturbation_with_the_new(code, monkeypatch, form):
     options = Options(samples=4, perturb=(form,), methods=("mcbn",), ood=(), images=False)
     run = resolve("run.toml", options, folder=code.parent)
     before = evaluate(replace(run, out=code.parent / "before.h5"))
@@ -261,9 +255,7 @@ class Items:
 
 
 @pytest.mark.parametrize(("copies", "part"), [(1, slice(50, 51)), (4, slice(1, None))])
-def test_an_item_of_a_dataset_that_changes_after_an_interruption_is_seen(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, copies: int, part: slice
-) -> None:
+def test_an_item_of_a_dataset_that_changes_after_an_interruption_is_seen(folder, monkeypatch, copies, part):
     model = small_run.network()
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     with np.load(folder / "train.npz") as train, np.load(folder / "test.npz") as test:
@@ -292,8 +284,7 @@ def test_a_batch_of_a_monitor_is_made_as_its_baseline_was(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", x=x + np.array([0, 0.2, -0.3], np.float32)[None, :, None, None])
     model = nn.Sequential(*small_run.network())
     model[0] = nn.Conv2d(3, 4, 3, bias=False)
-    state = torch.load(folder / "model.pt", weights_only=True)
-    model.load_state_dict(state)
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     pipeline = {"channel_order": "bgr", "resize": 8, "crop": 6, "interpolation": "bicubic"}
     always = {"resamples": 199, "train_batch_size": 16}
     first = bnuq.Monitor(model.eval(), reference=str(folder / "calm.npz"), **pipeline, **always)
@@ -326,9 +317,7 @@ def test_a_batch_of_a_monitor_is_made_as_its_baseline_was(folder: Path) -> None:
         ("tta", {"flip": True}),
     ],
 )
-def test_the_report_and_the_check_list_the_same_settings_that_differ(
-    four_results: Result, section: str, changed: dict[str, Any]
-) -> None:
+def test_the_report_and_the_check_list_the_same_settings_that_differ(four_results, section, changed):
     other = replace(four_results, run={**four_results.run, section: {**four_results.run.get(section, {}), **changed}})
     shown = {row.what: row.values for row in compared({"new": other, "old": four_results}) if row.differs}
     assert shown.keys() == ({section} if section == "tta" else {f"{section}.{key}" for key in changed})
@@ -353,8 +342,7 @@ def test_a_promise_by_another_score_is_refused_and_a_default_is_called_by_its_va
 
     new, old = promising(score="mcbn.mutual_information", confidence=0.9), promising()
     both = (_as_scored(identity.settings_of_result(each), old) for each in (new, old))
-    texts = [text.partition(" Use")[0] for text in _other_scoring(*both, GateSettings())]
-    assert texts == [
+    assert [text.partition(" Use")[0] for text in _other_scoring(*both, GateSettings())] == [
         "scoring: confidence is 0.9 now, 0.95 in the baseline.",
         "scoring: score is mcbn.mutual_information now, none in the baseline.",
     ]
@@ -365,8 +353,7 @@ def test_a_copy_of_a_result_counts_once_in_a_history(folder: Path) -> None:
     place = folder / "nights"
     place.mkdir()
     for night in (1, 2, 3):
-        result = small_run.evaluated(folder, out=place / f"{night}.h5", seed=night, **options)
-        dated(result, night)
+        dated(small_run.evaluated(folder, out=place / f"{night}.h5", seed=night, **options), night)
     shutil.copy(place / "1.h5", place / "copy.h5")
     shutil.move(place / "3.h5", folder / "3.h5")
     found, findings = last_results(place, evaluation_file.read(folder / "3.h5"), GateSettings())

@@ -79,8 +79,7 @@ def test_the_maps_are_those_whose_means_were_scored(result, data):
         np.testing.assert_array_equal(shown.pixels[at], np.moveaxis(data.x[row], 0, 2))
         mi = shown.scores["mutual_information"][at].astype(np.float64)[scored].mean()
         assert mi == pytest.approx(points["mutual_information"][row], rel=2e-3)
-        right = (shown.predicted[at] == data.y[row])[scored].mean()
-        assert right == pytest.approx(points["accuracy"][row])
+        assert (shown.predicted[at] == data.y[row])[scored].mean() == pytest.approx(points["accuracy"][row])
 
 
 def test_dice_and_iou_of_an_image_are_means_over_the_classes_in_it(result, data):

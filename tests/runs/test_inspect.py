@@ -15,6 +15,7 @@ import small_run
 import torch
 from findings_of import noted, values_of, warned
 from torch import nn
+from written import folder_of
 
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError
@@ -32,11 +33,7 @@ def net() -> nn.Module:
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("run")
-    small_run.write(path)
-    return path
+folder = folder_of(small_run)
 
 
 def resolved(folder: Path, name: str = "run.toml", **options: Any) -> Run:

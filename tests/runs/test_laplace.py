@@ -50,10 +50,9 @@ def result(place: Path) -> Result:
 
 
 def features_of(place: Path, name: str) -> np.ndarray:
-    model = small_run.network()
-    model.load_state_dict(torch.load(place.parent / "model.pt", weights_only=True))
+    model = small_run.stored(place.parent)
     with torch.no_grad():
-        features = model.eval()[:-1](torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"])).double().numpy()
+        features = model[:-1](torch.from_numpy(np.load(place.parent / f"{name}.npz")["x"])).double().numpy()
     return np.concatenate([features, np.ones((len(features), 1))], axis=1)
 
 
@@ -167,9 +166,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return message
 
 
-def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(tmp_path, capsys, monkeypatch):
     place = small_run.write(tmp_path / "run")
     monkeypatch.chdir(place.parent)
     ends = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes), nn.Hardtanh(-99, 99),")

@@ -16,7 +16,6 @@ from torch import nn
 
 from bnuq.cli.main import main
 from bnuq.errors import SamplingError
-from bnuq.gate import GateSettings, check
 from bnuq.records.evaluation import Result
 from bnuq.report.evaluation import report
 from bnuq.sampling import counter_rng
@@ -105,14 +104,6 @@ def test_one_more_sample_leaves_the_others_alone(place):
     )
     assert first is not None and second is not None
     np.testing.assert_allclose(second[:4], first, rtol=0, atol=1e-5)
-
-
-@pytest.mark.nightly  # as of every method
-def test_the_gate_pairs_its_draws(place, result):
-    verdict = check(result, run(place, methods=("learned",), post_hoc=False, out="again.h5"), GateSettings())
-    assert verdict.passed
-    changes = [each for each in verdict.comparisons if each.method == "learned"]
-    assert changes and all(each.change == 0 for each in changes)
 
 
 def test_the_report_names_it(result):

@@ -106,9 +106,7 @@ def bnuq(*arguments: str, code: int = 0) -> None:
 
 
 @pytest.mark.nightly  # five jobs of processes that die; a worker takes what the dead have left below
-def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_others_and_to_the_next_job(
-    tmp_path: Path,
-) -> None:
+def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_others_and_to_the_next_job(tmp_path):
     kinds = ("good", "kill", "good", "raise", "good")
     all_kinds = kinds, ("good", "refuse"), ("good", "last", "good"), ("good", "long"), ("good", "good")
     places = [tmp_path / str(number) for number in range(len(all_kinds))]
@@ -177,16 +175,13 @@ def test_another_process_that_makes_the_same_result_meanwhile_changes_nothing(tm
             assert not (tmp_path / "same.h5.work").exists()
         return silent(title, total)
 
-    run = resolve("run.toml", Options(out=tmp_path / "same.h5", **options), folder=tmp_path)
-    evaluate(run, progress=meddling)
+    evaluate(resolve("run.toml", Options(out=tmp_path / "same.h5", **options), folder=tmp_path), progress=meddling)
     assert_same(figures(read(tmp_path / "same.h5")), expected)
     assert len(titles) > 10 and not (tmp_path / "same.h5.work").exists()
 
 
 @pytest.mark.nightly  # sampling/test_engine.py
-def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_runs_out_in_a_worker_halves_the_chunk_inside_the_unit(tmp_path, monkeypatch):
     small_run.write(tmp_path)
     options: dict[str, Any] = {"methods": ("mcbn",), "samples": 4, "ood": ()}
     run = resolve("run.toml", Options(out=tmp_path / "one.h5", **options), folder=tmp_path)
@@ -263,9 +258,7 @@ def test_of_two_requests_for_one_result_that_start_at_once_one_is_refused(tmp_pa
     assert not [*(tmp_path / "work").iterdir()]
 
 
-def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(tmp_path, monkeypatch):
     """A Ray whose tasks never end, as after the death of its raylet, and a clock that jumps with each wait for them."""
     clock = 0.0
 
@@ -315,9 +308,7 @@ def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path
     assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
 
 
-def test_a_unit_that_differs_is_named(
-    made: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_unit_that_differs_is_named(made, tmp_path, monkeypatch, capsys):
     shutil.copytree(made("classification"), tmp_path / "it")
     monkeypatch.chdir(tmp_path / "it")
     result = read(tmp_path / "it" / "one.h5")
@@ -336,8 +327,7 @@ def test_a_unit_that_differs_is_named(
 
 
 def other_checkpoint(folder: Path) -> None:
-    weights = torch.load(folder / "model.pt")
-    torch.save({name: value * 1.01 for name, value in weights.items()}, folder / "model.pt")
+    torch.save({name: value * 1.01 for name, value in torch.load(folder / "model.pt").items()}, folder / "model.pt")
 
 
 def other_points(folder: Path) -> None:
@@ -354,9 +344,7 @@ def other_code(folder: Path) -> None:
     ("change", "complaint"),
     [(other_checkpoint, "the checkpoint is not"), (other_points, "set other is"), (other_code, "the code of the")],
 )
-def test_what_was_changed_is_not_compared(
-    made: Callable[[str], Path], change: Callable[[Path], None], complaint: str
-) -> None:
+def test_what_was_changed_is_not_compared(made, change, complaint):
     folder = made("classification")
     before = {name: (folder / name).read_bytes() for name in ("model.pt", "other.npz", "net.py")}
     change(folder)

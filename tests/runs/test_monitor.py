@@ -42,8 +42,7 @@ def watched() -> nn.Sequential:
 
 
 def monitor(model: nn.Module, **asked: Any) -> bnuq.Monitor:
-    settings = {"reference": pictures(1, 600), "resamples": 199, "train_batch_size": 16}
-    return bnuq.Monitor(model, **settings | asked)
+    return bnuq.Monitor(model, **{"reference": pictures(1, 600), "resamples": 199, "train_batch_size": 16} | asked)
 
 
 def test_clean_batches_pass_and_a_shifted_one_is_found_with_its_layers_and_its_size(watched):
@@ -134,8 +133,7 @@ def test_nothing_of_the_network_is_changed(watched):
 
 
 def test_without_batchnorm_it_watches_the_last_layer_and_says_so():
-    plain = network(norm=False)
-    found = monitor(plain).take(pictures(3, 200, shift=1.0))
+    found = monitor(network(norm=False)).take(pictures(3, 200, shift=1.0))
     assert "monitor-without-batchnorm" in noted(found)
     assert [layer.name for layer in found.layers] == ["features of the last layer"]
     assert found.p_value == 1 / 200
@@ -149,14 +147,12 @@ def test_a_regression_is_watched_too(watched):
 
 def test_the_training_set_as_reference_is_a_warning(tmp_path):
     run_file = small_run.write(tmp_path, text=small_run.RUN.replace('test = "test.npz"\n', ""))
-    found = bnuq.Monitor(run_file, resamples=199).take(pictures(1, 20))
-    assert warned(found) == ["reference-trained-on"]
+    assert warned(bnuq.Monitor(run_file, resamples=199).take(pictures(1, 20))) == ["reference-trained-on"]
 
 
 def test_inputs_are_normalised_as_when_the_baseline_was_made(watched, tmp_path):
     """By the training data, which is not there any more."""
-    normalize = {"mean": [0.5], "std": [0.3]}
-    first = monitor(watched, normalize=normalize)
+    first = monitor(watched, normalize={"mean": [0.5], "std": [0.3]})
     first.save(tmp_path / "base.h5")
     again = bnuq.Monitor(watched, baseline=tmp_path / "base.h5", resamples=199, train_batch_size=16)
     assert again.take(pictures(1, 30)).blocks == first.take(pictures(1, 30)).blocks
@@ -211,8 +207,7 @@ def test_a_layer_that_never_varies_is_left_out_and_named():
         monitor(dead)
     with torch.no_grad():
         dead[0].bias[0] = 0.0
-    found = monitor(dead).take(pictures(1, 20))
-    assert values_of(found, "constant-statistics") == {"layers": ["2"]}
+    assert values_of(monitor(dead).take(pictures(1, 20)), "constant-statistics") == {"layers": ["2"]}
 
 
 def test_files_of_other_networks_and_streams_are_refused(watched, tmp_path):
@@ -257,8 +252,7 @@ def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
 def test_a_program_says_when_its_points_have_left(tmp_path):
     run_file = small_run.write(tmp_path)
     np.savez(tmp_path / "many.npz", x=pictures(1, 600), y=np.zeros(600, int))
-    watching = bnuq.Monitor(run_file, reference=str(tmp_path / "many.npz"), resamples=199)
-    watching.save(tmp_path / "base.h5")
+    bnuq.Monitor(run_file, reference=str(tmp_path / "many.npz"), resamples=199).save(tmp_path / "base.h5")
     run = resolve(str(run_file), Options(methods=("mcbn",)), folder=tmp_path)
     exported = export(run, tmp_path / "net.pt2", monitor=tmp_path / "base.h5")
     assert exported.metadata["outputs"][-1] == "drift"

@@ -19,6 +19,7 @@ import small_run
 import torch
 from sklearn.metrics import roc_auc_score
 from small_multilabel import LABELS, RUN, SAMPLES
+from written import folder_of
 
 import bnuq
 from bnuq import metrics
@@ -35,9 +36,7 @@ from bnuq.report.evaluation import report
 Evaluated = Callable[..., Result]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_multilabel.write(tmp_path_factory.mktemp("labels") / "work")
+folder = folder_of(small_multilabel)
 
 
 @pytest.fixture(scope="module")
@@ -257,8 +256,7 @@ def test_a_file_that_contradicts_itself_is_refused(result: Result, part: str, me
 
 
 def with_labels(folder: Path, y: Any, *, name: str = "odd") -> str:
-    x = arrays(folder, "test")[0]
-    np.savez(folder / f"{name}.npz", x=x, **({} if y is None else {"y": y}))
+    np.savez(folder / f"{name}.npz", x=arrays(folder, "test")[0], **({} if y is None else {"y": y}))
     return str(folder / f"{name}.npz")
 
 
@@ -352,12 +350,10 @@ def test_other_commands_refuse_it_by_one_error_or_take_it(folder: Path, monkeypa
     code, text = call("inspect", "run.toml", "--domain", "other=other.npz")
     assert code == 2 and "not scored on domains" in text
     assert call("inspect", "run.toml", "--json", "--draws", "8")[0] == 0
-    several = RUN + "\n[runs]\nseed = [0, 1]\n"
-    (folder / "several.toml").write_text(several.replace(', "mcdo"]', "]"))
+    (folder / "several.toml").write_text((RUN + "\n[runs]\nseed = [0, 1]\n").replace(', "mcdo"]', "]"))
     code, text = call("evaluate", "several.toml", "--json")
     assert code == 0, text
-    test = json.loads(text)["aggregate"]["mcbn"]["sets"]["test"]
-    assert len(test["by_label"]["2"]["label_auroc"]["values"]) == 2
+    assert len(json.loads(text)["aggregate"]["mcbn"]["sets"]["test"]["by_label"]["2"]["label_auroc"]["values"]) == 2
     code, text = call("report", "result.h5", "--points", "3")
     assert code == 0 and "label" in text
     assert call("report", "result.h5", "--full", "--html", "page.html")[0] == 0

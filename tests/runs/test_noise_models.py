@@ -155,11 +155,12 @@ def test_a_covariance_that_is_none_is_refused(tmp_path, covariance):
         run(tmp_path, methods=("mcbn-empirical",), covariance=covariance)
 
 
-@pytest.mark.nightly  # as of every method
+@pytest.mark.nightly  # two runs of three methods
 def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
-    result = run(tmp_path, methods=("mcbn-chi2",), samples="auto", max_samples=32, ood=())
-    whole = run(tmp_path / "whole", methods=("mcbn-chi2",), samples=result.sampling["samples"], ood=())
-    for name in ("mcbn", "mcbn-chi2"):
+    methods = ("mcbn-chi2", "mcbn-empirical")
+    result = run(tmp_path, methods=methods, samples="auto", max_samples=32, ood=())
+    whole = run(tmp_path / "whole", methods=methods, samples=result.sampling["samples"], ood=())
+    for name in ("mcbn", *methods):
         stopped, other = (r.methods[name].sets["test"].estimates["mutual_information"].value for r in (result, whole))
         assert stopped == pytest.approx(other, rel=1e-6)
 
@@ -178,8 +179,7 @@ def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_au
 def test_the_counts_of_the_factorised_noise_models_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
     assert values_of(beside, "counts-measured")["mini_batches"] == 64
-    alone = run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=())
-    assert alone.run["sampling"]["counts"] == "nominal"
+    assert run(tmp_path, text=ALONE, methods=("mcbn-gaussian",), ood=()).run["sampling"]["counts"] == "nominal"
 
 
 def test_an_unbiased_variance_is_that_of_the_noise_models_too(tmp_path):

@@ -14,16 +14,14 @@ import pytest
 import small_run
 import small_segmentation
 import torch
-from fake_accelerator import NAME
 from findings_of import noted, values_of
 from report_text import rendered
 from torch import nn
+from written import folder_of
 
 import bnuq
 from bnuq.errors import BnuqError
 from bnuq.evaluation.methods.own_batches import own_batches
-from bnuq.gate import check
-from bnuq.gate.pairing import pairing
 from bnuq.methods import OWN
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
@@ -39,9 +37,7 @@ def evaluated(folder: Path, name: str, **options: Any) -> Result:
     return small_run.evaluated(folder, **given | options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("own") / "run").parent
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +67,19 @@ def in_training_mode(model: nn.Module, inputs: torch.Tensor, batches: Sequence[S
     return result.double().softmax(-1).numpy()
 
 
-def network(folder: Path) -> nn.Sequential:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model.eval()
-
-
 def test_every_set_is_the_network_in_training_mode_on_the_same_batches(folder: Path, whole: Result) -> None:
     for name, count in (("test", small_run.TEST), ("other", small_run.OTHER)):
         rows = order(count)
         assert count % B  # so that the last batch is filled up
         batches = [(rows + rows)[start : start + B] for start in range(0, count, B)]
-        p = in_training_mode(network(folder), torch.from_numpy(np.load(folder / f"{name}.npz")["x"]), batches)
+        p = in_training_mode(small_run.stored(folder), torch.from_numpy(np.load(folder / f"{name}.npz")["x"]), batches)
         points = whole.methods[OWN].sets[name].points
         np.testing.assert_allclose(points["max_probability"], p.max(-1), atol=1e-5)
         np.testing.assert_allclose(points["predictive_entropy"], -(p * np.log(p)).sum(-1), atol=1e-5)
     y = np.load(folder / "test.npz")["y"]
-    p = in_training_mode(network(folder), torch.from_numpy(np.load(folder / "test.npz")["x"]), _batches(small_run.TEST))
+    p = in_training_mode(
+        small_run.stored(folder), torch.from_numpy(np.load(folder / "test.npz")["x"]), _batches(small_run.TEST)
+    )
     pll = whole.methods[OWN].sets["test"].estimates["pll"].value
     assert pll == pytest.approx(np.log(p[np.arange(len(y)), y]).mean(), abs=1e-5)
     assert abs(pll - whole.methods["deterministic"].sets["test"].estimates["pll"].value) > 1e-3
@@ -113,11 +105,8 @@ def test_a_batch_has_b_points_and_every_point_a_batch() -> None:
         [{"chunk_size": 7}, {"train": None}], [{"chunk_size": 7}, {"on": "local:2"}, {"ood": ()}, {"train": None}]
     ),
 )
-def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(
-    folder: Path, whole: Result, options: dict[str, Any]
-) -> None:
-    apart = evaluated(folder, "apart", **options)
-    for name, each in apart.methods[OWN].sets.items():
+def test_no_estimate_depends_on_chunks_processes_other_sets_or_the_reference(folder, whole, options):
+    for name, each in evaluated(folder, "apart", **options).methods[OWN].sets.items():
         for score, values in each.points.items():
             np.testing.assert_array_equal(values, whole.methods[OWN].sets[name].points[score])
 
@@ -131,7 +120,7 @@ def test_every_layer_is_normalised_by_the_batch_whatever_the_layers_that_mcbn_sa
 
 
 def test_the_network_is_left_as_it_was(folder: Path) -> None:
-    model = network(folder)
+    model = small_run.stored(folder)
     before = copy.deepcopy(model.state_dict())
     x, y = np.load(folder / "test.npz")["x"], np.load(folder / "test.npz")["y"]
     result = bnuq.evaluate(model, test=(x, y), methods=[OWN], batch_size=B, seed=SEED)
@@ -145,7 +134,7 @@ def test_a_set_with_fewer_points_is_one_batch_and_said_to_be(folder: Path) -> No
     result = evaluated(folder, "few", batch_size=55)
     assert values_of(result, "own-batches") == {"batch_size": 55, "smaller": [("other", small_run.OTHER)]}
     inputs = torch.from_numpy(np.load(folder / "other.npz")["x"])
-    p = in_training_mode(network(folder), inputs, [range(len(inputs))])
+    p = in_training_mode(small_run.stored(folder), inputs, [range(len(inputs))])
     np.testing.assert_allclose(result.methods[OWN].sets["other"].points["max_probability"], p.max(-1), atol=1e-5)
     assert "one batch of all points: other (50)" in " ".join(rendered(report, result, full=True).split())
 
@@ -194,22 +183,3 @@ def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> N
     text = rendered(report, whole, full=True)
     assert f"{OWN} †" in text and "never the single pass" in " ".join(text.split())
     assert "own-batches" in noted(whole)
-
-
-@pytest.mark.nightly  # as of every method
-def test_the_gate_pairs_results_of_the_same_batches(folder: Path, whole: Result) -> None:
-    further = evaluated(folder, "further", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=12)
-    assert OWN in pairing(further, whole).draws
-    other = evaluated(folder, "seed", methods=(OWN, "mcbn"), perturb=("gaussian:0.2",), samples=8, seed=4)
-    assert dict(pairing(other, whole).why_not)[OWN] == "the seed differs"
-    assert check(whole, whole).passed
-
-
-@pytest.mark.nightly  # as every method
-@pytest.mark.usefixtures("accelerator")
-def test_it_runs_on_an_accelerator(folder: Path, whole: Result) -> None:
-    result = evaluated(folder, "device", device="auto")
-    assert str(result.sampling["device"]).startswith(NAME)
-    for name, each in result.methods[OWN].sets.items():
-        for score, values in each.points.items():
-            np.testing.assert_allclose(values, whole.methods[OWN].sets[name].points[score], atol=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
 from bnuq.evaluation import perturbations
-from bnuq.gate import check
 from bnuq.metrics import auroc
-from bnuq.records import evaluation_file
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Table
@@ -57,19 +54,13 @@ def whole(folder: Path) -> Result:
     return evaluated(folder, "whole")
 
 
-def network(folder: Path) -> nn.Sequential:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model.double().eval()
-
-
 def under_draws(folder: Path, result: Result, draws: range) -> list[nn.Sequential]:
     """The network with the statistics of each draw as its running ones."""
     networks = []
     assert result.bank is not None
     layer = result.bank.layers[0]
     for t in draws:
-        model = network(folder)
+        model = small_run.stored(folder).double()
         model[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # type: ignore
         model[1].running_var[:] = torch.from_numpy(layer.var[t])  # type: ignore
         networks.append(model)
@@ -91,16 +82,15 @@ def attacked(networks: list[nn.Sequential], x: np.ndarray, y: np.ndarray, size: 
 
 
 @pytest.mark.parametrize(("kind", "steps"), at_night.but({("pgd", 10)}, [("fgsm", 1), ("pgd", 10)]))
-def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(
-    folder: Path, whole: Result, kind: str, steps: int
-) -> None:
+def test_an_attack_raises_the_loss_of_the_mean_prediction_of_the_first_draws(folder, whole, kind, steps):
     x, y = (np.load(folder / "test.npz")[key] for key in "xy")
     x_mcbn = attacked(under_draws(folder, whole, range(8)), x, y, 0.05, steps)
     with h5py.File(folder / "whole.h5") as file, torch.no_grad():
         found = file[f"posterior_predictive/mcbn_test+{kind}:0.05"][0]
         expected = [model(x_mcbn).numpy() for model in under_draws(folder, whole, range(12))]
         np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-9)
-    p = torch.softmax(network(folder)(attacked([network(folder)], x, y, 0.05, steps)), 1).detach().numpy()
+    net = small_run.stored(folder).double()
+    p = torch.softmax(net(attacked([net], x, y, 0.05, steps)), 1).detach().numpy()
     deterministic = whole.methods["deterministic"].sets[f"test+{kind}:0.05"]
     np.testing.assert_allclose(deterministic.points["pll"], np.log(p[np.arange(len(y)), y]), rtol=1e-9)
     for method in ("deterministic", *METHODS):
@@ -151,7 +141,7 @@ def test_an_attack_follows_the_gradient_at_any_margin_however_the_function_is_wr
 
 def test_gradients_through_draws_are_those_of_the_plain_loop(folder: Path, whole: Result) -> None:
     """Through BatchNorm and dropout, by finite differences of the loss of the passes that evaluations make."""
-    model = network(folder)
+    model = small_run.stored(folder).double()
     inputs = torch.from_numpy(np.load(folder / "test.npz")["x"][:5]).double()
     sites = find_sites(model, inputs)
     for parameter in model.parameters():
@@ -187,10 +177,9 @@ def test_gradients_through_draws_are_those_of_the_plain_loop(folder: Path, whole
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_a_network_whose_draws_torch_cannot_see_is_attacked_in_evaluation_mode(folder: Path, whole: Result) -> None:
     inputs = torch.from_numpy(np.load(folder / "test.npz")["x"][:5]).double()
-    scripted = torch.jit.script(network(folder))
+    scripted = torch.jit.script(small_run.stored(folder).double())
     assert whole.bank is not None
-    loop = PlainLoop(scripted, find_sites(scripted, inputs), omega=whole.bank)
-    assert not agrees(loop, inputs)
+    assert not agrees(PlainLoop(scripted, find_sites(scripted, inputs), omega=whole.bank), inputs)
     sites = find_sites(scripted, inputs)
     engines = Evaluation(scripted), Stochastic(scripted, sites, omega=whole.bank)
     assert [perturbations.attack_of(engine, inputs) for engine in engines] == [None, None]
@@ -207,7 +196,7 @@ def test_noise_is_gaussian_and_keyed_by_the_seed_and_the_number_of_the_point(fol
     assert abs(drawn.mean()) < 4 / drawn.size**0.5 and abs(drawn.var() - 1) < 4 * (2 / drawn.size) ** 0.5
     assert abs(np.corrcoef(drawn[:-1].ravel(), drawn[1:].ravel())[0, 1]) < 4 / drawn.size**0.5
     with torch.no_grad():
-        expected = network(folder)(
+        expected = small_run.stored(folder).double()(
             torch.from_numpy((x + np.float32(0.4) * drawn[: len(x)]).astype(np.float32)).double()
         )
     p = expected.softmax(1).numpy()
@@ -258,16 +247,6 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
     [text] = [each for each in report(whole).notes if each.startswith("fgsm and pgd compute separate points")]
     assert "mcbn, mcdo, mcbn+mcdo through the mean prediction of its first 8 samples" in text
     assert "deterministic through the network in evaluation mode" in text
-
-
-@pytest.mark.nightly  # as of every set
-def test_the_file_and_the_gate_take_them_like_others(folder: Path, whole: Result) -> None:
-    read = evaluation_file.read(folder / "whole.h5")
-    assert estimates_of(read).keys() == estimates_of(whole).keys()
-    part = replace(read, methods={name: read.methods[name] for name in ("deterministic", "mcbn")})
-    outcome = check(part, part)
-    assert any("test+pgd:0.05" in comparison.address for comparison in outcome.comparisons)
-    assert not outcome.failed
 
 
 def test_the_report_has_a_table_and_a_picture_of_a_kind_of_several_sizes(whole: Result, tmp_path: Path) -> None:
@@ -329,7 +308,7 @@ def test_pictures_of_8_bits_stay_between_black_and_white(tmp_path: Path) -> None
     x = (np.load(folder / "test.npz")["x"] / np.float32(255)).astype(np.float32)
     changed = np.clip(x + np.float32(0.3) * perturbations.noise(0, np.arange(len(x)), (1, 6, 6)), 0, 1)
     inputs = (torch.from_numpy(changed.astype(np.float32)).double() - 0.5) / 0.25
-    expected = network(folder)(inputs).softmax(1).detach().numpy()
+    expected = small_run.stored(folder).double()(inputs).softmax(1).detach().numpy()
     found = result.methods["deterministic"].sets["test+gaussian:0.3"].points["max_probability"]
     np.testing.assert_allclose(found, expected.max(1), rtol=1e-6)
     assert result.methods["mcbn"].sets["test+pgd:0.1"].estimates["pll"].value < (
@@ -347,8 +326,7 @@ def test_what_is_no_perturbation_is_refused(folder: Path, texts: tuple[str, ...]
 
 
 def test_what_cannot_be_perturbed_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    arrays = dict(np.load(folder / "test.npz"))
-    np.savez(folder / "unlabelled.npz", x=arrays["x"])
+    np.savez(folder / "unlabelled.npz", x=dict(np.load(folder / "test.npz"))["x"])
     given: dict[str, Any] = {"methods": ("mcbn",), "ood": ()}
     with pytest.raises(BnuqError, match=r"The perturbation fgsm:0.1 attacks the loss, and .* has no labels"):
         evaluated(folder, "refused", test="unlabelled.npz", perturb=("fgsm:0.1",), **given)

@@ -98,8 +98,7 @@ def test_grey_pictures_are_repeated_to_the_channels_that_the_network_takes(folde
 
 
 def test_a_resized_crop_begins_at_the_original_picture_and_leaves_crop_and_flip(folder):
-    run = resolve("run.toml", Options(resize=7, crop=6), folder=folder)
-    ready = prepare(run)
+    ready = prepare(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
     train = ready.data.train
     rows = np.array([3, 100, 7])
     pixels = ready.pipeline.pixels(train, rows, draw=2, purpose=counter_rng.AUGMENT)
@@ -133,10 +132,8 @@ def test_a_validation_part_of_a_listed_reference_has_the_digest_of_its_bytes(fol
     assert not data.validation.listed
     part = data.validation.inputs
     before = data.validation.sha256
-    file = folder / "train" / part.source.files[part.rows[0]]
-    file.write_bytes(png(np.full((9, 9), 7, np.uint8)))
-    again = load_data(resolve("run.toml", Options(resize=7, crop=6), folder=folder))
-    assert again.validation.sha256 != before
+    (folder / "train" / part.source.files[part.rows[0]]).write_bytes(png(np.full((9, 9), 7, np.uint8)))
+    assert load_data(resolve("run.toml", Options(resize=7, crop=6), folder=folder)).validation.sha256 != before
 
 
 def test_a_test_folder_without_a_class_is_scored_by_the_classes_of_train(folder):

@@ -17,6 +17,7 @@ import torch
 import xarray
 from PIL import Image
 from scipy.special import logsumexp, softmax
+from written import folder_of
 
 import bnuq
 from bnuq import metrics
@@ -34,9 +35,7 @@ OF_LOGITS = {"max_logit", "energy"}
 FEW_IMAGES = 2**14  # bytes of the maps of six images by one method
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_segmentation.write(tmp_path_factory.mktemp("maps")).parent
+folder = folder_of(small_segmentation)
 
 
 @pytest.fixture(scope="module")

@@ -66,8 +66,7 @@ def test_a_network_that_never_kept_statistics_is_mended_and_evaluates_with_the_s
     assert accuracy.after.value > accuracy.before.value + 0.05
     assert result.test.estimates["pll"].verdict == "better"
     assert [layer.never_trained for layer in result.layers] == [True]
-    text = small_run.RUN.replace("model.pt", "new.pt")
-    (reset / "again.toml").write_text(text)
+    (reset / "again.toml").write_text(small_run.RUN.replace("model.pt", "new.pt"))
     again = small_run.evaluated(reset, run_file="again.toml", methods=("deterministic",), out=Path("r.h5"))
     for name in ("accuracy", "pll"):
         actual = again.methods["deterministic"].sets["test"].estimates[name].value
@@ -181,8 +180,7 @@ def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
 
 def test_without_a_test_set_nothing_is_scored_and_the_statistics_are_the_same(reset):
     mended(reset)
-    text = small_run.RUN.replace('test = "test.npz"\nood = ["other.npz"]\n', "")
-    (reset / "bare.toml").write_text(text)
+    (reset / "bare.toml").write_text(small_run.RUN.replace('test = "test.npz"\nood = ["other.npz"]\n', ""))
     with np.load(reset / "train.npz") as arrays:
         np.savez(reset / "train.npz", x=arrays["x"])  # labels are not needed
     result = mended(reset, run_file="bare.toml", out="bare.pt")
@@ -230,8 +228,7 @@ def test_a_variance_that_float16_makes_0_is_said_and_refused_where_it_counts(res
 
 def test_keys_of_the_run_file_that_mean_the_mini_batches_of_mcbn_are_said_to_be_without_use(reset):
     assert "settings-unused" not in noted(mended(reset))
-    text = small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n'
-    (reset / "asked.toml").write_text(text)
+    (reset / "asked.toml").write_text(small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n')
     unused = values_of(mended(reset, run_file="asked.toml"), "settings-unused")
     assert unused == {"keys": ["layers", "variance", "replacement"]}
 

@@ -101,11 +101,9 @@ def test_a_checkpoint_without_a_sidecar_is_enough(tmp_path):
 
 
 def test_validation_may_be_a_part_of_another_set_and_survives_the_record(tmp_path):
-    text = FULL + '[data.validation]\nsplit_of = "train"\nfraction = 0.2\nheld_out = true\n'
-    run = run_of(tmp_path, text)
+    run = run_of(tmp_path, FULL + '[data.validation]\nsplit_of = "train"\nfraction = 0.2\nheld_out = true\n')
     assert run.validation == Split(split_of="train", fraction=0.2, seed=0, held_out=True)
-    again = resolve_again(run.record(), tmp_path / "r.h5", Options(), folder=tmp_path)
-    assert again.validation == run.validation
+    assert resolve_again(run.record(), tmp_path / "r.h5", Options(), folder=tmp_path).validation == run.validation
     assert resolve_again(run.record(), tmp_path / "r.h5", Options(validation="v.npz"), folder=tmp_path).validation
 
 
@@ -310,8 +308,7 @@ def test_the_record_holds_where_data_and_modules_were_found(tmp_path):
 
 @pytest.mark.parametrize("said", ["option", "file"])
 def test_a_list_of_no_methods_is_refused_and_deterministic_alone_is_said(tmp_path, said):
-    message = "no method is named; expected some of deterministic, mcbn, mcdo, mcbn"
-    with pytest.raises(RequestError, match=message):
+    with pytest.raises(RequestError, match="no method is named; expected some of deterministic, mcbn, mcdo, mcbn"):
         run_of(tmp_path, methods=()) if said == "option" else run_of(tmp_path, "[sampling]\nmethods = []\n" + MODEL)
     record = run_of(tmp_path, methods=("deterministic",)).record()
     assert record["sampling"]["methods"] == ("deterministic",)

@@ -166,8 +166,7 @@ def test_results_of_other_mini_batches_are_not_compared_unless_that_is_allowed(r
     check_comparable(current, baseline, GateSettings.of(allow=["sampling"]))
     assert pairing(current, baseline).draws == ()
     assert pairing(current, current).draws == ("mcbn",)
-    drawn = comparison.compared({"a": current, "b": baseline})
-    (row,) = [row for row in drawn if row.what == f"sampling.{key}"]
+    (row,) = [row for row in comparison.compared({"a": current, "b": baseline}) if row.what == f"sampling.{key}"]
     assert dict(row.values)["a"] == said and row.differs
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scoringrules
+from scipy import special
 from scipy.stats import norm
 from sklearn import metrics as sklearn_metrics
 from sklearn.datasets import load_digits
@@ -38,12 +40,7 @@ LABELS = RNG.integers(K, size=N)
 LOGITS = RNG.normal(size=(N, K)) + 2.0 * np.eye(K)[LABELS]
 SAMPLES = LOGITS + 0.7 * RNG.normal(size=(T, N, K))
 
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    p = np.exp(logits - logits.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
-
-
+softmax = partial(special.softmax, axis=-1)
 P = softmax(LOGITS)
 
 
@@ -103,8 +100,7 @@ def test_what_mapie_computes_is_the_same() -> None:
     sets = conformal.conformalize(x[500:900], y[500:900]).predict_set(x[900:])[1][..., 0]
     assert ours["set_coverage"]["value"] == pytest.approx(sets[np.arange(len(p)), y[900:]].mean(), abs=1e-12)
     assert ours["set_size"]["value"] == pytest.approx(sets.sum(1).mean(), abs=1e-12) and sets.sum(1).max() > 1
-    right = (p.argmax(1) == y[900:]).astype(int)
-    ece = measures.expected_calibration_error(right, p.max(1), num_bins=15)
+    ece = measures.expected_calibration_error((p.argmax(1) == y[900:]).astype(int), p.max(1), num_bins=15)
     assert ours["ece"]["value"] == pytest.approx(ece, abs=1e-12) and ece > 0.05
 
 
@@ -304,12 +300,10 @@ def test_columns_are_in_one_order_by_the_names_of_their_classes() -> None:
 def test_numbered_columns_of_targets_without_names_stand_where_they_do(name: str) -> None:
     targets = LOGITS[:, :3] if name == "y" else (P[:, :3] > 0.2).astype(int)
     given = 0.9 * targets + 0.02 * (P[:, 1:] > 0.1)
-    order = (2, 0, 1)
-    table = {f"{name}{k}": given[:, column] for column, k in enumerate(order)}
+    table = {f"{name}{k}": given[:, column] for column, k in enumerate((2, 0, 1))}
     expected = bnuq.score(given, targets, classes=("2", "0", "1") if name == "prob_" else None)
     assert estimates(bnuq.score({"a": table}, targets)) == pytest.approx(estimates(expected), nan_ok=True)
-    other = {f"{name}{k}": table[f"{name}{k}"] for k in range(3)}
-    both = bnuq.score({"a": table, "b": other}, targets)
+    both = bnuq.score({"a": table, "b": {f"{name}{k}": table[f"{name}{k}"] for k in range(3)}}, targets)
     assert estimates(both, "a") == estimates(both, "b") == pytest.approx(estimates(expected), nan_ok=True)
     [moved] = [text_of(finding) for finding in both.findings if finding.code == "columns-by-name"]
     assert "class" not in moved and moved.endswith("0 = y2, 1 = y0, 2 = y1" if name == "y" else "0 = 2, 1 = 0, 2 = 1")
@@ -772,8 +766,7 @@ def test_a_result_is_read_shown_and_checked_like_any_other(tmp_path: Path) -> No
 def test_files_of_other_names_are_compared_as_one_method(tmp_path: Path) -> None:
     """One of each side is; of several, each needs its name. A history, too, is of files of other names."""
     for number, weight in enumerate((1.0, 1.01, 0.0)):
-        logits = LOGITS - (1 - weight) * 4 * np.eye(K)[1]
-        np.savez(tmp_path / f"v{number}.npz", logits=logits, label=LABELS)
+        np.savez(tmp_path / f"v{number}.npz", logits=LOGITS - (1 - weight) * 4 * np.eye(K)[1], label=LABELS)
     ood = softmax(LOGITS[:50] / 3)
     old, new, worse = (
         bnuq.score(tmp_path / f"v{n}.npz", ood={"far": ood}, held_out=0.5, risk=0.4, out=tmp_path / f"v{n}.h5")
@@ -842,8 +835,7 @@ def test_a_regression_has_the_scores_of_columns() -> None:
 def test_held_out_points_carry_a_promise() -> None:
     n = 3000
     labels = RNG.integers(K, size=n)
-    logits = RNG.normal(size=(n, K)) + 3 * np.eye(K)[labels]
-    scored = bnuq.score(logits, labels, held_out=0.5, risk=0.05).summary()
+    scored = bnuq.score(RNG.normal(size=(n, K)) + 3 * np.eye(K)[labels], labels, held_out=0.5, risk=0.05).summary()
     assert scored["sets"]["validation"]["n"] == n // 2 and scored["certificate"]["is_kept"]
     assert scored["certificate"]["errors"] <= 0.07 * scored["certificate"]["accepted"]
 
@@ -880,21 +872,18 @@ def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.nd
 
 def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_they_say(tmp_path: Path) -> None:
     path, right = tmp_path / "z.jsonl", float((P.argmax(1) == LABELS).mean())
-    orders = (-P).argsort(1)
     path.write_text(
         "\n".join(
             json.dumps({"labels": [f"k{k}" for k in order], "scores": p[order].tolist(), "gold": f"k{y}"})
-            for p, order, y in zip(P, orders, LABELS, strict=True)
+            for p, order, y in zip(P, (-P).argsort(1), LABELS, strict=True)
         )
     )
-    scored = bnuq.score(path).summary()["methods"]["z"]["sets"]["test"]
-    assert scored["accuracy"]["value"] == pytest.approx(right)
+    assert bnuq.score(path).summary()["methods"]["z"]["sets"]["test"]["accuracy"]["value"] == pytest.approx(right)
     order = RNG.permutation(N)
     pd.DataFrame(P[order], index=order).to_csv(shuffled := tmp_path / "s.csv")
     pd.DataFrame({"x": RNG.normal(size=N), "label": LABELS}).to_csv(tmp_path / "l.csv", index=False)
     assert "index '(index)' is not in order" in refusal(shuffled, f"{tmp_path / 'l.csv'}:label")
-    numbered = pd.DataFrame(LOGITS, columns=[*range(1, K + 1)])
-    numbered.to_csv(tmp_path / "n.csv", index=False)
+    pd.DataFrame(LOGITS, columns=[*range(1, K + 1)]).to_csv(tmp_path / "n.csv", index=False)
     assert f"{K} columns have no role" in refusal(tmp_path / "n.csv", LABELS, outputs="logits")
     assert "has no levels beside it" in refusal({"m": {"quantiles": np.ones((N, 3))}}, np.zeros(N))
     bands = pd.DataFrame({"fit": P[:, 0], "lwr": P[:, 1], "y": P[:, 2]})

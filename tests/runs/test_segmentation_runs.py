@@ -87,9 +87,7 @@ def test_outputs_are_kept_of_whole_images_for_which_there_is_room(tmp_path: Path
     ids=["no room", "room for five images"],
 )
 @pytest.mark.nightly
-def test_images_pass_again_where_their_outputs_are_not_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_images_pass_again_where_their_outputs_are_not_kept(folder, monkeypatch, room):
     options = {"methods": ("mcbn",), "calibrate": "cross", "ood": (), "save_maps": True}
     of_kept = small_segmentation.evaluated(folder, out="kept.h5", **options)
     monkeypatch.setattr(KeptOutputs, "_MOST", room)

@@ -111,16 +111,13 @@ def test_changes_have_the_paired_errors_of_points_and_of_draws(whole: Result) ->
             row, estimates = of.metrics.index("pll"), [sets[each].estimates["pll"] for each in (name, "test")]
             if method in whole.sampled:
                 moved = estimates[0].jackknife - estimates[1].jackknife
-                expected = np.sqrt(7 / 8 * ((moved - moved.mean()) ** 2).sum())
-                assert of.mc_se[row, place] == pytest.approx(expected)
+                assert of.mc_se[row, place] == pytest.approx(np.sqrt(7 / 8 * ((moved - moved.mean()) ** 2).sum()))
             else:
                 assert of.mc_se[row, place] == 0
 
 
 @pytest.mark.parametrize(("scoring", "window", "limit"), [({}, 100, 0.05), (OTHERS, 25, 0.02)])
-def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(
-    whole: Result, scoring: dict[str, Any], window: int, limit: float
-) -> None:
+def test_alarm_and_loss_are_where_straight_lines_cross_their_limits(whole, scoring, window, limit):
     whole = replace(whole, run=whole.run | {"scoring": scoring})
     shift, at = shift_of(whole), np.array([0, 1, 3, 4, 5.0])
     names = ["test", *(f"test+gaussian@{s}" for s in (1, 3, 4, 5))]
@@ -151,8 +148,7 @@ def test_accuracy_without_labels_is_by_the_threshold_and_by_the_mean_of_confiden
             assert of.predicted[0, place] == pytest.approx((after > thresholds[0]).mean())
             assert of.predicted[1, place] == pytest.approx(correct.mean() + after.mean() - confidence.mean())
             doc = after - confidence - truth  # the error is that of a mean over the resampled points
-            exact = np.std(correct + doc, ddof=1) / len(doc) ** 0.5
-            assert of.error_se[1, place] == pytest.approx(exact, rel=0.25)
+            assert of.error_se[1, place] == pytest.approx(np.std(correct + doc, ddof=1) / len(doc) ** 0.5, rel=0.25)
         for row in range(2):
             errors = of.predicted[row] - [sets[name].points["accuracy"].mean() for name in whole.shift.sets]
             broken = np.abs(errors) > 2.5758293 * of.error_se[row]
@@ -248,16 +244,13 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
         (2.0, np.nan, "No loss: gaussian (deterministic: alarm at 2.00)."),
     ],
 )
-def test_the_report_says_first_which_family_is_seen_in_time(
-    whole: Result, alarm: float, loss: float, words: str
-) -> None:
+def test_the_report_says_first_which_family_is_seen_in_time(whole, alarm, loss, words):
     every = {
         name: replace(of, alarm=np.full_like(of.alarm, alarm), loss=np.full_like(of.loss, loss))
         for name, of in whole.shift.methods.items()
     }
     sets = tuple(name for name in whole.shift.sets if "gaussian" in name)
-    shift = replace(whole.shift, sets=sets, families=("gaussian",), methods=every)
-    made = report(replace(whole, shift=shift))
+    made = report(replace(whole, shift=replace(whole.shift, sets=sets, families=("gaussian",), methods=every)))
     assert made.command == "bnuq shift" and made.summary[0].startswith(words)
     assert "Numbers are severities; a loss is where accuracy has fallen by 5 points." in made.summary[0]
     assert any("In brackets, for a whole family" in str(part) for part in made.one_screen or ())
@@ -346,8 +339,7 @@ def test_a_regression_loses_by_its_rmse_and_its_columns_have_their_own_units(tmp
         assert np.isnan(of.loss[number]) if beyond.size == 0 else of.loss[number] == pytest.approx(beyond[0], abs=1e-3)
     assert of.scores == ("variance",) and shift.methods["deterministic"].scores == ()
     train, test = (np.load(folder / f"{name}.npz") for name in ("train", "test"))
-    noise = perturbations.noise(0, np.arange(len(test["x"])), test["x"].shape[1:])
-    changed = test["x"] + noise * train["x"].std(0)
+    changed = test["x"] + perturbations.noise(0, np.arange(len(test["x"])), test["x"].shape[1:]) * train["x"].std(0)
     import torch
 
     namespace: dict[str, Any] = {}

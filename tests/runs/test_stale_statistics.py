@@ -30,8 +30,6 @@ from bnuq.records.verdict import is_mismatched, judged
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
 
-METHODS = ("mcbn", "mcdo", "mcbn+mcdo")
-
 
 def let_go_stale(folder: Path, layer: str) -> None:
     """Running averages of a network that has moved on: each mean by two standard deviations, each variance × 4."""
@@ -112,9 +110,7 @@ def mismatch(record: Result) -> Finding:
     return next(finding for finding in record.findings if finding.code == "reference-mismatch")
 
 
-def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(
-    stale: Result, sound: Result
-) -> None:
+def test_the_network_passes_with_population_statistics_where_the_reference_check_fails(stale, sound):
     assert stale.reference_check is not None and not stale.reference_check.passed
     assert tuple(stale.methods)[:2] == NETWORKS
     assert sound.reference_check is not None and sound.reference_check.passed
@@ -193,13 +189,11 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
 
 @pytest.mark.nightly  # as of every method
 def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
-    other = evaluated(folder, "other-seed.h5", seed=1)
-    checked = check(other, stale)
+    checked = check(evaluated(folder, "other-seed.h5", seed=1), stale)
     assert checked.passed
     population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
     assert population and {comparison.outcome for comparison in population} == {"not gated"}
-    gone = check(sound, stale)
-    assert POPULATION not in {comparison.method for comparison in gone.comparisons}
+    assert POPULATION not in {comparison.method for comparison in check(sound, stale).comparisons}
     assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
 
 

@@ -104,9 +104,7 @@ def test_a_estimate_is_the_mean_over_draw_sets_and_its_error_their_spread(record
     assert estimate.estimate.se > 0
 
 
-def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(
-    folder: Path, record: Sweep
-) -> None:
+def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_are_cut(folder, record):
     alone = swept(folder, sizes=(16,), chunk_size=7, counts=None)
     for metric, by_set in point_at(alone, 16).estimates.items():
         for name, estimate in by_set.items():
@@ -118,8 +116,7 @@ def test_a_size_gives_the_same_whatever_is_swept_beside_it_and_however_points_ar
 
 
 def test_mutual_information_falls_as_one_over_b(folder: Path) -> None:
-    record = swept(folder, sizes=(4, 16, 64), samples=16)
-    slope = record.models[0].decay["test"].slope
+    slope = swept(folder, sizes=(4, 16, 64), samples=16).models[0].decay["test"].slope
     assert -1.35 < slope.value < -0.75
     assert slope.low is not None and slope.high is not None and slope.low < slope.value < slope.high
 
@@ -191,8 +188,7 @@ def test_the_predicted_size_is_two_n_c_over_p_plus_the_inverse_density(folder: P
     assert terms is not None and terms.c is not None
     x = np.array([(96 - b) / 95 / b for b in (4, 8, 16, 32)])
     y = [point_at(record, b).elbo.log_likelihood for b in (4, 8, 16, 32)]
-    weight = 1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y])
-    line = np.polyfit(x, [v.mean() for v in y], 1, w=weight)
+    line = np.polyfit(x, [v.mean() for v in y], 1, w=1 / np.array([v.std(ddof=1) / np.sqrt(len(v)) for v in y]))
     assert terms.c.value == pytest.approx(-line[0], rel=1e-6)
     assert terms.units == 4
     if terms.c.value > 0:
@@ -225,8 +221,7 @@ def test_a_prior_on_the_command_line_replaces_that_of_the_run_file_whole(folder:
 
 
 def test_a_heavy_prior_decides_and_it_is_said(folder: Path) -> None:
-    text = (folder / "run.toml").read_text()
-    (folder / "run.toml").write_text(text.replace("[data]", "[data]\ntrain_size = 96"))
+    (folder / "run.toml").write_text((folder / "run.toml").read_text().replace("[data]", "[data]\ntrain_size = 96"))
     record = swept(folder, sizes=(40, 48), samples=4, draw_sets=None, kl_weight=100.0)
     assert record.recommended is not None
     assert record.recommended.batch_size == 40 and record.recommended.decided_by == "prior"
@@ -281,8 +276,7 @@ def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> Non
 def test_a_regression_without_tau_has_no_elbo_and_says_so(tmp_path: Path) -> None:
     path = small_regression.write(tmp_path)
     path.write_text(path.read_text().replace('validation = "validation.npz"\n', ""))
-    record = swept(tmp_path, sizes=(8, 32))
-    assert "a regression's likelihood needs τ" in values_of(record, "no-elbo")["reason"]
+    assert "a regression's likelihood needs τ" in values_of(swept(tmp_path, sizes=(8, 32)), "no-elbo")["reason"]
     known = swept(tmp_path, sizes=(8, 32), tau=4.0)
     assert known.models[0].elbo is not None and known.models[0].elbo.tau == 4.0
 
@@ -303,9 +297,7 @@ def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_
 
 
 @pytest.mark.nightly  # evaluation/test_scoring.py holds it of scores
-def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(
-    folder: Path, record: Sweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(folder, record, monkeypatch):
     log_likelihood, sizes = likelihood.classification_likelihood, []
 
     def scarce(outputs: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
@@ -600,8 +592,7 @@ def test_a_smaller_chunk_takes_the_parts_of_a_larger_one(interrupted: Path) -> N
 )
 def test_parts_of_another_request_are_left(interrupted: Path, changed: dict[str, Any]) -> None:
     runs, settings = request(interrupted, (8, 16))
-    record = sweep([replace(run, **changed) for run in runs], settings)
-    assert "sweep-continued" not in noted(record)
+    assert "sweep-continued" not in noted(sweep([replace(run, **changed) for run in runs], settings))
 
 
 @pytest.mark.nightly
@@ -621,8 +612,7 @@ def test_parts_of_code_that_hardly_changes_the_outputs_are_left(folder: Path) ->
 def test_a_damaged_part_is_made_again(interrupted: Path, whole: Sweep) -> None:
     for path in (interrupted / "s.h5.work").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    record = sweep(*request(interrupted, (8, 16)))
-    assert value(record, 8, "pll") == value(whole, 8, "pll")
+    assert value(sweep(*request(interrupted, (8, 16))), 8, "pll") == value(whole, 8, "pll")
 
 
 def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
@@ -743,9 +733,7 @@ def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
 
 
 @pytest.mark.nightly  # that of the tiny network falls so too, see above
-def test_mutual_information_of_a_real_network_falls_as_one_over_b(
-    tmp_path: Path, data_pack: Path, sample_configs: Path
-) -> None:
+def test_mutual_information_of_a_real_network_falls_as_one_over_b(tmp_path, data_pack, sample_configs):
     for path in sample_configs.glob("*.toml"):
         shutil.copy(path, tmp_path)
     shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
@@ -768,9 +756,7 @@ def test_mutual_information_of_a_real_network_falls_as_one_over_b(
     ],
 )
 @pytest.mark.nightly
-def test_no_size_is_chosen_by_a_set_on_another_scale_than_the_reference(
-    folder: Path, criterion: str, name: str, chosen: bool
-) -> None:
+def test_no_size_is_chosen_by_a_set_on_another_scale_than_the_reference(folder, criterion, name, chosen):
     for each in ("train", "test", "other"):
         with np.load(folder / f"{each}.npz") as file:
             arrays = dict(file)

@@ -113,8 +113,7 @@ def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> 
 
 @pytest.mark.nightly  # as classes are
 def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "")
-    small_regression.write(tmp_path, text=text)
+    small_regression.write(tmp_path, text=small_regression.RUN.replace('validation = "validation.npz"\n', ""))
     let_go_stale(tmp_path, "1")
     record = swept(tmp_path, sizes=(8, 32))
     for point in record.points:

@@ -13,6 +13,7 @@ import torch
 from findings_of import noted
 from report_text import rendered
 from torch import nn
+from written import folder_of
 
 import bnuq
 from bnuq.config import Augment, Normalize, Run
@@ -35,9 +36,7 @@ def evaluated(folder: Path, name: str, **options: Any) -> Result:
     return small_run.evaluated(folder, **given | options)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_run.write(tmp_path_factory.mktemp("augmented") / "run").parent
+folder = folder_of(small_run)
 
 
 @pytest.fixture(scope="module")
@@ -68,26 +67,18 @@ def augmented(pictures: np.ndarray, draw: int) -> torch.Tensor:
     ],
 )
 def test_parts_of_normalised_pictures_are_the_normalised_parts_to_the_bit(augment: Augment, precision: Any) -> None:
-    random = np.random.default_rng(0)
-    x, y = random.integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
+    x, y = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
     run = Run(Path("m.pt"), Path("o.h5"), augment=augment, channel_order="bgr", precision=precision)
     pipeline = Pipeline(run, torch.device("cpu"), Normalize(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.1)))
     points, rows = points_in_memory((x, y), name="test"), np.arange(2, 5)
     key: dict[str, int] = {"purpose": PURPOSE, "first": 2}
     parts, flipped = pipeline.parts(pipeline.padded(points, rows), x.shape[1:], draws=range(1, 4), **key)
-    apart = [pipeline.trained(points, rows, draw=draw, **key) for draw in range(1, 4)]
-    assert torch.equal(parts, torch.cat(apart))
+    assert torch.equal(parts, torch.cat([pipeline.trained(points, rows, draw=draw, **key) for draw in range(1, 4)]))
     assert flipped.tolist() == torch.cat([pipeline.flips(3, draw=draw, **key) for draw in range(1, 4)]).tolist()
 
 
-def network(folder: Path) -> nn.Sequential:
-    model = small_run.network()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    return model.double().eval()
-
-
 def test_every_sample_is_the_network_on_points_that_are_augmented_for_its_draw(folder: Path, whole: Result) -> None:
-    model = network(folder)
+    model = small_run.stored(folder).double()
     norm: Any = model[1]
     for name in ("test", "other"):
         pictures = np.load(folder / f"{name}.npz")["x"]
@@ -95,7 +86,7 @@ def test_every_sample_is_the_network_on_points_that_are_augmented_for_its_draw(f
             for t in range(SAMPLES):
                 inputs = augmented(pictures, t)
                 np.testing.assert_allclose(file[f"posterior_predictive/tta_{name}"][0, t], model(inputs), rtol=1e-9)
-                drawn = network(folder)
+                drawn = small_run.stored(folder).double()
                 assert whole.bank is not None
                 layer = whole.bank.layers[0]
                 drawn[1].running_mean[:] = torch.from_numpy(layer.mean[t])  # type: ignore
@@ -109,7 +100,9 @@ def test_estimates_are_those_of_the_mean_probability(folder: Path, whole: Result
     y = np.load(folder / "test.npz")["y"]
     pictures = np.load(folder / "test.npz")["x"]
     with torch.no_grad():
-        p = torch.stack([network(folder)(augmented(pictures, t)).softmax(-1) for t in range(SAMPLES)]).numpy()
+        p = torch.stack(
+            [small_run.stored(folder).double()(augmented(pictures, t)).softmax(-1) for t in range(SAMPLES)]
+        ).numpy()
     mean = p.mean(0)
     test = whole.methods["tta"].sets["test"]
     assert test.estimates["pll"].value == pytest.approx(np.log(mean[np.arange(len(y)), y]).mean(), rel=1e-9)
@@ -138,12 +131,11 @@ def test_a_point_of_a_bank_has_the_augmentations_of_its_draws(folder: Path) -> N
 
 
 def test_its_table_takes_the_place_of_the_augmentation_of_the_training(folder: Path, whole: Result) -> None:
-    text = small_run.RUN + "\n[tta]\nflip = true\n"
-    (folder / "own.toml").write_text(text)
+    (folder / "own.toml").write_text(small_run.RUN + "\n[tta]\nflip = true\n")
     own = evaluated(folder, "own", run_file="own.toml", precision="float64", ood=())
     pictures = torch.from_numpy(np.load(folder / "test.npz")["x"].astype(np.float64))
     with torch.no_grad():
-        straight, flipped = (network(folder)(x).numpy() for x in (pictures, pictures.flip(-1)))
+        straight, flipped = (small_run.stored(folder).double()(x).numpy() for x in (pictures, pictures.flip(-1)))
     flips = np.array([[row[2] >= 2**63 for row in words(t)] for t in range(SAMPLES)])
     p = np.where(flips[..., None], flipped, straight)
     p = np.exp(p - p.max(-1, keepdims=True))

@@ -27,15 +27,13 @@ def test_under_chi2_the_mean_is_gaussian_and_the_variance_chi_square_of_n_minus_
     layer = noise_model(8)
     drawn = draw_chi2([layer], MANY, seed=1, **KEPT).layers[0]
     for c in range(3):
-        z = (drawn.mean[:, c] - layer.mean[c]) / np.sqrt(layer.var[c] / 8)
-        assert stats.kstest(z, "norm").pvalue > 1e-3
+        assert stats.kstest((drawn.mean[:, c] - layer.mean[c]) / np.sqrt(layer.var[c] / 8), "norm").pvalue > 1e-3
         assert stats.kstest(8 * drawn.var[:, c] / layer.var[c], stats.chi2(7).cdf).pvalue > 1e-3
         assert abs(np.corrcoef(drawn.mean[:, c], drawn.var[:, c])[0, 1]) < 0.06
 
 
 def test_chi2_is_the_noise_model_of_mini_batches_of_independent_gaussian_values():
-    random = np.random.default_rng(0)
-    batches = random.normal(2, 1.5, (4000, 6))
+    batches = np.random.default_rng(0).normal(2, 1.5, (4000, 6))
     drawn = draw_chi2(
         [LayerNoiseModel("bn", 1e-5, np.array([2.0]), np.array([2.25]), 6, 6, 6)], MANY, seed=0, **KEPT
     ).layers[0]
@@ -65,8 +63,7 @@ def test_under_gaussian_the_deviation_is_normal_around_sigma_and_never_negative(
 def recorded(draws: int = 40, channels: int = 3, layers: int = 2) -> BatchStatistics:
     random = np.random.default_rng(5)
     mix = random.normal(size=(2 * channels * layers, 2 * channels * layers))
-    values = random.normal(size=(draws, 2 * channels * layers)) @ mix * 0.2
-    parts = np.split(values, 2 * layers, axis=1)
+    parts = np.split(random.normal(size=(draws, 2 * channels * layers)) @ mix * 0.2, 2 * layers, axis=1)
     return BatchStatistics(
         tuple(
             LayerStatistics(f"bn{i}", 1e-5, parts[2 * i], np.exp(parts[2 * i + 1]), np.full(draws, 8))

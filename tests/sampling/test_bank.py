@@ -48,8 +48,7 @@ def test_predictions_from_a_loaded_bank_are_bitwise_those_of_the_live_one(tmp_pa
 
 
 def test_a_bank_of_chosen_batches_has_neither_seed_nor_rows(tmp_path):
-    omega = bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 8)])
-    omega.save(tmp_path / "bank.h5")
+    bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 8)]).save(tmp_path / "bank.h5")
     again = BatchStatistics.load(tmp_path / "bank.h5")
     assert again.seed is None and again.indices is None and again.samples == 1
 
@@ -195,8 +194,7 @@ def test_pooled_statistics_are_those_of_all_batches_together():
 def test_pooling_is_sound_in_float32_far_from_zero():
     mean = np.array([[1e4], [1e4 + 0.5]], dtype=np.float32)
     layer = LayerStatistics("bn", 1e-5, mean, np.full((2, 1), 1e-2, np.float32), np.array([4, 4]))
-    pooled = BatchStatistics((layer,), "f", 4).pooled().layers[0]
-    assert pooled.var[0, 0] == pytest.approx(1e-2 + 0.0625, rel=1e-3)
+    assert BatchStatistics((layer,), "f", 4).pooled().layers[0].var[0, 0] == pytest.approx(1e-2 + 0.0625, rel=1e-3)
 
 
 def test_a_pooled_bank_predicts_in_one_pass():

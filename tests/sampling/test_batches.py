@@ -32,8 +32,7 @@ SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 def split(sizes: list[int], seed: int = 0) -> tuple[np.ndarray, ...]:
     """Rows in strata of these sizes, mixed up."""
-    rows = np.random.default_rng(seed).permutation(sum(sizes))
-    return tuple(np.split(rows, np.cumsum(sizes)[:-1]))
+    return tuple(np.split(np.random.default_rng(seed).permutation(sum(sizes)), np.cumsum(sizes)[:-1]))
 
 
 def starting_at(start: int, monkeypatch: pytest.MonkeyPatch, place: int) -> None:

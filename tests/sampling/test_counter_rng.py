@@ -109,8 +109,7 @@ def test_every_row_is_drawn_as_often_as_every_other():
     drawn = np.concatenate([counter_rng.batch_indices(0, t, population=40, batch_size=10) for t in range(2000)])
     counts = np.bincount(drawn, minlength=40)
     # without replacement the counts vary less than multinomial ones, by 1 − 10/40
-    chi2 = ((counts - 500) ** 2 / 500).sum() / (1 - 10 / 40) * (39 / 40)
-    assert 0.001 < stats.chi2.sf(chi2, df=39) < 0.999
+    assert 0.001 < stats.chi2.sf(((counts - 500) ** 2 / 500).sum() / (1 - 10 / 40) * (39 / 40), df=39) < 0.999
 
 
 def test_every_row_is_as_often_the_first_one():

@@ -134,8 +134,7 @@ def test_a_batchnorm_that_is_differentiated_is_not_sampled_and_the_others_are():
 
 def test_such_a_network_is_attacked_and_its_last_layer_found():
     network, x = settled("drop"), points(8)
-    sites = find_sites(network, x)
-    assert agrees(PlainLoop(network, sites, dropout=Dropout(2)), x)
+    assert agrees(PlainLoop(network, find_sites(network, x), dropout=Dropout(2)), x)
     found = head(network, x)
     assert_close(found.features @ found.weight.T + found.bias, network(x).detach(), **EXACT)
     with undisturbed(network):
@@ -147,8 +146,7 @@ def test_such_a_network_is_evaluated_with_each_method_that_it_allows():
     network = settled("bn")
     result = bnuq.evaluate(network, test=(x, labels), train=points(200, seed=1), samples=4, calibrate="off")
     pll = result.summary()["methods"]["deterministic"]["sets"]["test"]["pll"]["value"]
-    expected = network(x).detach().log_softmax(1)[range(60), labels].mean()
-    assert pll == pytest.approx(float(expected), abs=1e-6)
+    assert pll == pytest.approx(float(network(x).detach().log_softmax(1)[range(60), labels].mean()), abs=1e-6)
     assert {"mcbn", "mcdo", "mcbn+mcdo"} <= {*result.methods}
     reasons = [str(finding.values["reason"]) for finding in result.findings if finding.code == "not-stochastic"]
     assert len(reasons) == 1

@@ -26,8 +26,7 @@ class Masked(nn.Module):
         self.register_buffer("order", torch.arange(16))
 
     def forward(self, x):
-        hidden = torch.relu(self.first(x) + torch.tanh(self.shift)) * self.mask
-        return self.last(self.drop(hidden[:, self.order]))
+        return self.last(self.drop((torch.relu(self.first(x) + torch.tanh(self.shift)) * self.mask)[:, self.order]))
 
 
 def negated(net: Masked) -> None:

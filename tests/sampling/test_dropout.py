@@ -93,8 +93,7 @@ def test_passes_and_points_are_dropped_independently(name):
     net, x = build(name)
     dropped = bnuq.predict(net, torch.ones_like(x), dropout=bnuq.Dropout(3))
     assert not any(torch.equal(dropped[s], dropped[t]) for s in range(3) for t in range(s))
-    same_for_all_points = torch.equal(dropped, dropped[:, :1].expand_as(dropped))
-    assert same_for_all_points == (name in ONE_MASK_A_PASS)
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped)) == (name in ONE_MASK_A_PASS)
 
 
 @pytest.mark.parametrize("name", at_night.but([*NETS][::3], NETS))

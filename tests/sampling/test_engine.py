@@ -120,8 +120,7 @@ def test_statistics_taken_in_tiles_are_those_of_the_plain_way(name, monkeypatch)
     given = [batch.clone() for batch in batches]
     found = statistics_taken(net, batches)
     monkeypatch.setattr(statistics, "record", refuse)
-    expected = statistics_taken(net, batches)
-    for a, b in zip(found.layers, expected.layers, strict=True):
+    for a, b in zip(found.layers, statistics_taken(net, batches).layers, strict=True):
         np.testing.assert_allclose(a.mean, b.mean, rtol=1e-9, atol=1e-9 * np.abs(b.mean).max())
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9, atol=1e-9 * b.var.max())
         assert np.array_equal(a.count, b.count)
@@ -245,7 +244,7 @@ def test_the_chunk_size_changes_no_output_of_mixed_draws(stacked, monkeypatch):
 
 def dense(forward) -> tuple[nn.Module, Tensor]:
     def make() -> nn.Module:
-        net = Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4), last=nn.Linear(4, 3))
+        net = Net(forward, fc=nn.Linear(4, 4), bn=nn.BatchNorm1d(4))
         net.register_buffer("seen", torch.zeros(4))
         return net
 
@@ -451,8 +450,7 @@ def test_wrong_statistics_of_a_plan_are_caught(monkeypatch):
     net, batches = zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)
     expected = statistics_taken(net, batches)
     monkeypatch.setattr(measure, "merged", lambda parts: (merged(parts)[0], merged(parts)[1] * 1.05))
-    found = statistics_taken(net, batches)
-    for a, b in zip(found.layers, expected.layers, strict=True):
+    for a, b in zip(statistics_taken(net, batches).layers, expected.layers, strict=True):
         np.testing.assert_allclose(a.var, b.var, rtol=1e-9)
 
 
@@ -677,8 +675,7 @@ def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, s
     mean=st.sampled_from([0.0, 1.0, 1e4, -1e6]),
 )
 def test_merged_moments_of_parts_are_those_of_the_whole(sizes, seed, mean):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(sum(sizes), 3, 2, generator=generator, dtype=torch.float64) + mean
+    x = torch.randn(sum(sizes), 3, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + mean
     found = merged([(len(part) * 2, *moments(part)) for part in x.split(sizes)])
     expected = x.mean((0, 2)), x.var((0, 2), correction=0)
     assert_close(found[0], expected[0], rtol=1e-12, atol=1e-12)
@@ -777,8 +774,7 @@ def test_a_bfloat16_plan_of_a_network_with_tensors_of_its_own_making_runs_withou
     net, x = zoo.settled(Picks, (4,), torch.float32), zoo.points((4,), ROWS, dtype=torch.float32)
     omega = bnuq.statistics_of(net, [x, 2 * x])
     engine = Stochastic(net, find_sites(net, x[:3]), omega=omega, arithmetic=BFLOAT16)
-    exact = bnuq.predict(net, x, omega)
-    torch.testing.assert_close(engine.passes(x), exact, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(engine.passes(x), bnuq.predict(net, x, omega), rtol=0.1, atol=0.1)
     assert engine.deviation is not None and not engine.passes(x).requires_grad
 
 
@@ -798,5 +794,4 @@ def test_running_out_of_memory_makes_tiles_and_stacks_smaller_too():
 def test_relu_of_bfloat16_is_torchs():
     x = torch.tensor([-float("inf"), -3.0, -1e-30, -0.0, 0.0, 1e-30, 2.5, float("inf")])
     for dtype in (torch.bfloat16, torch.float32):
-        found = program._relu_of_bfloat16_(x.to(dtype, copy=True))
-        assert_close(found, x.to(dtype).relu(), rtol=0, atol=0)
+        assert_close(program._relu_of_bfloat16_(x.to(dtype, copy=True)), x.to(dtype).relu(), rtol=0, atol=0)

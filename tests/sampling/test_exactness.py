@@ -79,8 +79,7 @@ def test_the_variance_is_the_biased_one():
 
 
 def test_counts_are_the_values_per_channel():
-    net = zoo.made("2d")
-    layers = bnuq.statistics_of(net, zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)).layers
+    layers = bnuq.statistics_of(zoo.made("2d"), zoo.points("2d", 18).reshape(2, 9, 2, 4, 5)).layers
     assert layers[0].count.tolist() == [9 * 4 * 5] * 2
     assert layers[1].count.tolist() == [9 * 3 * 4] * 2
 
@@ -107,8 +106,7 @@ def test_a_shortcut_layer_is_found_where_it_is_called():
 
 
 def test_a_layer_called_twice_has_statistics_for_each_call():
-    omega = bnuq.statistics_of(zoo.made("called twice"), zoo.points("called twice", 8)[None])
-    first, second = omega.layers
+    first, second = bnuq.statistics_of(zoo.made("called twice"), zoo.points("called twice", 8)[None]).layers
     assert (first.name, second.name) == ("bn", "bn#2")
     assert not np.allclose(first.mean, second.mean)
 

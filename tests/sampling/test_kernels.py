@@ -88,8 +88,7 @@ def test_masks_are_those_of_the_cpu_bit_by_bit(shape, first, p, dtype):
         found = kernels._masked(x, key, first, 1 / (1 - p), None)
         assert torch.equal(found == 0, expected == 0) and found.stride() == x.stride()
         # the interpreter cuts numbers to bfloat16, which devices round
-        ulp = torch.finfo(dtype).eps if dtype is torch.bfloat16 else 0.0
-        assert_close(found, expected, rtol=ulp, atol=0)
+        assert_close(found, expected, rtol=torch.finfo(dtype).eps if dtype is torch.bfloat16 else 0.0, atol=0)
 
 
 def test_the_examples_have_entries_whose_first_bits_do_not_decide():

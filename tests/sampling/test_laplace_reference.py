@@ -56,8 +56,7 @@ def test_prior_precision_and_variance_of_logits_are_those_of_laplace_torch(struc
     features = np.pad(features, ((0, 0), (0, int(bias))), constant_values=1.0)
     shape = posterior.curvature.shape
     root = posterior.scaled(np.eye(math.prod(shape)).reshape(-1, *shape)).reshape(-1, math.prod(shape))
-    covariance = (root.T @ root).reshape(*shape, *shape)
-    found = np.einsum("nd,kdle,ne->nkl", features, covariance, features)
+    found = np.einsum("nd,kdle,ne->nkl", features, (root.T @ root).reshape(*shape, *shape), features)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 

@@ -131,8 +131,7 @@ def test_samples_have_the_moments_of_the_predictive_distribution(structure: Curv
         jacobian = np.kron(np.eye(CLASSES), row)
         expected = jacobian @ covariance(structure) @ jacobian.T
         sd = np.sqrt(np.diag(expected))
-        error = (logits[:, point].mean(axis=0) - jacobian @ theta()) / sd * np.sqrt(samples)
-        assert np.abs(error).max() < 4
+        assert np.abs((logits[:, point].mean(axis=0) - jacobian @ theta()) / sd * np.sqrt(samples)).max() < 4
         found = np.cov(logits[:, point].T)
         of_covariance = np.sqrt((expected**2 + np.outer(sd, sd) ** 2) / samples)  # of normal numbers
         assert (np.abs(found - expected) / of_covariance).max() < 4
@@ -159,8 +158,7 @@ def test_one_logit_is_that_of_a_logistic_regression() -> None:
     of = fitted_to(head(PHI, weight, bias))
     phi = extended(PHI)
     p = 1 / (1 + np.exp(-(PHI.astype(np.float64) @ weight[0] + bias[0])))
-    hessian = phi.T @ phi * np.mean(p * (1 - p))
-    expected = np.linalg.inv(hessian + of.prior_precision * np.eye(FEATURES + 1))
+    expected = np.linalg.inv(phi.T @ phi * np.mean(p * (1 - p)) + of.prior_precision * np.eye(FEATURES + 1))
     np.testing.assert_allclose(root(of) @ root(of), expected, rtol=1e-4, atol=1e-7)
     logits = engine(of, 4, weight, bias).passes(torch.from_numpy(PHI))
     assert logits.shape == (4, POINTS, 2) and not logits[:, :, 0].any()

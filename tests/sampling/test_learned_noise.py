@@ -62,8 +62,7 @@ class PerPoint(Gaussian):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = F.linear(x, self.weight, self.bias)
-        deviation = self.deviation * x.square().sum(1, keepdim=True).sqrt()
-        return mean + deviation * torch.randn_like(mean)
+        return mean + self.deviation * x.square().sum(1, keepdim=True).sqrt() * torch.randn_like(mean)
 
 
 SHARED = (Gaussian, Foreign, Distribution, Buffered)
@@ -153,8 +152,7 @@ def test_noise_of_each_point_is_independent_and_normal():
     model = nn.Sequential(PerPoint(FEATURES, OUTPUTS)).eval()
     samples = engine(model, samples=200).passes(points())
     mean = Evaluation(model).passes(points())
-    deviation = 0.1 * points().square().sum(1).sqrt()[None, :, None]
-    numbers = ((samples - mean) / deviation).double().numpy()
+    numbers = ((samples - mean) / (0.1 * points().square().sum(1).sqrt()[None, :, None])).double().numpy()
     assert kstest(numbers.ravel(), "norm").pvalue > 0.01
     assert np.abs(np.corrcoef(numbers.reshape(200, -1).T) - np.eye(POINTS * OUTPUTS)).max() < 0.4
 
@@ -184,8 +182,7 @@ def test_the_distributions_of_torch(numbers, mean: float, moments: tuple[float, 
 
 def test_noise_joins_mini_batches_and_masks():
     model = network(Gaussian, nn.BatchNorm1d(HIDDEN), nn.Dropout(0.3))
-    reference = points(200)
-    omega = bnuq.draw(model, reference, samples=6, batch_size=32, seed=0)
+    omega = bnuq.draw(model, points(200), samples=6, batch_size=32, seed=0)
     dropout, learned = bnuq.Dropout(6, 2), Learned(6, 2)
     joint = bnuq.predict(model, points(), omega, dropout=dropout, learned=learned)
     alone = [
@@ -223,8 +220,7 @@ def test_mini_batches_pass_with_the_noise_of_their_draw(layer: type[nn.Linear]):
         hidden = F.relu(hidden * norm.weight.detach() + norm.bias.detach())
         expected = F.linear(hidden, weights[1], last.bias.detach().double())
         np.testing.assert_allclose(samples[draw], expected, rtol=0, atol=1e-4)
-    without = bnuq.draw(model, reference, **options)
-    assert np.abs(without.layers[0].mean - omega.layers[0].mean).max() > 0.01
+    assert np.abs(bnuq.draw(model, reference, **options).layers[0].mean - omega.layers[0].mean).max() > 0.01
 
 
 def test_mini_batches_are_exact_where_layers_draw_in_training_mode():
@@ -238,8 +234,7 @@ def test_mini_batches_are_exact_where_layers_draw_in_training_mode():
 @pytest.mark.parametrize("layer", (*SHARED, PerPoint))
 def test_gradients_flow_through_a_draw(layer: type[nn.Linear]):
     model = network(layer)
-    loop = PlainLoop(model, find_sites(model, points(3)), learned=Learned(4, 4))
-    assert agrees(loop, points())
+    assert agrees(PlainLoop(model, find_sites(model, points(3)), learned=Learned(4, 4)), points())
 
 
 def test_generators_and_buffers_are_left_as_they_were():
@@ -269,8 +264,7 @@ def test_a_path_that_depends_on_the_input_is_refused():
             self.often = bool(x.abs().max() > 100)
             return super().forward(x)
 
-    model = nn.Sequential(Sometimes(FEATURES, OUTPUTS), Gaussian(OUTPUTS, OUTPUTS)).eval()
-    made = engine(model)
+    made = engine(nn.Sequential(Sometimes(FEATURES, OUTPUTS), Gaussian(OUTPUTS, OUTPUTS)).eval())
     with pytest.raises(SamplingError, match="drew different noise from the first time"):
         made.passes(1000 * points())
 
@@ -293,9 +287,7 @@ def test_numbers_of_a_generator_of_the_networks_own_are_left_alone():
 
 
 @pytest.mark.parametrize(("kept", "times"), [(20, 20), (12, 20 + 3 * 8), (0, 4 * 20 + 2 + 3)])
-def test_noise_that_points_share_is_drawn_once_for_all_chunks_as_far_as_memory_allows(
-    kept: int, times: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_noise_that_points_share_is_drawn_once_for_all_chunks_as_far_as_memory_allows(kept, times, monkeypatch):
     model, drawn, uniform = network(Gaussian), list[int](), counter_rng.uniform
 
     def counting(seed: int, draw: int, purpose: int, count: int, **rest: int) -> np.ndarray:

@@ -66,8 +66,7 @@ def test_a_layer_kept_in_evaluation_mode_by_hand_is_not_sampled_and_is_named():
     frozen, live = sites_of(net, 4).batchnorms
     assert (frozen.name, frozen.stochastic) == ("1", False) and "frozen" in frozen.reason
     assert (live.name, live.stochastic) == ("3", True)
-    omega = bnuq.statistics_of(net, [torch.randn(6, 4)])
-    assert [layer.name for layer in omega.layers] == ["3"]
+    assert [layer.name for layer in bnuq.statistics_of(net, [torch.randn(6, 4)]).layers] == ["3"]
 
 
 def test_dropout_inside_an_lstm_is_named_as_training_only():
@@ -295,8 +294,7 @@ def test_one_value_per_channel_is_refused_with_the_layer():
 
 
 def test_one_picture_is_batch_enough_where_it_has_positions():
-    omega = bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 1)])
-    assert omega.layers[0].count.tolist() == [20]
+    assert bnuq.statistics_of(zoo.made("2d"), [zoo.points("2d", 1)]).layers[0].count.tolist() == [20]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

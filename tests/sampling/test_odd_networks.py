@@ -51,8 +51,7 @@ def seeded(net: Net, x: torch.Tensor) -> torch.Tensor:
 
 def computed_scale(net: Net, x: torch.Tensor) -> torch.Tensor:
     norm, scale = net.norm, net.norm.weight * x.new_ones(len(x), 1).mean(0)
-    hidden = F.batch_norm(net.first(x), norm.running_mean, norm.running_var, scale, norm.bias, net.training)
-    return end(net, hidden)
+    return end(net, F.batch_norm(net.first(x), norm.running_mean, norm.running_var, scale, norm.bias, net.training))
 
 
 def sparse(net: Net, x: torch.Tensor) -> torch.Tensor:

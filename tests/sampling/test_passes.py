@@ -151,8 +151,7 @@ def skip_written_through_a_view(m, x):
 
 
 def input_written_after_the_draw(m, x):
-    z = m.bn(x)
-    x += z
+    x += m.bn(x)
     return m.last(x)
 
 
@@ -175,10 +174,6 @@ def prefix_written_before_the_draw(m, x):
     return m.last(torch.tanh(m.bn(y)).mul_(y))
 
 
-def relu_in_place_of_the_stochastic_output(m, x):
-    return m.last(F.relu(m.bn(m.fc(x)), inplace=True))
-
-
 def chunks_of_the_prefix(m, x):
     y = torch.cat([m.fc(x), x], 1)
     a, b = y[:, :4], y.split(4, 1)[1]
@@ -193,8 +188,7 @@ def number_read_from_the_prefix(m, x):
 
 
 def list_read_from_the_prefix(m, x):
-    y = m.fc(torch.ones_like(x[:1]))
-    scales = (y[0] * 2).tolist()
+    scales = (m.fc(torch.ones_like(x[:1]))[0] * 2).tolist()
     return m.last(m.bn(m.fc(x)) * scales[1] + scales[2])
 
 
@@ -205,15 +199,13 @@ def numpy_read_from_the_prefix(m, x):
 
 def written_with_out(m, x):
     y = m.fc(x)
-    z = torch.tanh(m.bn(y))
-    torch.add(y, z, out=y)
+    torch.add(y, torch.tanh(m.bn(y)), out=y)
     return m.last(y)
 
 
 def assigned_into_the_prefix(m, x):
     y = m.fc(x)
-    z = torch.tanh(m.bn(y))
-    y[:, 1:3] = z[:, :2]
+    y[:, 1:3] = torch.tanh(m.bn(y))[:, :2]
     y[y > 0] = 0.5
     return m.last(y)
 
@@ -238,18 +230,6 @@ def scratch_buffer(m, x):
     return m.last(m.bn(y))
 
 
-def view_of_the_input(m, x):
-    return m.last(torch.tanh(m.bn(m.fc(x.view(-1, 4)))) + x[:, :4])
-
-
-def view_of_a_weight(m, x):
-    return m.last(m.bn(x @ m.fc.weight.t() + m.fc.bias.view(1, 4)))
-
-
-def view_of_a_buffer(m, x):
-    return m.last(m.bn(m.fc(x) + m.scratch[None].expand(len(x), 4)))
-
-
 def input_view_written_after_the_draw(m, x):
     left, right = x.chunk(2, 1)
     z = m.bn(m.fc(x))
@@ -257,45 +237,33 @@ def input_view_written_after_the_draw(m, x):
     return m.last(z + torch.cat([right, left], 1))
 
 
-def input_detached(m, x):
-    return m.last(m.bn(m.fc(x.detach())))
+HAZARDS = {
+    "relu_in_place_of_the_stochastic_output": lambda m, x: m.last(F.relu(m.bn(m.fc(x)), inplace=True)),
+    "view_of_the_input": lambda m, x: m.last(torch.tanh(m.bn(m.fc(x.view(-1, 4)))) + x[:, :4]),
+    "view_of_a_weight": lambda m, x: m.last(m.bn(x @ m.fc.weight.t() + m.fc.bias.view(1, 4))),
+    "view_of_a_buffer": lambda m, x: m.last(m.bn(m.fc(x) + m.scratch[None].expand(len(x), 4))),
+    "input_detached": lambda m, x: m.last(m.bn(m.fc(x.detach()))),
+}
+HAZARDS |= {
+    forward.__name__: forward
+    for forward in (
+        input_view_written_after_the_draw, skip_read, skip_written_by_add, skip_written_through_a_view,
+        input_written_after_the_draw, input_written_late, input_written_before_the_draw,
+        prefix_written_before_the_draw, chunks_of_the_prefix, number_read_from_the_prefix, list_read_from_the_prefix,
+        numpy_read_from_the_prefix, written_with_out, assigned_into_the_prefix, prefix_written_twice_and_drawn_twice,
+        output_is_a_view_that_is_written_next_time, scratch_buffer,
+    )
+}  # fmt: skip
 
 
-HAZARDS = [
-    view_of_the_input,
-    view_of_a_weight,
-    view_of_a_buffer,
-    input_view_written_after_the_draw,
-    input_detached,
-    skip_read,
-    skip_written_by_add,
-    skip_written_through_a_view,
-    input_written_after_the_draw,
-    input_written_late,
-    input_written_before_the_draw,
-    prefix_written_before_the_draw,
-    relu_in_place_of_the_stochastic_output,
-    chunks_of_the_prefix,
-    number_read_from_the_prefix,
-    list_read_from_the_prefix,
-    numpy_read_from_the_prefix,
-    written_with_out,
-    assigned_into_the_prefix,
-    prefix_written_twice_and_drawn_twice,
-    output_is_a_view_that_is_written_next_time,
-    scratch_buffer,
-]
-
-
-@pytest.mark.parametrize("forward", HAZARDS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("forward", HAZARDS.values(), ids=HAZARDS)
 def test_later_passes_are_those_of_networks_run_from_the_start(forward):
     net, x = zoo.settled(lambda: Hazard(forward), (4,)), zoo.points((4,), 6, seed=1)
     batches = zoo.points((4,), 32).reshape(4, 8, 4)
     given, state = x.clone(), {k: v.clone() for k, v in net.state_dict().items()}
     calls = 2 if forward is prefix_written_twice_and_drawn_twice else 1
     by_hand = [zoo.statistics_by_hand(net, batch, set(range(calls))) for batch in batches]
-    omega = bnuq.statistics_of(net, batches)
-    found = bnuq.predict(net, x, omega)
+    found = bnuq.predict(net, x, bnuq.statistics_of(net, batches))
     assert_close(found, zoo.predicted_by_hand(net, x, by_hand), **EXACT)
     assert torch.equal(x, given)
     assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
@@ -356,13 +324,6 @@ def test_omega_and_dropout_together_are_both_at_work():
     assert not torch.equal(both, bnuq.predict(net, x, dropout=dropout))
     for size in (1, 4):
         assert_close(bnuq.predict(net, x, omega, dropout=dropout, chunk_size=size), both, **EXACT)
-
-
-def normalized(norm: nn.BatchNorm1d, x: Tensor, omega: bnuq.BatchStatistics, t: int) -> Tensor:
-    """The only BatchNorm of a network by draw t of ω, by hand."""
-    (layer,) = omega.layers
-    mean, var = torch.from_numpy(layer.mean[t]), torch.from_numpy(layer.var[t])
-    return F.batch_norm(x, mean, var, norm.weight, norm.bias, eps=norm.eps)
 
 
 @pytest.mark.parametrize("points", [20, 300])

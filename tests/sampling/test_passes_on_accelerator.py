@@ -132,13 +132,11 @@ def test_a_predictor_that_has_its_plan_waits_for_its_inputs_and_one_check_alone(
 
 def test_work_that_does_not_wait_for_its_copy_is_found_by_the_fake_device():
     module, values = torch.pretend, torch.ones(4)  # type: ignore
-    stream = module.Stream()
-    with module.stream(stream):
+    with module.stream(module.Stream()):
         copied = values.pin_memory().to(NAME, non_blocking=True)
     with pytest.raises(RuntimeError, match="used before it was copied"):
         copied + 1
-    uploaded = devices.upload(values, torch.device(NAME))
-    assert (uploaded + 1).cpu().tolist() == [2.0] * 4
+    assert (devices.upload(values, torch.device(NAME)) + 1).cpu().tolist() == [2.0] * 4
 
 
 def test_pinned_memory_of_the_caller_may_be_written_to_before_its_copy_is_used():
@@ -182,8 +180,7 @@ def test_a_plan_costs_as_many_waits_whatever_the_number_of_layers(log: Log):
         x = zoo.points((2, 6, 6), 20)
         omega, sites = bnuq.draw(net, x, samples=4, batch_size=10), find_sites(net, x.to(NAME))
         log.clear()
-        engine = Stochastic(net, sites, omega=omega)
-        engine.passes(x.to(NAME))
+        Stochastic(net, sites, omega=omega).passes(x.to(NAME))
         counts.append(log.waits.total())
     assert counts[0] == counts[1] <= 40, log.report()
 
@@ -256,9 +253,7 @@ def test_passes_take_about_what_they_are_estimated_to_and_stacks_fit_into_what_i
     assert work is not None and work.stacked < 16
     engine.passes(x)
     memory.reset_peak()
-    before = memory.held
-    outputs = engine.passes(x)
-    taken = memory.peak - before - outputs.nbytes
+    taken = memory.peak - memory.held - engine.passes(x).nbytes
     assert 0.7 * work.bytes < taken < 1.2 * work.bytes
     assert taken < free
 
@@ -284,8 +279,7 @@ class Block(nn.Module):
         self.last, self.join = nn.Linear(4, 3), join
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.bn_one(self.one(self.bn_stem(self.stem(x))))
-        return self.last(self.join(self, h).mean((2, 3)))
+        return self.last(self.join(self, self.bn_one(self.one(self.bn_stem(self.stem(x))))).mean((2, 3)))
 
 
 def second(block: Block, h: Tensor) -> Tensor:
@@ -299,8 +293,7 @@ def the_shortcut_is_read_again(block: Block, h: Tensor) -> Tensor:
 
 def the_sum_overwrites_a_shortcut_that_is_read_again(block: Block, h: Tensor) -> Tensor:
     h = h.relu()
-    total = h.add_(second(block, h)).relu()
-    return total + h
+    return h.add_(second(block, h)).relu() + h
 
 
 def the_relu_overwrites_the_sum_and_is_read_twice(block: Block, h: Tensor) -> Tensor:
@@ -312,16 +305,14 @@ def the_relu_overwrites_the_sum_and_is_read_twice(block: Block, h: Tensor) -> Te
 def the_shortcut_is_overwritten_in_between(block: Block, h: Tensor) -> Tensor:
     h = h.relu()
     other = second(block, h)
-    alias = h.view_as(h)
-    alias.mul_(2)
+    h.view_as(h).mul_(2)
     return other.add(h).relu()
 
 
 def a_view_of_the_shortcut_is_read_later(block: Block, h: Tensor) -> Tensor:
     h = h.relu()
     alias = h.view_as(h)
-    total = h.add_(second(block, h)).relu_()
-    return total + alias
+    return h.add_(second(block, h)).relu_() + alias
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,7 @@ def test_no_independent_network_without_a_plan_is_refused(dtype, chunk_size):
     net = zoo.settled(lambda: Plain(beyond=0, track=False), (4,)).to(dtype)
     x = zoo.points((4,), 200, dtype=dtype)
     asked = {"omega": bnuq.draw(net, x, samples=3, batch_size=8), "dropout": bnuq.Dropout(3)}
-    found = bnuq.predict(net, x, **asked, chunk_size=chunk_size)
-    assert_close(found, bnuq.predict(net, x, **asked, chunk_size=7))
+    assert_close(bnuq.predict(net, x, **asked, chunk_size=chunk_size), bnuq.predict(net, x, **asked, chunk_size=7))
 
 
 def test_a_forward_that_changes_after_some_calls_is_not_said_to_mix_its_points():

@@ -77,8 +77,7 @@ def test_every_type_and_a_number_for_each_point_arrive_as_they_are_and_floats_in
     for inputs in (_EVERY_TYPE | {"age": np.array([3, 4])}, [*_EVERY_TYPE.values(), np.array([3, 4])]):
         model, rows = packed(network := Recorded(), inputs)
         model(rows)
-        given = network.given
-        tensors, arrays = (each.values() if isinstance(each, dict) else each for each in (given, inputs))
+        tensors, arrays = (each.values() if isinstance(each, dict) else each for each in (network.given, inputs))
         for tensor, array in zip(tensors, arrays, strict=True):
             assert tensor.is_contiguous()
             assert tensor.is_floating_point() == (array.dtype.kind == "f")

@@ -38,8 +38,7 @@ def test_numbers_are_stored_as_they_are_with_their_unit_and_a_scale_for_each_axi
 
 
 def test_texts_lose_what_hdf5_cannot_hold_and_have_no_unit(file: Any) -> None:
-    texts = np.array(["a", "ü → ∞", "", "nul\0here", "half \udc80"], object)
-    Writer(file).add("", "texts", texts, ("word",), {})
+    Writer(file).add("", "texts", np.array(["a", "ü → ∞", "", "nul\0here", "half \udc80"], object), ("word",), {})
     assert file["texts"].asstr()[()].tolist() == ["a", "ü → ∞", "", "nul\\x00here", "half \\udc80"]
     assert file["texts"].dims[0].keys() == ["word"] and "units" not in file["texts"].attrs
 

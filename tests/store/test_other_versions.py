@@ -120,9 +120,7 @@ ADDED = [
 
 
 @pytest.mark.parametrize("name", ["classification", "regression"])
-def test_what_this_version_does_not_know_is_left_out_by_name_and_the_rest_is_compared(
-    frozen: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
+def test_what_this_version_does_not_know_is_left_out_by_name_and_the_rest_is_compared(frozen, tmp_path, name):
     old = evaluation_file.read(frozen(name))
     newer = edited(frozen(name).rename(tmp_path / "newer.h5"), add_everything)
     with h5py.File(newer, "r+") as file:
@@ -140,9 +138,7 @@ def test_what_this_version_does_not_know_is_left_out_by_name_and_the_rest_is_com
         assert text_of(said).startswith(f"{newer}: made by another version of bnuq (0.1.0)")
 
 
-def test_a_known_estimate_that_is_missing_or_was_changed_is_damage_beside_unknown_ones(
-    frozen: Callable[[str], Path],
-) -> None:
+def test_a_known_estimate_that_is_missing_or_was_changed_is_damage_beside_unknown_ones(frozen):
     def without_accuracy(tree: dict[str, Any]) -> None:
         add_everything(tree)
         estimates = tree["methods"]["mcbn"]["sets"]["test"]["estimates"]
@@ -183,9 +179,7 @@ def test_scoring_by_a_setting_of_a_newer_version_is_read_and_not_comparable(froz
         check(newer, old)
 
 
-def test_a_switch_that_is_gone_is_ignored_if_off_and_else_named_and_not_comparable(
-    frozen: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_a_switch_that_is_gone_is_ignored_if_off_and_else_named_and_not_comparable(frozen, tmp_path):
     def switched(tree: dict[str, Any], *, on: bool) -> None:
         tree["run"]["sampling"] |= {"per_query": on}
 

@@ -745,6 +745,24 @@ class SweepSection(Section, frozen=True):
         Meta(ge=2, le=MAX_COUNT),
         setting("Independent draw sets R at each size; their spread is the error.", "Sampling"),
     ] = 5
+    full_grid: Annotated[
+        bool,
+        setting(
+            "Evaluate every size with all draw sets. Otherwise sizes and draw sets are added until the recommendation and "
+            "the decay of MI are decided.",
+            "Sampling",
+        ),
+    ] = False
+    budget: Annotated[
+        Positive | None,
+        setting(
+            "Forward passes of a point that adding sizes and draw sets may take in all. The first draw sets are always "
+            "evaluated.",
+            "Sampling",
+            metavar="PASSES",
+            shown="those of the full grid",
+        ),
+    ] = None
     train_points: Annotated[
         Positive, setting("Reference points that the ELBO's likelihood is taken on, without augmentation.", "ELBO")
     ] = 1000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bnuq.arithmetic import Arithmetic
@@ -21,16 +21,18 @@ from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.progress import Progress
-from bnuq.records.sweep import SweepComparison, SweepPoint, SweptModel
+from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.statistics import check_batch_size
+from bnuq.sweeping.adaptive import Grid
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
-from bnuq.sweeping.recommendation import SizeCandidate
-from bnuq.sweeping.sizes import AtSize, DrawSets
+from bnuq.sweeping.recommendation import CriterionData, SizeCandidate, recommend
+from bnuq.sweeping.settings import samples_of
+from bnuq.sweeping.sizes import AtSize, SweepPasses
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 
@@ -54,6 +56,7 @@ class Swept:
     model: SweptModel
     points: tuple[SweepPoint, ...]
     candidates: tuple[SizeCandidate, ...]
+    stopped: Stopped
     findings: tuple[Finding, ...]
     arithmetic: Arithmetic
 
@@ -100,9 +103,9 @@ class SweptNetwork:
         self.subject = Subject(run, self.plan, self.sets, scorer, prepared.model, prepared.pipeline, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
         prepared.pipeline.check_arithmetic()
-        self._draw_sets = DrawSets.of(run, settings)
+        self._samples = samples_of(run)
         check_resources_of_sweep(
-            self.subject, sizes=len(self.sizes), samples=self._draw_sets.samples, draw_sets=self._draw_sets.sets
+            self.subject, sizes=len(self.sizes), samples=self._samples, draw_sets=settings.draw_sets
         )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
@@ -137,14 +140,66 @@ class SweptNetwork:
         return work.journal(facts | surrounding(prepared.pipeline))
 
     @property
+    def _points_of_draw(self) -> int:
+        """The number of points that pass with each draw."""
+        fitted = len(self._validation) if self._validation and self.plan.task.is_regression else 0
+        return sum(map(len, self.sets.values())) + (len(self._training.points) if self._training else 0) + fitted
+
+    @property
     def _validation(self) -> Points | None:
         return self.sets.get(VALIDATION)
 
     def passed(self, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> NetworkPasses:
-        """The passes at all sizes: those units of them that the executor computes."""
+        """The passes at all sizes, or of an adaptive sweep: those units of them that the executor computes."""
         return network_passes(
-            self.subject, self.sizes, self._draw_sets, self._training, executor, watch=watch, progress=progress
+            self.subject,
+            self._next_round,
+            self._training,
+            executor,
+            samples=self._samples,
+            watch=watch,
+            progress=progress,
         )
+
+    @property
+    def most_passes(self) -> int:
+        """The number of passes of all draw sets at every size."""
+        return self._points_of_draw * len(self.sizes) * self._samples * self._settings.draw_sets
+
+    @property
+    def criterion(self) -> CriterionData:
+        """The points that a size is chosen by, if the ELBO does not choose it."""
+        name = VALIDATION if VALIDATION in self.sets else "test"
+        return CriterionData(name, self.sets[name], self.subject.ood, self.plan.task.spread)
+
+    def _next_round(self, passes: SweepPasses | None) -> tuple[dict[int, range], Stopped]:
+        """The draws of the next round, see `Rounds`; all of them in the first one, unless the sweep is adaptive."""
+        settings, stopped = self._settings, "full grid"
+        by_peak = settings.criterion == "elbo" and self._training is not None and settings.batch_sizes is None
+        grid = Grid(self.sizes, settings.draw_sets, by_peak)
+        sets = (
+            {} if passes is None else {size: each.draw_sets for size, each in passes.at.items() if not each.degenerate}
+        )
+        if self._matched or settings.full_grid:
+            added = {} if passes else dict.fromkeys(self.sizes, settings.draw_sets)
+        elif passes is None:
+            added = grid.first
+        else:
+            chosen = recommend(self._candidates(passes), settings.criterion, "single", self.criterion)
+            added, stopped = grid.next(sets, chosen, self._decay(passes.at.values()).get("test"))
+        draws = {size: self._draws(size, sets.get(size, 0), more) for size, more in added.items()}
+        done = 0 if passes is None else sum(bank.samples for bank in passes.banks.values())
+        needed = self._points_of_draw * (done + sum(map(len, draws.values())))
+        if passes is not None and settings.budget is not None and draws and needed > settings.budget:
+            return {}, "budget"
+        return draws, stopped
+
+    def _draws(self, size: int, sets: int, more: int) -> range:
+        """The draws of so many `more` draw sets of a size than it has; a single draw where every mini-batch is the
+        whole reference, without augmentation."""
+        if size == len(self._train) and self.run.augment is None:
+            return range(1)
+        return range(self._samples * sets, self._samples * (sets + more))
 
     def checked(self) -> Checked:
         """SamplingError unless MCBN is exact at the smallest and the largest size."""
@@ -152,23 +207,11 @@ class SweptNetwork:
 
     def swept(self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> Swept:
         """The network, which was checked, at all its sizes."""
-        run, prepared, plan, train = self.run, self.prepared, self.plan, self._train
+        run, prepared, plan = self.run, self.prepared, self.plan
         passes = self.passed(executor, watch, progress)
         check_network_unchanged(checked, self.subject)
         at_sizes, check = passes.at_sizes.at, passes.check
-        bound = None
-        if self._training is not None:
-            training_points = self._training.points
-            bound = lower_bound(
-                at_sizes,
-                passes.banks,
-                self._draw_sets,
-                self._settings,
-                errors=TrainingErrors(self.train_size, len(training_points), training_points.group),
-                reference_points=len(train),
-                augmented=run.augment is not None,
-                tau=self._tau,
-            )
+        bound = self._bound(passes.at_sizes)
         points_of_sizes = {
             size: self._sweep_point(at_size, bound, passes.comparisons.get(size, {}))
             for size, at_size in at_sizes.items()
@@ -184,20 +227,12 @@ class SweptNetwork:
                 batchnorm_layers=len(plan.sites.batchnorms),
                 layers=tuple(site.name for site in plan.layers),
                 elbo=None if bound is None else bound.terms,
-                decay=decays(
-                    [at_sizes[point.batch_size] for point in points if point.protocol == "single"],
-                    self.sets,
-                    spread=plan.task.spread,
-                    reference_points=len(train),
-                    augmented=run.augment is not None,
-                ),
+                decay=self._decay(at_sizes[point.batch_size] for point in points if point.protocol == "single"),
                 record=replace(run, batch_size=None, methods=("mcbn",)).record(),
             ),
             points=points,
-            candidates=tuple(
-                SizeCandidate(self._number, at_sizes[size], bound)
-                for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
-            ),
+            candidates=self._candidates(passes.at_sizes),
+            stopped=passes.stopped,
             arithmetic=passes.at_sizes.arithmetic,
             findings=(
                 *self._odd_outputs,
@@ -218,6 +253,35 @@ class SweptNetwork:
             ),
         )
 
+    def _bound(self, passes: SweepPasses) -> LowerBound | None:
+        if self._training is None:
+            return None
+        points = self._training.points
+        return lower_bound(
+            passes.at,
+            passes.banks,
+            self._samples,
+            self._settings,
+            errors=TrainingErrors(self.train_size, len(points), points.group),
+            reference_points=len(self._train),
+            augmented=self.run.augment is not None,
+            tau=self._tau,
+        )
+
+    def _decay(self, at_sizes: Iterable[AtSize]) -> dict[str, Decay]:
+        return decays(
+            [*at_sizes],
+            self.sets,
+            spread=self.plan.task.spread,
+            reference_points=len(self._train),
+            augmented=self.run.augment is not None,
+        )
+
+    def _candidates(self, passes: SweepPasses) -> tuple[SizeCandidate, ...]:
+        bound = self._bound(passes)
+        sizes = (self.trained_with,) if self._matched and self.trained_with else self._swept_sizes
+        return tuple(SizeCandidate(self._number, passes.at[size], bound) for size in sizes if size in passes.at)
+
     def _sweep_point(
         self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, SweepComparison]]
     ) -> SweepPoint:
@@ -235,7 +299,7 @@ class SweptNetwork:
         )
 
     def _points(self, points_of_sizes: Mapping[int, SweepPoint]) -> Iterator[SweepPoint]:
-        yield from (points_of_sizes[size] for size in self._swept_sizes)
+        yield from (points_of_sizes[size] for size in self._swept_sizes if size in points_of_sizes)
         if self._matched and self.trained_with is not None:
             yield replace(points_of_sizes[self.trained_with], protocol="matched")
 
@@ -251,6 +315,3 @@ class SweptNetwork:
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
             yield note("methods-left-out", methods=others)
-
-
-# ── estimates of one size ────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,6 +13,7 @@ from bnuq.config import SizeCriterion
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
+from bnuq.metrics.replicates import error_of_change
 from bnuq.records.sweep import BestByPll, Elbo, Protocol, Recommended
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.sizes import AtSize
@@ -128,7 +129,7 @@ def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estim
     return Estimate(
         errors.train_size * float(a.mean() - b.mean()),
         se=errors.train_size * errors.of_mean(c - d),
-        mc_se=errors.train_size * metrics.standard_error(a - b),
+        mc_se=errors.train_size * error_of_change(a, b),
     )
 
 
@@ -150,9 +151,9 @@ def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
 
 def _pll_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     pll, best_pll = (x.at_size.points[data.name]["pll"] for x in (candidate, best))
-    difference = pll - best_pll
-    se = metrics.standard_error(difference.mean(0), group=data.points.group)
-    return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
+    difference = pll.mean(0) - best_pll.mean(0)
+    se = metrics.standard_error(difference, group=data.points.group)
+    return with_interval(float(difference.mean()), se, error_of_change(pll.mean(1), best_pll.mean(1)))
 
 
 def _auroc(candidate: SizeCandidate, data: CriterionData) -> float:
@@ -168,9 +169,9 @@ def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndar
 
 def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    difference = np.mean([_aurocs(candidate, data, name) - _aurocs(best, data, name) for name in data.ood], axis=0)
+    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in (candidate, best)]
     errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
-    return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))
+    return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
 
 
 def _error_of_difference(

@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import numpy as np
-
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as _verdict
 from bnuq.methods import NETWORKS
+from bnuq.metrics.replicates import error_of_change
 from bnuq.records.sweep import Repeated, Sweep, SweepPoint
 from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.numbers import error_of, interval_of
@@ -27,8 +26,6 @@ from bnuq.report.sweep.sweep_lines import (
     names_of,
     score_name,
 )
-
-_WIDE = 0.5  # an interval of a slope that says little
 
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
@@ -92,17 +89,7 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
     if decay is None:
         higher, lower = after.value > before.value, after.value < before.value
         return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
-    return verdict(f"spread-{_rate(decay.slope)}", **values, slope=decay.slope)
-
-
-def _rate(slope: Estimate) -> str:
-    """How a slope compares with −1, the one of 1/b."""
-    low, high = interval_of(slope)
-    if low <= -1 <= high:
-        return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
-    if high < 0:
-        return "falls-faster" if high < -1 else "falls-slower"
-    return "rises" if low > 0 else "not-clearly-falling"
+    return verdict(f"spread-{decay.rate(*interval_of(decay.slope))}", **values, slope=decay.slope)
 
 
 # ── whether it ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,11 +144,7 @@ def _change(first: Repeated, last: Repeated) -> Estimate:
     enough wherever a point that ranks high at one size does so at the other.
     """
     points = [repeated.estimate.se for repeated in (first, last) if repeated.estimate.se is not None]
-    pairs = len(first.of_sets) if len(first.of_sets) == len(last.of_sets) else 0
-    draws = None
-    if pairs > 1:
-        with np.errstate(invalid="ignore", over="ignore"):
-            draws = float(np.std(last.of_sets - first.of_sets, ddof=1)) / math.sqrt(pairs)
+    draws = error_of_change(last.of_sets, first.of_sets) if min(len(first.of_sets), len(last.of_sets)) > 1 else None
     value = last.estimate.value - first.estimate.value
     return Estimate(value, se=math.hypot(*points) if points else None, mc_se=draws)
 

@@ -748,16 +748,15 @@ class SweepSection(Section, frozen=True):
     full_grid: Annotated[
         bool,
         setting(
-            "Evaluate every size with all draw sets. Otherwise sizes and draw sets are added until the recommendation and "
-            "the decay of MI are decided.",
+            "Evaluate every size with all draw sets, instead of adding both until recommendation and MI's decay are "
+            "decided.",
             "Sampling",
         ),
     ] = False
     budget: Annotated[
         Positive | None,
         setting(
-            "Forward passes of a point that adding sizes and draw sets may take in all. The first draw sets are always "
-            "evaluated.",
+            "Forward passes after which no sizes or draw sets are added; the first ones are always evaluated.",
             "Sampling",
             metavar="PASSES",
             shown="those of the full grid",

@@ -141,6 +141,7 @@ class SweepEstimates(Struct):
     batch_size: int
     train_batch_size: int | None
     protocol: sweep.Protocol
+    draw_sets: int
     model: str
     degenerate: bool
     auroc: _Estimates
@@ -185,7 +186,14 @@ def _several() -> type:
 
 
 def _sweep() -> type:
-    sampling = {"samples": int, "draw_sets": int, "batch_sizes": list[int], "layers": list[str], "seed": int}
+    sampling = {
+        "samples": int,
+        "draw_sets": int,
+        "stopped": sweep.Stopped,
+        "batch_sizes": list[int],
+        "layers": list[str],
+        "seed": int,
+    }
     chosen = _of(
         sweep.Recommended, "batch_size criterion predicted_batch_size decided_by behind protocol of at_end",
         range=list[int], model=str,

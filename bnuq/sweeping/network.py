@@ -20,7 +20,7 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
-from bnuq.progress import Progress
+from bnuq.progress import Announce, Progress, forecast, in_words, silence
 from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
@@ -149,16 +149,25 @@ class SweptNetwork:
     def _validation(self) -> Points | None:
         return self.sets.get(VALIDATION)
 
-    def passed(self, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> NetworkPasses:
-        """The passes at all sizes, or of an adaptive sweep: those units of them that the executor computes."""
+    def passed(
+        self, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce = silence
+    ) -> NetworkPasses:
+        """The passes of all rounds: those units of them that the executor computes. Their number and about their time are
+        announced."""
+        points, settings = self._points_of_draw, self._settings
+        first = points * sum(map(len, self._next_round(None)[0].values()))
+        counts = sorted({first, max(first, self.most_passes)})
+        announce(
+            f"{self.name}: {points:,} points × {settings.draw_sets * self._samples} draws × {len(self.sizes)} sizes: "
+            f"{' to '.join(f'{count:,}' for count in counts)} passes."
+        )
+
+        def announce_time(seconds: float) -> None:
+            announce(f"{self.name}: about {' to '.join(in_words(seconds * count) for count in counts)} of passes.")
+
+        of_rounds = self.subject, self._next_round, self._training, executor
         return network_passes(
-            self.subject,
-            self._next_round,
-            self._training,
-            executor,
-            samples=self._samples,
-            watch=watch,
-            progress=progress,
+            *of_rounds, samples=self._samples, watch=watch, progress=forecast(progress, announce_time)
         )
 
     @property
@@ -177,9 +186,7 @@ class SweptNetwork:
         settings, stopped = self._settings, "full grid"
         by_peak = settings.criterion == "elbo" and self._training is not None and settings.batch_sizes is None
         grid = Grid(self.sizes, settings.draw_sets, by_peak)
-        sets = (
-            {} if passes is None else {size: each.draw_sets for size, each in passes.at.items() if not each.degenerate}
-        )
+        sets = {} if passes is None else {size: at_size.draw_sets for size, at_size in passes.at.items()}
         if self._matched or settings.full_grid:
             added = {} if passes else dict.fromkeys(self.sizes, settings.draw_sets)
         elif passes is None:
@@ -187,28 +194,26 @@ class SweptNetwork:
         else:
             chosen = recommend(self._candidates(passes), settings.criterion, "single", self.criterion)
             added, stopped = grid.next(sets, chosen, self._decay(passes.at.values()).get("test"))
-        draws = {size: self._draws(size, sets.get(size, 0), more) for size, more in added.items()}
+        whole = 0 if self.run.augment else len(self._train)  # a size at which all draws are the same
+        starts = {size: self._samples * sets.get(size, 0) for size in added}
+        draws = {
+            size: range(1) if size == whole else range(starts[size], starts[size] + self._samples * more)
+            for size, more in added.items()
+        }
         done = 0 if passes is None else sum(bank.samples for bank in passes.banks.values())
         needed = self._points_of_draw * (done + sum(map(len, draws.values())))
-        if passes is not None and settings.budget is not None and draws and needed > settings.budget:
-            return {}, "budget"
-        return draws, stopped
-
-    def _draws(self, size: int, sets: int, more: int) -> range:
-        """The draws of so many `more` draw sets of a size than it has; a single draw where every mini-batch is the
-        whole reference, without augmentation."""
-        if size == len(self._train) and self.run.augment is None:
-            return range(1)
-        return range(self._samples * sets, self._samples * (sets + more))
+        return ({}, "budget") if draws and done and needed > (settings.budget or needed) else (draws, stopped)
 
     def checked(self) -> Checked:
         """SamplingError unless MCBN is exact at the smallest and the largest size."""
         return check_network(self.subject, batch_sizes=sorted({min(self.sizes), max(self.sizes)}))
 
-    def swept(self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> Swept:
+    def swept(
+        self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce
+    ) -> Swept:
         """The network, which was checked, at all its sizes."""
         run, prepared, plan = self.run, self.prepared, self.plan
-        passes = self.passed(executor, watch, progress)
+        passes = self.passed(executor, watch, progress, announce)
         check_network_unchanged(checked, self.subject)
         at_sizes, check = passes.at_sizes.at, passes.check
         bound = self._bound(passes.at_sizes)

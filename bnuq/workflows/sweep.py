@@ -27,7 +27,7 @@ from bnuq.files.fetching import stem_of
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
-from bnuq.progress import Progress, silent
+from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.identity import in_words, settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
@@ -52,6 +52,7 @@ def sweep(
     out: Path | None = None,
     work: Path | str | None = None,
     progress: Progress = silent,
+    announce: Announce = silence,
 ) -> Sweep:
     """Sweep MCBN's mini-batch size, write the result to `out` (the first run's `out`, where None), and return it.
 
@@ -77,7 +78,7 @@ def sweep(
             checks = [network.checked() for network in networks]
             others.wait(progress, sum(network.most_passes for network in networks))
             swept = [
-                network.swept(check, executor, watch, progress)
+                network.swept(check, executor, watch, progress, announce)
                 for network, check, executor in zip(networks, checks, executors, strict=True)
             ]
         result = _result(runs, settings, networks[0], swept, watch, out=out, replaces=replaces)

@@ -27,6 +27,8 @@ from bnuq.report.sweep.sweep_lines import (
     score_name,
 )
 
+_VAGUE = 0.3  # an interval of an AUROC that says little
+
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
     """The verdicts, line by line, then the recommendation. `line` names it if there are several. Nothing is said of
@@ -109,8 +111,9 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
         [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
     )  # NaN: unknown
     if chance_from == smallest:
-        familiar = all(interval_of(auroc.estimate)[1] < 0.5 for _, auroc in known)
-        yield verdict("ood-familiar" if familiar else "ood-not-separated")
+        intervals = [interval_of(auroc.estimate) for _, auroc in known]
+        familiar, vague = all(high < 0.5 for _, high in intervals), any(high - low > _VAGUE for low, high in intervals)
+        yield verdict("ood-familiar" if familiar else "ood-unclear" if vague else "ood-not-separated")
         return
     change = _change(first, last)
     error = error_of(change)

@@ -141,21 +141,14 @@ class Decay:
     residual: float
     sizes: tuple[Size, ...]
 
-    @staticmethod
-    def rate(low: float, high: float) -> str:
-        """How a slope in this interval compares with −1, the one of 1/b."""
-        if low <= -1 <= high:
-            return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
-        if high < 0:
-            return "falls-faster" if high < -1 else "falls-slower"
-        return "rises" if low > 0 else "not-clearly-falling"
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether the interval of the slope shows how it compares with −1."""
-        low, high = self.slope.low, self.slope.high
-        rate = "" if low is None or high is None else self.rate(low, high)
-        return rate not in ("may-fall-as-inverse", "not-clearly-falling")
+def decay_rate(low: float, high: float) -> str:
+    """How a slope in this interval compares with −1, the one of 1/b."""
+    if low <= -1 <= high:
+        return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
+    if high < 0:
+        return "falls-faster" if high < -1 else "falls-slower"
+    return "rises" if low > 0 else "not-clearly-falling"
 
 
 @frozen

@@ -186,20 +186,13 @@ def _several() -> type:
 
 
 def _sweep() -> type:
-    sampling = {
-        "samples": int,
-        "draw_sets": int,
-        "stopped": sweep.Stopped,
-        "batch_sizes": list[int],
-        "layers": list[str],
-        "seed": int,
-    }
+    sampling = {"samples": int, "draw_sets": int, "batch_sizes": list[int], "layers": list[str], "seed": int}
     chosen = _of(
         sweep.Recommended, "batch_size criterion predicted_batch_size decided_by behind protocol of at_end",
         range=list[int], model=str,
     )  # fmt: skip
     models = _of(sweep.SweptModel, "name path sha256 train_batch_size parameters batchnorm_layers layers elbo decay")
-    optional = {"device": str, "precision": str}
+    sampling["stopped"], optional = sweep.Stopped, {"device": str, "precision": str}
     swept = _of(sweep.SweptSet, "role n sha256")
     return _summary(
         "sweep-batch-size",

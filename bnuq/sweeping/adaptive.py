@@ -11,9 +11,8 @@ from itertools import pairwise
 
 from scipy.special import stdtrit
 
-from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.records.sweep import Decay, Recommended, Stopped
+from bnuq.records.sweep import Decay, Recommended, Stopped, decay_rate
 
 FIRST = 2  # draw sets that a size has at first
 
@@ -40,7 +39,10 @@ class Grid:
             return dict.fromkeys(missing, FIRST), "decided"
         rivals = [] if recommended is None else self._rivals(sets, recommended)
         undecided = {*rivals, recommended.batch_size} if recommended is not None and rivals else set()
-        if decay is not None and not decay.is_decided:
+        if decay is not None and decay_rate(decay.slope.low or math.nan, decay.slope.high or math.nan) in (
+            "may-fall-as-inverse",
+            "not-clearly-falling",
+        ):
             fewest = min(sets[size] for size in decay.sizes)
             undecided |= {size for size in decay.sizes if sets[size] == fewest}
         added = {size: 1 for size in sorted(undecided) if sets[size] < self.draw_sets}
@@ -60,13 +62,12 @@ class Grid:
 
     def _rivals(self, sets: Mapping[int, int], recommended: Recommended) -> list[int]:
         """The sizes that the draw sets that are left could make the best."""
-        best = recommended.batch_size
-
-        def is_behind(size: int, difference: Estimate) -> bool:
+        best, rivals = recommended.batch_size, []
+        for size, difference in recommended.behind.items():
             fewest = min(sets[size], sets[best])
             # The mean of n of N draw sets differs from that of all by √(1 − n/N) of its error.
             left = math.sqrt(1 - fewest / self.draw_sets)
             quantile = 2.0 if recommended.criterion == "elbo" else float(stdtrit(fewest - 1, 0.975))
-            return left == 0 or abs(difference.value) > quantile * left * (difference.mc_se or math.inf)
-
-        return [size for size, each in recommended.behind.items() if size != best and not is_behind(size, each)]
+            if size != best and left and not abs(difference.value) > quantile * left * (difference.mc_se or math.inf):
+                rivals.append(size)
+        return rivals

@@ -21,7 +21,7 @@ from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.shapes import Float64, Int64
 from bnuq.sweeping.settings import prior_of
-from bnuq.sweeping.sizes import AtSize
+from bnuq.sweeping.sizes import AtSize, present
 
 NORMAL = 1.959964
 
@@ -181,10 +181,10 @@ def _asymptotics(
     """
     if len(at_sizes) < 2:
         return None, None, "a single size has no slope"
-    by_draw = [_present(values.log_likelihood) for values in at_sizes.values()]
+    by_draw = [present(values.log_likelihood) for values in at_sizes.values()]
     shared = min(map(len, by_draw))  # draws that every size has
     by_set = np.stack([values[:shared].reshape(-1, samples).mean(1) for values in by_draw], axis=1)
-    by_point = np.stack([_present(values.of_training_points) for values in at_sizes.values()], axis=1)
+    by_point = np.stack([present(values.of_training_points) for values in at_sizes.values()], axis=1)
     mc_errors = np.array([metrics.standard_error(values) for values in by_draw])
 
     def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
@@ -203,11 +203,6 @@ def _asymptotics(
     best = metrics.predicted_batch_size(fit.c / weight, **sizes, inverse_density=inverse_density)
     scale = 2 * errors.train_size / weight / parameters
     return c, with_interval(best, scale * se, scale * fit.se, draw_sets=len(by_set)), ""
-
-
-def _present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
-    assert values is not None  # present at every size that has an ELBO
-    return values
 
 
 def _parameters(prior: Prior) -> dict[str, float]:

@@ -152,8 +152,7 @@ class SweptNetwork:
     def passed(
         self, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce = silence
     ) -> NetworkPasses:
-        """The passes of all rounds: those units of them that the executor computes. Their number and about their time are
-        announced."""
+        """The passes of all rounds: those units of them that the executor computes. It announces their number and time."""
         points, settings = self._points_of_draw, self._settings
         first = points * sum(map(len, self._next_round(None)[0].values()))
         counts = sorted({first, max(first, self.most_passes)})

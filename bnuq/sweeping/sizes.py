@@ -74,19 +74,14 @@ class AtSize:
 
     def joined(self, later: AtSize) -> AtSize:
         """These draw sets followed by `later` ones."""
-        points = {
-            name: {
-                score: np.concatenate([values, later.points[name][score]])
-                for score, values in scores.items()
-                if score in later.points[name]
-            }
-            for name, scores in self.points.items()
-        }
-        by_draw = by_point = None
-        if self.log_likelihood is not None and later.log_likelihood is not None:
-            by_draw = np.concatenate([self.log_likelihood, later.log_likelihood])
-            means = [_present(each.of_training_points) for each in (self, later)]
-            by_point = np.average(means, axis=0, weights=[len(self.log_likelihood), len(later.log_likelihood)])
+        points, by_draw, by_point = {}, None, None
+        for name, scores in self.points.items():
+            both = [score for score in scores if score in later.points[name]]
+            points[name] = {score: np.concatenate([scores[score], later.points[name][score]]) for score in both}
+        if self.log_likelihood is not None:
+            parts = [present(each.log_likelihood) for each in (self, later)]
+            means = [present(each.of_training_points) for each in (self, later)]
+            by_draw, by_point = np.concatenate(parts), np.average(means, axis=0, weights=[*map(len, parts)])
         degenerate, fitted = self.degenerate and later.degenerate, [*self.fitted, *later.fitted]
         return AtSize(self.batch_size, degenerate, points, fitted, by_draw, by_point)
 
@@ -171,11 +166,8 @@ class SweepPasses:
         for size, at_size in later.at.items():
             banks[size] = banks[size].joined(later.banks[size]) if size in banks else later.banks[size]
             at[size] = at[size].joined(at_size) if size in at else at_size
-        order = sorted(at)
-        findings = (*self.findings, *later.findings)
-        return replace(
-            self, banks={size: banks[size] for size in order}, at={size: at[size] for size in order}, findings=findings
-        )
+        banks, at = dict(sorted(banks.items())), dict(sorted(at.items()))
+        return replace(self, banks=banks, at=at, findings=(*self.findings, *later.findings))
 
 
 Compute = Callable[[UnitGroup, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
@@ -335,8 +327,8 @@ class _AllSizes:
         return engine
 
 
-def _present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
-    assert values is not None  # the others have it
+def present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+    assert values is not None  # every size has it where one has
     return values
 
 

@@ -11,7 +11,7 @@ from bnuq.findings import Finding
 from bnuq.findings import verdict as _verdict
 from bnuq.methods import NETWORKS
 from bnuq.metrics.replicates import error_of_change
-from bnuq.records.sweep import Repeated, Sweep, SweepPoint
+from bnuq.records.sweep import Repeated, Sweep, SweepPoint, decay_rate
 from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.numbers import error_of, interval_of
 from bnuq.report.sweep.recommendation_findings import is_mismatched, recommendation_findings
@@ -91,7 +91,7 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
     if decay is None:
         higher, lower = after.value > before.value, after.value < before.value
         return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
-    return verdict(f"spread-{decay.rate(*interval_of(decay.slope))}", **values, slope=decay.slope)
+    return verdict(f"spread-{decay_rate(*interval_of(decay.slope))}", **values, slope=decay.slope)
 
 
 # ── whether it ranks ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -87,10 +87,8 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
             if swept.role == role:
                 points = f"{swept.n:,} point{'s' * (swept.n != 1)}"
                 yield role, points if swept.name == role else f"{swept.name}, {points}"
-    yield (
-        "draws",
-        f"{_draw_sets(sweep)} sets of {sweep.samples} at each size, seed {sweep.seed}{_STOPPED[sweep.stopped]}",
-    )
+    draws = f"{_draw_sets(sweep)} sets of {sweep.samples} at each size"
+    yield "draws", f"{draws}, seed {sweep.seed}{_STOPPED[sweep.stopped]}"
     yield "time", f"{sweep.seconds['total']:.1f} s"
 
 
@@ -119,8 +117,8 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
     )
     if sweep.stopped != "full grid":
         yield (
-            "Adaptive: sizes and draw sets were added until the recommended size and how MI decays on the test set were "
-            "decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."
+            "Adaptive: sizes and draw sets were added until the recommended size, and how fast MI falls on the test "
+            "set, were decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."
         )
     if sweep.task == "regression":
         yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."

@@ -25,13 +25,11 @@ from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, Swep
 from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.statistics import check_batch_size
-from bnuq.sweeping.adaptive import Grid
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
-from bnuq.sweeping.recommendation import CriterionData, SizeCandidate, recommend
-from bnuq.sweeping.settings import samples_of
+from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
 from bnuq.sweeping.sizes import AtSize, SweepPasses
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
@@ -103,13 +101,13 @@ class SweptNetwork:
         self.subject = Subject(run, self.plan, self.sets, scorer, prepared.model, prepared.pipeline, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
         prepared.pipeline.check_arithmetic()
-        self._samples = samples_of(run)
-        check_resources_of_sweep(
-            self.subject, sizes=len(self.sizes), samples=self._samples, draw_sets=settings.draw_sets
-        )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
             prepared, run, self.plan, self._validation, points=settings.train_points
+        )
+        self._grid = Grid.of(run, settings, self.sizes, has_elbo=self._training is not None)
+        check_resources_of_sweep(
+            self.subject, sizes=len(self.sizes), samples=self._grid.samples, draw_sets=self._grid.draw_sets
         )
         if settings.criterion == "pll" and (self._validation or prepared.data.test).targets is None:
             raise RequestError(
@@ -152,27 +150,23 @@ class SweptNetwork:
     def passed(
         self, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce = silence
     ) -> NetworkPasses:
-        """The passes of all rounds: those units of them that the executor computes. It announces their number and time."""
-        points, settings = self._points_of_draw, self._settings
+        """The passes of all rounds: those units of them that the executor computes. Their number and time are said."""
+        grid, points = self._grid, self._points_of_draw
         first = points * sum(map(len, self._next_round(None)[0].values()))
         counts = sorted({first, max(first, self.most_passes)})
-        announce(
-            f"{self.name}: {points:,} points × {settings.draw_sets * self._samples} draws × {len(self.sizes)} sizes: "
-            f"{' to '.join(f'{count:,}' for count in counts)} passes."
-        )
+        size = f"{points:,} points × {grid.draw_sets * grid.samples} draws × {len(grid.sizes)} sizes"
+        announce(f"{self.name}: {size}: {' to '.join(f'{count:,}' for count in counts)} passes.")
 
         def announce_time(seconds: float) -> None:
             announce(f"{self.name}: about {' to '.join(in_words(seconds * count) for count in counts)} of passes.")
 
         of_rounds = self.subject, self._next_round, self._training, executor
-        return network_passes(
-            *of_rounds, samples=self._samples, watch=watch, progress=forecast(progress, announce_time)
-        )
+        return network_passes(*of_rounds, samples=grid.samples, watch=watch, progress=forecast(progress, announce_time))
 
     @property
     def most_passes(self) -> int:
         """The number of passes of all draw sets at every size."""
-        return self._points_of_draw * len(self.sizes) * self._samples * self._settings.draw_sets
+        return self._points_of_draw * len(self.sizes) * self._grid.samples * self._grid.draw_sets
 
     @property
     def criterion(self) -> CriterionData:
@@ -182,21 +176,21 @@ class SweptNetwork:
 
     def _next_round(self, passes: SweepPasses | None) -> tuple[dict[int, range], Stopped]:
         """The draws of the next round, see `Rounds`; all of them in the first one, unless the sweep is adaptive."""
-        settings, stopped = self._settings, "full grid"
-        by_peak = settings.criterion == "elbo" and self._training is not None and settings.batch_sizes is None
-        grid = Grid(self.sizes, settings.draw_sets, by_peak)
+        settings, grid, stopped = self._settings, self._grid, "full grid"
         sets = {} if passes is None else {size: at_size.draw_sets for size, at_size in passes.at.items()}
         if self._matched or settings.full_grid:
-            added = {} if passes else dict.fromkeys(self.sizes, settings.draw_sets)
+            added = {} if passes else dict.fromkeys(self.sizes, grid.draw_sets)
         elif passes is None:
             added = grid.first
         else:
             chosen = recommend(self._candidates(passes), settings.criterion, "single", self.criterion)
             added, stopped = grid.next(sets, chosen, self._decay(passes.at.values()).get("test"))
         whole = 0 if self.run.augment else len(self._train)  # a size at which all draws are the same
-        starts = {size: self._samples * sets.get(size, 0) for size in added}
+        starts = {size: sets.get(size, 0) for size in added}
         draws = {
-            size: range(1) if size == whole else range(starts[size], starts[size] + self._samples * more)
+            size: range(1)
+            if size == whole
+            else range(starts[size] * grid.samples, (starts[size] + more) * grid.samples)
             for size, more in added.items()
         }
         done = 0 if passes is None else sum(bank.samples for bank in passes.banks.values())
@@ -264,7 +258,7 @@ class SweptNetwork:
         return lower_bound(
             passes.at,
             passes.banks,
-            self._samples,
+            self._grid.samples,
             self._settings,
             errors=TrainingErrors(self.train_size, len(points), points.group),
             reference_points=len(self._train),

@@ -1,21 +1,25 @@
-"""Recommends the mini-batch size with the highest criterion, and says how far the others are behind."""
+"""Recommends the mini-batch size with the highest criterion, says how far the others are behind, and chooses what an
+adaptive sweep evaluates next."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from bnuq import metrics
-from bnuq.config import SizeCriterion
+from bnuq.config import Run, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
 from bnuq.metrics.replicates import error_of_change
-from bnuq.records.sweep import BestByPll, Elbo, Protocol, Recommended
+from bnuq.records.sweep import BestByPll, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.sweeping.elbo import LowerBound, with_interval
+from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize
 
 
@@ -184,3 +188,73 @@ def _error_of_difference(
     ]
     groups = {"test_group": data.points.group, "ood_group": ood.group}
     return math.sqrt(metrics.delong_difference_variance(*pairs, **groups))
+
+
+_FIRST = 2  # draw sets that a size has at first
+
+
+@frozen
+class Grid:
+    """What a sweep may evaluate: at each size `draw_sets` of `samples` draws, set r of which are the draws r·T … (r + 1)·T
+    − 1. With `by_peak`, the criterion has a single peak over the sizes, so that those away from it can be left out.
+
+    An adaptive sweep adds sizes around the best one, then draw sets of what is undecided. That follows from the
+    estimates alone, so that an interrupted sweep makes the same choice.
+    """
+
+    sizes: tuple[int, ...]
+    draw_sets: int
+    samples: int
+    by_peak: bool
+
+    @staticmethod
+    def of(run: Run, settings: SweepSection, sizes: tuple[int, ...], *, has_elbo: bool) -> Grid:
+        """That of a sweep; RequestError as for `samples_of`."""
+        by_peak = settings.criterion == "elbo" and has_elbo and settings.batch_sizes is None
+        return Grid(sizes, settings.draw_sets, samples_of(run), by_peak)
+
+    @property
+    def first(self) -> dict[int, int]:
+        """The draw sets of the first round, by size."""
+        return dict.fromkeys((self.sizes[0], self.sizes[-1]) if self.by_peak else self.sizes, _FIRST)
+
+    def next(
+        self, sets: Mapping[int, int], recommended: Recommended | None, decay: Decay | None
+    ) -> tuple[dict[int, int], Stopped]:
+        """The draw sets to add by size, and why the sweep ends if there are none. `sets` are those of each size."""
+        if missing := self._missing(sets, recommended):
+            return dict.fromkeys(missing, _FIRST), "decided"
+        rivals = [] if recommended is None else self._rivals(sets, recommended)
+        undecided = {*rivals, recommended.batch_size} if recommended is not None and rivals else set()
+        if decay is not None and decay_rate(decay.slope.low or math.nan, decay.slope.high or math.nan) in (
+            "may-fall-as-inverse",
+            "not-clearly-falling",
+        ):
+            fewest = min(sets[size] for size in decay.sizes)
+            undecided |= {size for size in decay.sizes if sets[size] == fewest}
+        added = {size: 1 for size in sorted(undecided) if sets[size] < self.draw_sets}
+        return added, "draw sets" if undecided else "decided"
+
+    def _missing(self, sets: Mapping[int, int], recommended: Recommended | None) -> list[int]:
+        """The sizes to add: the one nearest to the asymptotic optimum, then those next to the best; all if none is."""
+        if recommended is None:
+            return [size for size in self.sizes if size not in sets]
+        predicted = recommended.predicted_batch_size
+        if predicted is not None and predicted.value > 0:
+            nearest = min(self.sizes, key=lambda size: abs(math.log(size / predicted.value)))
+            if nearest not in sets:
+                return [nearest]
+        pairs = [pair for pair in pairwise(self.sizes) if recommended.batch_size in pair]
+        return sorted({size for pair in pairs for size in pair if size not in sets})
+
+    def _rivals(self, sets: Mapping[int, int], recommended: Recommended) -> list[int]:
+        """The sizes that the draw sets that are left could make the best."""
+        best, rivals = recommended.batch_size, []
+        for size, difference in recommended.behind.items():
+            fewest = min(sets[size], sets[best])
+            # The mean of n of N draw sets differs from that of all by √(1 − n/N) of its error.
+            left = math.sqrt(1 - fewest / self.draw_sets)
+            quantile = 2.0 if recommended.criterion == "elbo" else float(stdtrit(fewest - 1, 0.975))
+            if size != best and left and not abs(difference.value) > quantile * left * (difference.mc_se or math.inf):
+                rivals.append(size)
+        return rivals

@@ -11,8 +11,7 @@ import pytest
 from bnuq.estimates import Estimate
 from bnuq.metrics.replicates import error_of_change
 from bnuq.records.sweep import Decay
-from bnuq.sweeping.adaptive import Grid
-from bnuq.sweeping.recommendation import within_one_error
+from bnuq.sweeping.recommendation import Grid, within_one_error
 
 
 @pytest.mark.parametrize(("difference", "within"), [(-4.99, True), (-5.0, True), (-5.01, False), (0.0, True)])
@@ -32,7 +31,7 @@ def chosen(best: int, predicted: float, **behind: tuple[float, float]) -> Any:
     return SimpleNamespace(criterion="elbo", **values)
 
 
-GRID = Grid((16, 32, 64, 128, 256), 5, by_peak=True)
+GRID = Grid((16, 32, 64, 128, 256), 5, 20, by_peak=True)
 
 
 @pytest.mark.parametrize(

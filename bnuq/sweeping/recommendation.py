@@ -195,8 +195,8 @@ _FIRST = 2  # draw sets that a size has at first
 
 @frozen
 class Grid:
-    """What a sweep may evaluate: at each size `draw_sets` of `samples` draws, set r of which are the draws r·T … (r + 1)·T
-    − 1. With `by_peak`, the criterion has a single peak over the sizes, so that those away from it can be left out.
+    """What a sweep may evaluate: at each size `draw_sets` of T = `samples` draws, set r the draws r·T … (r + 1)·T − 1.
+    With `by_peak`, the criterion has a single peak over the sizes, so that those away from it can be left out.
 
     An adaptive sweep adds sizes around the best one, then draw sets of what is undecided. That follows from the
     estimates alone, so that an interrupted sweep makes the same choice.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol, runtime_checkable
 
 from bnuq import stopping
 
+_FIRST = 2.0  # seconds of work from which a duration is predicted
 Advance = Callable[[int], object]
+Announce = Callable[[str], object]
 
 
 @runtime_checkable
@@ -21,3 +24,36 @@ class Progress(Protocol):
 def silent(title: str, total: int) -> AbstractContextManager[Advance]:  # noqa: ARG001 - a Progress
     """A progress without output. Each step still raises a pending signal, see `stopping.check`."""
     return nullcontext(lambda _: stopping.check())
+
+
+def silence(text: str) -> None:
+    """Announces nothing."""
+
+
+def forecast(progress: Progress, announce: Callable[[float], object]) -> Progress:
+    """`progress` that also announces, once and after seconds of passes, how many a pass takes."""
+    is_said = False
+
+    @contextmanager
+    def with_forecast(title: str, total: int) -> Iterator[Advance]:
+        begin, done = time.monotonic(), 0
+
+        def count(steps: int) -> None:
+            nonlocal done, is_said
+            advance(steps)
+            done += steps
+            if not is_said and "points" in title and (elapsed := time.monotonic() - begin) >= _FIRST:
+                is_said = True
+                announce(elapsed / max(1, done))
+
+        with progress(title, total) as advance:
+            yield count
+
+    return with_forecast
+
+
+def in_words(seconds: float) -> str:
+    """A duration to two digits or so."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

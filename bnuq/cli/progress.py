@@ -10,7 +10,7 @@ from typing import Any
 
 from bnuq import stopping
 from bnuq.cli.output import Printing
-from bnuq.progress import Progress, silent
+from bnuq.progress import Progress, in_words, silent
 
 _MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
 _DAY = 86_400.0
@@ -82,7 +82,7 @@ class Bars:
             return
         self._last_line = now
         left = (now - begin) * (total - done) / done
-        time_left = f", about {_in_words(left)} left" if done < total else ""
+        time_left = f", about {in_words(left)} left" if done < total else ""
         _write(f"{title}: {100 * done // total} % done{time_left}.")
 
 
@@ -99,12 +99,6 @@ def _bar() -> Any:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-def _in_words(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @contextmanager

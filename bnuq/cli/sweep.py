@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,11 +67,12 @@ def command(
     check_sweep(runs, swept, out=runs[0].out, work=work, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
+    from bnuq.progress import silence
     from bnuq.records.sweep import summary
     from bnuq.report.sweep import report
     from bnuq.workflows.sweep import sweep
 
-    progress = progress_of(printing)
+    announce = silence if printing.quiet else partial(typer.echo, err=True)
     with threads(runs[0].threads):
-        result = sweep(runs, swept, work=work, progress=progress)
+        result = sweep(runs, swept, work=work, progress=progress_of(printing), announce=announce)
     print_with_figures(result, printing, figures, report=report, summary=summary)

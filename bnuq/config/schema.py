@@ -747,6 +747,23 @@ class SweepSection(Section, frozen=True):
         Meta(ge=2, le=MAX_COUNT),
         setting("Independent draw sets R at each size; their spread is the error.", "Sampling"),
     ] = 5
+    full_grid: Annotated[
+        bool,
+        setting(
+            "Evaluate every size with all draw sets, instead of adding both until recommendation and MI's decay are "
+            "decided.",
+            "Sampling",
+        ),
+    ] = False
+    budget: Annotated[
+        Positive | None,
+        setting(
+            "Forward passes after which no sizes or draw sets are added; the first ones are always evaluated.",
+            "Sampling",
+            metavar="PASSES",
+            shown="those of the full grid",
+        ),
+    ] = None
     train_points: Annotated[
         Positive, setting("Reference points that the ELBO's likelihood is taken on, without augmentation.", "ELBO")
     ] = 1000

@@ -46,6 +46,23 @@ def standard_error(values: Float[Array, "point"], *, group: Shaped[Array, "point
         return math.sqrt(groups / (groups - 1) * float(np.sum(totals**2))) / x.size
 
 
+def error_of_change(first: Float[Array, "replicate"], second: Float[Array, "other_replicate"]) -> float:
+    """Standard error of the difference between two means over replicates (draws, or draw sets), in their unit, ≥ 0; NaN
+    for a single replicate.
+
+    The first ones of both are pairs, and the longer series has further ones: with x and y less their means and 0 where
+    there is none, √(n/(n−1) Σ (x_t/n_x − y_t/n_y)²), n = max(n_x, n_y). For pairs alone this is sd/√n of their
+    differences.
+    """
+    x, y = as_float64(first), as_float64(second)
+    longest = max(x.size, y.size)
+    if min(x.size, y.size) < 2:
+        return math.nan
+    shares = [np.pad(_deviations(values) / values.size, (0, longest - values.size)) for values in (x, y)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        return math.sqrt(longest / (longest - 1) * float(np.sum((shares[0] - shares[1]) ** 2)))
+
+
 def independent_units(points: int, group: Shaped[Array, "point"] | None) -> int:
     """The number of independent units of so many points: their groups, where they have any."""
     return points if group is None else len(np.unique(group))

@@ -28,6 +28,7 @@ CANNOT_MATTER: Mapping[str, str] = {
     "runs": "each run is a request of its own, in whose texts its split and seed stand",
     **dict.fromkeys(("check", "gate"), "it judges results that are there"),
     "sweep.batch_sizes": "the address of a unit has its size",
+    **dict.fromkeys(("sweep.budget", "sweep.full_grid"), "the address of a unit has its draws"),
     "options.data_root": "the points that were found count",
     "options.folders": "the code that was found counts",
     "options.chunk_size": "it changes the last bits alone, as the free memory does: units of an evaluation count them",

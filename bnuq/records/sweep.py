@@ -26,8 +26,10 @@ from bnuq.tasks import TaskName
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
+Stopped = Literal["full grid", "decided", "draw sets", "budget"]  # why no more sizes or draw sets were evaluated
 Nats = Annotated[Estimate, Unit("nats")]
 Against = Annotated[str, Coordinate("against")]
+_WIDE = 0.5  # an interval of a slope that says little
 
 
 @frozen
@@ -83,6 +85,11 @@ class SweepPoint:
     elbo: Elbo | None
     compared_with: Mapping[Against, Mapping[MetricName, SweepComparison]] = field(default_factory=dict)
 
+    @property
+    def draw_sets(self) -> int:
+        """The number R of its draw sets."""
+        return max((len(each.of_sets) for by_set in self.estimates.values() for each in by_set.values()), default=0)
+
     def __post_init__(self) -> None:
         if set(self.compared_with) not in (set(), set(NETWORKS)):
             raise ValueError(f"MCBN is compared with {' and '.join(self.compared_with)}")
@@ -133,6 +140,15 @@ class Decay:
     slope: Estimate
     residual: float
     sizes: tuple[Size, ...]
+
+
+def decay_rate(low: float, high: float) -> str:
+    """How a slope in this interval compares with −1, the one of 1/b."""
+    if low <= -1 <= high:
+        return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
+    if high < 0:
+        return "falls-faster" if high < -1 else "falls-slower"
+    return "rises" if low > 0 else "not-clearly-falling"
 
 
 @frozen
@@ -195,7 +211,8 @@ class SweptSet:
 
 @frozen
 class Sweep:
-    """The result of a sweep. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set."""
+    """The result of a sweep. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set, `draw_sets`
+    the most of a size."""
 
     KIND: ClassVar[str] = "sweep"
     COMMAND: ClassVar[str] = "sweep-batch-size"
@@ -212,6 +229,7 @@ class Sweep:
     findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
+    stopped: Stopped = "full grid"
     path: Path | None = field(default=None)
 
     def __post_init__(self) -> None:
@@ -269,7 +287,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "task": sweep.task,
         "models": [json_fields(model, *_OF_MODEL) for model in sweep.models],
         "sampling": {
-            **json_fields(sweep, "samples", "draw_sets"),
+            **json_fields(sweep, "samples", "draw_sets", "stopped"),
             "batch_sizes": sorted({point.batch_size for point in sweep.points}),
             "layers": list(sweep.models[0].layers),
             "seed": sweep.seed,
@@ -290,7 +308,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
 def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
     auroc = {score: _means(repeated) for score, repeated in point.auroc.items()}
     return {
-        **json_fields(point, "batch_size", "train_batch_size", "protocol"),
+        **json_fields(point, "batch_size", "train_batch_size", "protocol", "draw_sets"),
         "model": sweep.models[point.model].name,
         "degenerate": point.degenerate,
         **{metric: _means(repeated) for metric, repeated in point.estimates.items()},

@@ -141,6 +141,7 @@ class SweepEstimates(Struct):
     batch_size: int
     train_batch_size: int | None
     protocol: sweep.Protocol
+    draw_sets: int
     model: str
     degenerate: bool
     auroc: _Estimates
@@ -191,7 +192,7 @@ def _sweep() -> type:
         range=list[int], model=str,
     )  # fmt: skip
     models = _of(sweep.SweptModel, "name path sha256 train_batch_size parameters batchnorm_layers layers elbo decay")
-    optional = {"device": str, "precision": str}
+    sampling["stopped"], optional = sweep.Stopped, {"device": str, "precision": str}
     swept = _of(sweep.SweptSet, "role n sha256")
     return _summary(
         "sweep-batch-size",

@@ -21,7 +21,7 @@ from bnuq.records.sweep import Elbo, ElboTerms, LayerCounts
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.shapes import Float64, Int64
 from bnuq.sweeping.settings import prior_of
-from bnuq.sweeping.sizes import AtSize, DrawSets
+from bnuq.sweeping.sizes import AtSize, present
 
 NORMAL = 1.959964
 
@@ -54,7 +54,7 @@ class TrainingErrors:
 def lower_bound(
     at_sizes: Mapping[int, AtSize],
     banks: Mapping[int, BatchStatistics],
-    draw_sets: DrawSets,
+    samples: int,
     settings: SweepSection,
     *,
     errors: TrainingErrors,
@@ -94,7 +94,7 @@ def lower_bound(
     linear = {size: at_sizes[size] for size in elbos if not augmented or 2 * size <= reference_points}
     c, predicted, why_none = _asymptotics(
         linear,
-        draw_sets,
+        samples,
         errors,
         reference_points=reference_points,
         parameters=2 * units,
@@ -167,7 +167,7 @@ def _kl(
 
 def _asymptotics(
     at_sizes: Mapping[int, AtSize],
-    draw_sets: DrawSets,
+    samples: int,
     errors: TrainingErrors,
     *,
     reference_points: int,
@@ -181,9 +181,10 @@ def _asymptotics(
     """
     if len(at_sizes) < 2:
         return None, None, "a single size has no slope"
-    by_draw = [_present(values.log_likelihood) for values in at_sizes.values()]
-    by_set = np.stack([values.reshape(draw_sets.sets, -1).mean(1) for values in by_draw], axis=1)
-    by_point = np.stack([_present(values.of_training_points) for values in at_sizes.values()], axis=1)
+    by_draw = [present(values.log_likelihood) for values in at_sizes.values()]
+    shared = min(map(len, by_draw))  # draws that every size has
+    by_set = np.stack([values[:shared].reshape(-1, samples).mean(1) for values in by_draw], axis=1)
+    by_point = np.stack([present(values.of_training_points) for values in at_sizes.values()], axis=1)
     mc_errors = np.array([metrics.standard_error(values) for values in by_draw])
 
     def slope(means: Float64[np.ndarray, " size"], replicates: Float64[np.ndarray, "row size"] | None = None) -> Any:
@@ -191,9 +192,9 @@ def _asymptotics(
             np.array(list(at_sizes)), means, mc_errors, population=reference_points, replicates=replicates
         )
 
-    fit = slope(by_set.mean(0), by_set)
+    fit = slope(np.array([values.mean() for values in by_draw]), by_set)
     se = errors.of_mean(np.array([slope(row).c for row in by_point]))
-    c = with_interval(fit.c, se, fit.se, draw_sets=draw_sets.sets)
+    c = with_interval(fit.c, se, fit.se, draw_sets=len(by_set))
     if not fit.c > 0:
         return c, None, "the expected log-likelihood does not fall as mini-batches get smaller"
     if not (weight > 0 and parameters > 0):
@@ -201,12 +202,7 @@ def _asymptotics(
     sizes = {"train_size": errors.train_size, "parameters": parameters}
     best = metrics.predicted_batch_size(fit.c / weight, **sizes, inverse_density=inverse_density)
     scale = 2 * errors.train_size / weight / parameters
-    return c, with_interval(best, scale * se, scale * fit.se, draw_sets=draw_sets.sets), ""
-
-
-def _present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
-    assert values is not None  # present at every size that has an ELBO
-    return values
+    return c, with_interval(best, scale * se, scale * fit.se, draw_sets=len(by_set)), ""
 
 
 def _parameters(prior: Prior) -> dict[str, float]:

@@ -59,10 +59,12 @@ def decays(
         if len(positive) < 2:
             continue
         sizes = np.array([at_size.batch_size for at_size in positive])
-        values = np.stack([at_size.points[name][spread].mean(1) for at_size in positive], axis=1)
+        shared = min(len(at_size.points[name][spread]) for at_size in positive)  # draw sets that every size has
+        values = np.stack([at_size.points[name][spread][:shared].mean(1) for at_size in positive], axis=1)
         slope = metrics.log_log_slope(sizes, values, population=reference_points)
         mc_se = metrics.standard_error(slope.of_sets)
-        point_ratios = np.stack([at_size.points[name][spread].mean(0) for at_size in positive], axis=1) / values.mean(0)
+        means = np.stack([at_size.points[name][spread][:shared].mean(0) for at_size in positive], axis=1)
+        point_ratios = means / values.mean(0)
         se = metrics.standard_error(point_ratios @ least_squares_coefficients(np.log(sizes)), group=points.group)
         half = math.hypot(slope.value - slope.low, NORMAL * se)
         estimate = Estimate(slope.value, se=se, mc_se=mc_se, low=slope.value - half, high=slope.value + half)

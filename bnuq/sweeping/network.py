@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bnuq.arithmetic import Arithmetic
@@ -20,8 +20,8 @@ from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
-from bnuq.progress import Progress
-from bnuq.records.sweep import SweepComparison, SweepPoint, SweptModel
+from bnuq.progress import Announce, Progress, forecast, in_words, silence
+from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.statistics import check_batch_size
@@ -29,8 +29,8 @@ from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
-from bnuq.sweeping.recommendation import SizeCandidate
-from bnuq.sweeping.sizes import AtSize, DrawSets
+from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
+from bnuq.sweeping.sizes import AtSize, SweepPasses
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 
@@ -54,6 +54,7 @@ class Swept:
     model: SweptModel
     points: tuple[SweepPoint, ...]
     candidates: tuple[SizeCandidate, ...]
+    stopped: Stopped
     findings: tuple[Finding, ...]
     arithmetic: Arithmetic
 
@@ -100,13 +101,13 @@ class SweptNetwork:
         self.subject = Subject(run, self.plan, self.sets, scorer, prepared.model, prepared.pipeline, self._train)
         self._odd_outputs = findings_on_outputs(prepared, self.plan)
         prepared.pipeline.check_arithmetic()
-        self._draw_sets = DrawSets.of(run, settings)
-        check_resources_of_sweep(
-            self.subject, sizes=len(self.sizes), samples=self._draw_sets.samples, draw_sets=self._draw_sets.sets
-        )
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
             prepared, run, self.plan, self._validation, points=settings.train_points
+        )
+        self._grid = Grid.of(run, settings, self.sizes, has_elbo=self._training is not None)
+        check_resources_of_sweep(
+            self.subject, sizes=len(self.sizes), samples=self._grid.samples, draw_sets=self._grid.draw_sets
         )
         if settings.criterion == "pll" and (self._validation or prepared.data.test).targets is None:
             raise RequestError(
@@ -137,38 +138,78 @@ class SweptNetwork:
         return work.journal(facts | surrounding(prepared.pipeline))
 
     @property
+    def _points_of_draw(self) -> int:
+        """The number of points that pass with each draw."""
+        fitted = len(self._validation) if self._validation and self.plan.task.is_regression else 0
+        return sum(map(len, self.sets.values())) + (len(self._training.points) if self._training else 0) + fitted
+
+    @property
     def _validation(self) -> Points | None:
         return self.sets.get(VALIDATION)
 
-    def passed(self, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> NetworkPasses:
-        """The passes at all sizes: those units of them that the executor computes."""
-        return network_passes(
-            self.subject, self.sizes, self._draw_sets, self._training, executor, watch=watch, progress=progress
-        )
+    def passed(
+        self, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce = silence
+    ) -> NetworkPasses:
+        """The passes of all rounds: those units of them that the executor computes. Their number and time are said."""
+        grid, points = self._grid, self._points_of_draw
+        first = points * sum(map(len, self._next_round(None)[0].values()))
+        counts = sorted({first, max(first, self.most_passes)})
+        size = f"{points:,} points × {grid.draw_sets * grid.samples} draws × {len(grid.sizes)} sizes"
+        announce(f"{self.name}: {size}: {' to '.join(f'{count:,}' for count in counts)} passes.")
+
+        def announce_time(seconds: float) -> None:
+            announce(f"{self.name}: about {' to '.join(in_words(seconds * count) for count in counts)} of passes.")
+
+        of_rounds = self.subject, self._next_round, self._training, executor
+        return network_passes(*of_rounds, samples=grid.samples, watch=watch, progress=forecast(progress, announce_time))
+
+    @property
+    def most_passes(self) -> int:
+        """The number of passes of all draw sets at every size."""
+        return self._points_of_draw * len(self.sizes) * self._grid.samples * self._grid.draw_sets
+
+    @property
+    def criterion(self) -> CriterionData:
+        """The points that a size is chosen by, if the ELBO does not choose it."""
+        name = VALIDATION if VALIDATION in self.sets else "test"
+        return CriterionData(name, self.sets[name], self.subject.ood, self.plan.task.spread)
+
+    def _next_round(self, passes: SweepPasses | None) -> tuple[dict[int, range], Stopped]:
+        """The draws of the next round, see `Rounds`; all of them in the first one, unless the sweep is adaptive."""
+        settings, grid, stopped = self._settings, self._grid, "full grid"
+        sets = {} if passes is None else {size: at_size.draw_sets for size, at_size in passes.at.items()}
+        if self._matched or settings.full_grid:
+            added = {} if passes else dict.fromkeys(self.sizes, grid.draw_sets)
+        elif passes is None:
+            added = grid.first
+        else:
+            chosen = recommend(self._candidates(passes), settings.criterion, "single", self.criterion)
+            added, stopped = grid.next(sets, chosen, self._decay(passes.at.values()).get("test"))
+        whole = 0 if self.run.augment else len(self._train)  # a size at which all draws are the same
+        starts = {size: sets.get(size, 0) for size in added}
+        draws = {
+            size: range(1)
+            if size == whole
+            else range(starts[size] * grid.samples, (starts[size] + more) * grid.samples)
+            for size, more in added.items()
+        }
+        done = 0 if passes is None else sum(bank.samples for bank in passes.banks.values())
+        needed = self._points_of_draw * (done + sum(map(len, draws.values())))
+        return ({}, "budget") if draws and done and needed > (settings.budget or needed) else (draws, stopped)
 
     def checked(self) -> Checked:
         """SamplingError unless MCBN is exact at the smallest and the largest size."""
         return check_network(self.subject, batch_sizes=sorted({min(self.sizes), max(self.sizes)}))
 
-    def swept(self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress) -> Swept:
+    def swept(
+        self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce
+    ) -> Swept:
         """The network, which was checked, at all its sizes."""
-        run, prepared, plan, train = self.run, self.prepared, self.plan, self._train
-        passes = self.passed(executor, watch, progress)
+        run, prepared, plan = self.run, self.prepared, self.plan
+        passes = self.passed(executor, watch, progress, announce)
         check_network_unchanged(checked, self.subject)
         at_sizes, check = passes.at_sizes.at, passes.check
-        bound = None
-        if self._training is not None:
-            training_points = self._training.points
-            bound = lower_bound(
-                at_sizes,
-                passes.banks,
-                self._draw_sets,
-                self._settings,
-                errors=TrainingErrors(self.train_size, len(training_points), training_points.group),
-                reference_points=len(train),
-                augmented=run.augment is not None,
-                tau=self._tau,
-            )
+        bound = self._bound(passes.at_sizes)
         points_of_sizes = {
             size: self._sweep_point(at_size, bound, passes.comparisons.get(size, {}))
             for size, at_size in at_sizes.items()
@@ -184,20 +225,12 @@ class SweptNetwork:
                 batchnorm_layers=len(plan.sites.batchnorms),
                 layers=tuple(site.name for site in plan.layers),
                 elbo=None if bound is None else bound.terms,
-                decay=decays(
-                    [at_sizes[point.batch_size] for point in points if point.protocol == "single"],
-                    self.sets,
-                    spread=plan.task.spread,
-                    reference_points=len(train),
-                    augmented=run.augment is not None,
-                ),
+                decay=self._decay(at_sizes[point.batch_size] for point in points if point.protocol == "single"),
                 record=replace(run, batch_size=None, methods=("mcbn",)).record(),
             ),
             points=points,
-            candidates=tuple(
-                SizeCandidate(self._number, at_sizes[size], bound)
-                for size in ((self.trained_with,) if self._matched and self.trained_with else self._swept_sizes)
-            ),
+            candidates=self._candidates(passes.at_sizes),
+            stopped=passes.stopped,
             arithmetic=passes.at_sizes.arithmetic,
             findings=(
                 *self._odd_outputs,
@@ -218,6 +251,35 @@ class SweptNetwork:
             ),
         )
 
+    def _bound(self, passes: SweepPasses) -> LowerBound | None:
+        if self._training is None:
+            return None
+        points = self._training.points
+        return lower_bound(
+            passes.at,
+            passes.banks,
+            self._grid.samples,
+            self._settings,
+            errors=TrainingErrors(self.train_size, len(points), points.group),
+            reference_points=len(self._train),
+            augmented=self.run.augment is not None,
+            tau=self._tau,
+        )
+
+    def _decay(self, at_sizes: Iterable[AtSize]) -> dict[str, Decay]:
+        return decays(
+            [*at_sizes],
+            self.sets,
+            spread=self.plan.task.spread,
+            reference_points=len(self._train),
+            augmented=self.run.augment is not None,
+        )
+
+    def _candidates(self, passes: SweepPasses) -> tuple[SizeCandidate, ...]:
+        bound = self._bound(passes)
+        sizes = (self.trained_with,) if self._matched and self.trained_with else self._swept_sizes
+        return tuple(SizeCandidate(self._number, passes.at[size], bound) for size in sizes if size in passes.at)
+
     def _sweep_point(
         self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, SweepComparison]]
     ) -> SweepPoint:
@@ -235,7 +297,7 @@ class SweptNetwork:
         )
 
     def _points(self, points_of_sizes: Mapping[int, SweepPoint]) -> Iterator[SweepPoint]:
-        yield from (points_of_sizes[size] for size in self._swept_sizes)
+        yield from (points_of_sizes[size] for size in self._swept_sizes if size in points_of_sizes)
         if self._matched and self.trained_with is not None:
             yield replace(points_of_sizes[self.trained_with], protocol="matched")
 
@@ -251,6 +313,3 @@ class SweptNetwork:
         others = [name for name in self.run.methods or () if name != "mcbn"]
         if others:
             yield note("methods-left-out", methods=others)
-
-
-# ── estimates of one size ────────────────────────────────────────────────────────────────────────────────────────────

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from bnuq.config.effects import settings_without_effect
@@ -15,31 +15,33 @@ from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION
 from bnuq.progress import Progress
 from bnuq.records.evaluation import ReferenceCheck
-from bnuq.records.sweep import SweepComparison
-from bnuq.sampling.batch_statistics import BatchStatistics
+from bnuq.records.sweep import Stopped, SweepComparison
 from bnuq.sweeping.estimates import compared, with_running_statistics
 from bnuq.sweeping.likelihood import Training
-from bnuq.sweeping.sizes import DrawSets, SweepPasses, banks_of, run_at_sizes
+from bnuq.sweeping.sizes import SweepPasses, banks_of, run_at_sizes
 
 _FEW_VALUES = 3  # values per channel up to which 1/S has no finite variance
 Comparisons = dict[int, dict[str, dict[str, SweepComparison]]]  # by size, method and metric
+Rounds = Callable[[SweepPasses | None], tuple[Mapping[int, range], Stopped]]
+"""The draws of the next round by size, from what is evaluated; none where the sweep ends, and why it does."""
 
 
 @frozen
 class NetworkPasses:
-    """The check of the network's reference, ω and scores at each size, and what MCBN is compared with."""
+    """The check of the network's reference, ω and scores at each size, what MCBN is compared with, and why no more was
+    evaluated."""
 
     check: ReferenceCheck | None
-    banks: dict[int, BatchStatistics]
     at_sizes: SweepPasses
     comparisons: Comparisons
+    stopped: Stopped
 
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Settings without effect, few values per channel, draws that do not differ, and fits at the end of their
         range."""
         yield from settings_without_effect(subject.run, subject.plan.task, subject.plan.methods, "off")
         at_sizes = self.at_sizes.at
-        for size, bank in self.banks.items():
+        for size, bank in self.at_sizes.banks.items():
             thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))
             if (values := int(thinnest.count.min())) <= _FEW_VALUES:
                 yield warning("few-values", batch_size=size, layer=thinnest.name, values=values)
@@ -59,21 +61,25 @@ class NetworkPasses:
 
 def network_passes(
     subject: Subject,
-    sizes: Sequence[int],
-    draw_sets: DrawSets,
+    rounds: Rounds,
     training: Training | None,
     executor: UnitExecutor,
     *,
+    samples: int,
     watch: Stopwatch,
     progress: Progress,
 ) -> NetworkPasses:
-    """The passes at these sizes: those units of them that the executor computes."""
+    """The passes of all rounds of draws: those units of them that the executor computes."""
     train, plan = subject.train, subject.plan
     assert train is not None  # a sweep needs a reference
-    banks = banks_of(sizes, draw_sets, subject, executor, progress)
-    watch.lap("draw")
-    at_sizes = run_at_sizes(banks, draw_sets, subject, executor, progress, training=training)
-    watch.lap("evaluate")
+    at_sizes, (draws, stopped) = None, rounds(None)
+    while draws or at_sizes is None:
+        banks = banks_of(draws, subject, executor, progress)
+        watch.lap("draw")
+        passes = run_at_sizes(banks, draws, subject, executor, progress, samples=samples, training=training)
+        at_sizes = passes if at_sizes is None else at_sizes.joined(passes)
+        watch.lap("evaluate")
+        draws, stopped = rounds(at_sizes)
     check = check_reference(
         subject.model,
         subject.pipeline,
@@ -85,25 +91,20 @@ def network_passes(
     )
     watch.lap("draw")
     # Only where the running statistics do not match the reference is MCBN compared with the deterministic network.
-    comparisons = {} if check is None or check.passed else _comparisons(subject, at_sizes, banks, executor, progress)
+    comparisons = {} if check is None or check.passed else _comparisons(subject, at_sizes, executor, progress)
     watch.lap("evaluate")
-    return NetworkPasses(check, banks, at_sizes, comparisons)
+    return NetworkPasses(check, at_sizes, comparisons, stopped)
 
 
-def _comparisons(
-    subject: Subject,
-    at_sizes: SweepPasses,
-    banks: dict[int, BatchStatistics],
-    executor: UnitExecutor,
-    progress: Progress,
-) -> Comparisons:
+def _comparisons(subject: Subject, at_sizes: SweepPasses, executor: UnitExecutor, progress: Progress) -> Comparisons:
     """MCBN compared with the network under its running statistics, and under population statistics, at each size."""
-    pooled = {size: bank.pooled() for size, bank in banks.items()}
+    pooled = {size: bank.pooled() for size, bank in at_sizes.banks.items()}
     running = {size: with_running_statistics(bank, subject.plan.layers) for size, bank in pooled.items()}
     labelled = replace(subject, sets=subject.labelled)
-    comparisons: Comparisons = {size: {} for size in banks}
+    comparisons: Comparisons = {size: {} for size in pooled}
+    single = dict.fromkeys(pooled, range(1))
     for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
-        passes = run_at_sizes(omegas, DrawSets(1, 1), labelled, executor, progress, training=None, method=name)
+        passes = run_at_sizes(omegas, single, labelled, executor, progress, samples=1, training=None, method=name)
         for size, network in passes.at.items():
             comparisons[size][name] = compared(at_sizes.at[size], network, subject.sets["test"], subject.plan.task)
     return comparisons

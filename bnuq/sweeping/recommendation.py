@@ -1,20 +1,25 @@
-"""Recommends the mini-batch size with the highest criterion, and says how far the others are behind."""
+"""Recommends the mini-batch size with the highest criterion, says how far the others are behind, and chooses what an
+adaptive sweep evaluates next."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from bnuq import metrics
-from bnuq.config import SizeCriterion
+from bnuq.config import Run, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.records.sweep import BestByPll, Elbo, Protocol, Recommended
+from bnuq.metrics.replicates import error_of_change
+from bnuq.records.sweep import BestByPll, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.sweeping.elbo import LowerBound, with_interval
+from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize
 
 
@@ -128,7 +133,7 @@ def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estim
     return Estimate(
         errors.train_size * float(a.mean() - b.mean()),
         se=errors.train_size * errors.of_mean(c - d),
-        mc_se=errors.train_size * metrics.standard_error(a - b),
+        mc_se=errors.train_size * error_of_change(a, b),
     )
 
 
@@ -150,9 +155,9 @@ def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
 
 def _pll_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     pll, best_pll = (x.at_size.points[data.name]["pll"] for x in (candidate, best))
-    difference = pll - best_pll
-    se = metrics.standard_error(difference.mean(0), group=data.points.group)
-    return with_interval(float(difference.mean()), se, metrics.standard_error(difference.mean(1)))
+    difference = pll.mean(0) - best_pll.mean(0)
+    se = metrics.standard_error(difference, group=data.points.group)
+    return with_interval(float(difference.mean()), se, error_of_change(pll.mean(1), best_pll.mean(1)))
 
 
 def _auroc(candidate: SizeCandidate, data: CriterionData) -> float:
@@ -168,9 +173,9 @@ def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndar
 
 def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    difference = np.mean([_aurocs(candidate, data, name) - _aurocs(best, data, name) for name in data.ood], axis=0)
+    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in (candidate, best)]
     errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
-    return with_interval(float(difference.mean()), float(np.mean(errors)), metrics.standard_error(difference))
+    return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
 
 
 def _error_of_difference(
@@ -183,3 +188,73 @@ def _error_of_difference(
     ]
     groups = {"test_group": data.points.group, "ood_group": ood.group}
     return math.sqrt(metrics.delong_difference_variance(*pairs, **groups))
+
+
+_FIRST = 2  # draw sets that a size has at first
+
+
+@frozen
+class Grid:
+    """What a sweep may evaluate: at each size `draw_sets` of T = `samples` draws, set r the draws r·T … (r + 1)·T − 1.
+    With `by_peak`, the criterion has a single peak over the sizes, so that those away from it can be left out.
+
+    An adaptive sweep adds sizes around the best one, then draw sets of what is undecided. That follows from the
+    estimates alone, so that an interrupted sweep makes the same choice.
+    """
+
+    sizes: tuple[int, ...]
+    draw_sets: int
+    samples: int
+    by_peak: bool
+
+    @staticmethod
+    def of(run: Run, settings: SweepSection, sizes: tuple[int, ...], *, has_elbo: bool) -> Grid:
+        """That of a sweep; RequestError as for `samples_of`."""
+        by_peak = settings.criterion == "elbo" and has_elbo and settings.batch_sizes is None
+        return Grid(sizes, settings.draw_sets, samples_of(run), by_peak)
+
+    @property
+    def first(self) -> dict[int, int]:
+        """The draw sets of the first round, by size."""
+        return dict.fromkeys((self.sizes[0], self.sizes[-1]) if self.by_peak else self.sizes, _FIRST)
+
+    def next(
+        self, sets: Mapping[int, int], recommended: Recommended | None, decay: Decay | None
+    ) -> tuple[dict[int, int], Stopped]:
+        """The draw sets to add by size, and why the sweep ends if there are none. `sets` are those of each size."""
+        if missing := self._missing(sets, recommended):
+            return dict.fromkeys(missing, _FIRST), "decided"
+        rivals = [] if recommended is None else self._rivals(sets, recommended)
+        undecided = {*rivals, recommended.batch_size} if recommended is not None and rivals else set()
+        if decay is not None and decay_rate(decay.slope.low or math.nan, decay.slope.high or math.nan) in (
+            "may-fall-as-inverse",
+            "not-clearly-falling",
+        ):
+            fewest = min(sets[size] for size in decay.sizes)
+            undecided |= {size for size in decay.sizes if sets[size] == fewest}
+        added = {size: 1 for size in sorted(undecided) if sets[size] < self.draw_sets}
+        return added, "draw sets" if undecided else "decided"
+
+    def _missing(self, sets: Mapping[int, int], recommended: Recommended | None) -> list[int]:
+        """The sizes to add: the one nearest to the asymptotic optimum, then those next to the best; all if none is."""
+        if recommended is None:
+            return [size for size in self.sizes if size not in sets]
+        predicted = recommended.predicted_batch_size
+        if predicted is not None and predicted.value > 0:
+            nearest = min(self.sizes, key=lambda size: abs(math.log(size / predicted.value)))
+            if nearest not in sets:
+                return [nearest]
+        pairs = [pair for pair in pairwise(self.sizes) if recommended.batch_size in pair]
+        return sorted({size for pair in pairs for size in pair if size not in sets})
+
+    def _rivals(self, sets: Mapping[int, int], recommended: Recommended) -> list[int]:
+        """The sizes that the draw sets that are left could make the best."""
+        best, rivals = recommended.batch_size, []
+        for size, difference in recommended.behind.items():
+            fewest = min(sets[size], sets[best])
+            # The mean of n of N draw sets differs from that of all by √(1 − n/N) of its error.
+            left = math.sqrt(1 - fewest / self.draw_sets)
+            quantile = 2.0 if recommended.criterion == "elbo" else float(stdtrit(fewest - 1, 0.975))
+            if size != best and left and not abs(difference.value) > quantile * left * (difference.mc_se or math.inf):
+                rivals.append(size)
+        return rivals

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from bnuq import metrics
 from bnuq.arithmetic import Arithmetic
-from bnuq.config import Run, SweepSection
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation import estimates, memory
@@ -38,7 +37,6 @@ from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic
 from bnuq.shapes import Float64
 from bnuq.sweeping.likelihood import Training
-from bnuq.sweeping.settings import samples_of
 
 PART = 1024  # points of a unit
 TRAIN = "train"
@@ -50,23 +48,6 @@ _LEFT_OUT = {
 }
 
 Key = TypeVar("Key")
-
-
-@frozen
-class DrawSets:
-    """R draw sets of T draws: set r are the draws r·T … (r + 1)·T − 1."""
-
-    samples: int
-    sets: int
-
-    @staticmethod
-    def of(run: Run, settings: SweepSection) -> DrawSets:
-        """Those of a sweep; RequestError as for `samples_of`."""
-        return DrawSets(samples_of(run), settings.draw_sets)
-
-    @property
-    def draws(self) -> int:
-        return self.samples * self.sets
 
 
 SetScores = Mapping[str, Float64[np.ndarray, "draw_set _"]]
@@ -87,6 +68,23 @@ class AtSize:
     log_likelihood: Float64[np.ndarray, " draw"] | None
     of_training_points: Float64[np.ndarray, " training_point"] | None
 
+    @property
+    def draw_sets(self) -> int:
+        return len(next(iter(self.points["test"].values())))
+
+    def joined(self, later: AtSize) -> AtSize:
+        """These draw sets followed by `later` ones."""
+        points, by_draw, by_point = {}, None, None
+        for name, scores in self.points.items():
+            both = [score for score in scores if score in later.points[name]]
+            points[name] = {score: np.concatenate([scores[score], later.points[name][score]]) for score in both}
+        if self.log_likelihood is not None:
+            parts = [present(each.log_likelihood) for each in (self, later)]
+            means = [present(each.of_training_points) for each in (self, later)]
+            by_draw, by_point = np.concatenate(parts), np.average(means, axis=0, weights=[*map(len, parts)])
+        degenerate, fitted = self.degenerate and later.degenerate, [*self.fitted, *later.fitted]
+        return AtSize(self.batch_size, degenerate, points, fitted, by_draw, by_point)
+
 
 @frozen
 class _OfSet:
@@ -101,40 +99,37 @@ class _OfSet:
 
 
 def banks_of(
-    sizes: Sequence[int], draw_sets: DrawSets, subject: Subject, executor: UnitExecutor, progress: Progress
+    draws: Mapping[int, range], subject: Subject, executor: UnitExecutor, progress: Progress
 ) -> dict[int, BatchStatistics]:
-    """ω of all draws at each size; a single draw where every mini-batch is the whole reference, without
-    augmentation."""
-    train, banks = subject.train, {}
-    assert train is not None  # a sweep needs a reference
-    for size in sizes:
-        draws = range(1 if size == len(train) and subject.run.augment is None else draw_sets.draws)
+    """ω of these draws at each size."""
+    banks = {}
+    for size, of_size in draws.items():
         at_size = replace(subject, plan=replace(subject.plan, batch_size=size))
-        bank = draw_omega(at_size, draws, progress, executor)
-        banks[size] = replace(bank, indices=None)
+        banks[size] = replace(draw_omega(at_size, of_size, progress, executor), indices=None)
     return banks
 
 
 def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
-    draw_sets: DrawSets,
+    draws: Mapping[int, range],
     subject: Subject,
     executor: UnitExecutor,
     progress: Progress,
     *,
+    samples: int,
     training: Training | None,
     method: str = "mcbn",
 ) -> SweepPasses:
-    """The scores of the network at each size of `banks`; a regression is first fitted to the validation points, where
-    there are any."""
+    """The scores of the network at each size of `banks`, which are these `draws`, in sets of `samples`. A regression is
+    first fitted to the validation points, where there are any."""
     sets, task = subject.sets, subject.plan.task
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
     fits = task.is_regression and VALIDATION in sets
     points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
-    draws = sum(bank.samples for bank in banks.values())
+    count = sum(map(len, draws.values()))
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
-    with progress(f"{points} points, {draws} draws, {sizes}", points * draws) as advance:
-        at_sizes = _AllSizes(banks, draw_sets, subject, executor, advance, method)
+    with progress(f"{points} points, {count} draws, {sizes}", points * count) as advance:
+        at_sizes = _AllSizes(banks, draws, samples, subject, executor, advance, method)
         scorers = at_sizes.scorers(sets[VALIDATION] if fits else None)
         scores = {name: at_sizes.scores(name, set_points, scorers) for name, set_points in sets.items()}
         likelihood = {} if training is None else at_sizes.likelihoods(training)
@@ -153,16 +148,26 @@ def run_at_sizes(
             by_draw,
             by_point,
         )
-    return SweepPasses(result, tuple(at_sizes.passes.findings), at_sizes.passes.arithmetic)
+    return SweepPasses(banks, result, tuple(at_sizes.passes.findings), at_sizes.passes.arithmetic)
 
 
 @frozen
 class SweepPasses:
-    """The scores at each size, notes for the user, and the arithmetic of the samples."""
+    """ω and the scores at each size, notes for the user, and the arithmetic of the samples."""
 
-    at: dict[int, AtSize]
+    banks: Mapping[int, BatchStatistics]
+    at: Mapping[int, AtSize]
     findings: tuple[Finding, ...]
     arithmetic: Arithmetic
+
+    def joined(self, later: SweepPasses) -> SweepPasses:
+        """These followed by `later` draws, also of further sizes; sizes in ascending order."""
+        banks, at = {**self.banks}, {**self.at}
+        for size, at_size in later.at.items():
+            banks[size] = banks[size].joined(later.banks[size]) if size in banks else later.banks[size]
+            at[size] = at[size].joined(at_size) if size in at else at_size
+        banks, at = dict(sorted(banks.items())), dict(sorted(at.items()))
+        return replace(self, banks=banks, at=at, findings=(*self.findings, *later.findings))
 
 
 Compute = Callable[[UnitGroup, Iterator[Tensor]], Iterable[Arrays]]  # units of one tile, from their outputs
@@ -174,16 +179,18 @@ class _AllSizes:
     def __init__(
         self,
         banks: Mapping[int, BatchStatistics],
-        draw_sets: DrawSets,
+        draws: Mapping[int, range],
+        samples: int,
         subject: Subject,
         executor: UnitExecutor,
         advance: Advance,
         method: str,
     ) -> None:
+        self._draws = draws
         self._banks, self._subject, self._executor, self._advance = banks, subject, executor, advance
         self._method = method
         self.rows = {
-            size: (1, 1) if bank.samples == 1 else (draw_sets.samples, draw_sets.sets) for size, bank in banks.items()
+            size: (1, 1) if len(part) == 1 else (samples, len(part) // samples) for size, part in draws.items()
         }
         """T and R by size."""
         self.passes = ChunkedPasses(subject.run, subject.pipeline, subject.plan.outputs)
@@ -259,9 +266,8 @@ class _AllSizes:
 
     def _of_set(self, name: str, points: Points, compute: Compute) -> dict[int, dict[str, Arrays]]:
         """The merged arrays of a set at each size; the sizes of a tile pass together."""
-        draws_of_sizes = {size: range(bank.samples) for size, bank in self._banks.items()}
         units = [
-            tuple(replace(tile, draws=draws, batch_size=size) for size, draws in draws_of_sizes.items())
+            tuple(replace(tile, draws=draws, batch_size=size) for size, draws in self._draws.items())
             for tile in tiles(name, points, PART, method=self._method, draws=range(0))
         ]
         gathered = {size: Gathered() for size in self._banks}
@@ -319,6 +325,11 @@ class _AllSizes:
             self._engines[sizes] = engine
             self.passes.note_arithmetic(self._method, engine)
         return engine
+
+
+def present(values: Float64[np.ndarray, " value"] | None) -> Float64[np.ndarray, " value"]:
+    assert values is not None  # every size has it where one has
+    return values
 
 
 def _parted(blocks: Iterable[Tensor], parts: Sequence[tuple[Key, int]]) -> Iterator[tuple[Key, slice, slice, Tensor]]:

@@ -96,6 +96,8 @@ def check_sweep(
     if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
     prior_of(settings)
+    if settings.budget is not None and (settings.full_grid or len(runs) > 1):
+        raise RequestError("--budget limits an adaptive sweep, which is of one network and has no --full-grid.")
     if runs[0].on != "local":
         check_shareable(runs, work, f"--on {runs[0].on}")
 

@@ -27,13 +27,13 @@ from bnuq.files.fetching import stem_of
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
-from bnuq.progress import Progress, silent
+from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.records import sweep as sweep_file
 from bnuq.records.identity import in_words, settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
-from bnuq.sweeping.recommendation import CriterionData, recommend
+from bnuq.sweeping.recommendation import recommend
 from bnuq.sweeping.settings import samples_of
 from bnuq.workflows.helpers import helpers
 from bnuq.workflows.processes import Job
@@ -52,6 +52,7 @@ def sweep(
     out: Path | None = None,
     work: Path | str | None = None,
     progress: Progress = silent,
+    announce: Announce = silence,
 ) -> Sweep:
     """Sweep MCBN's mini-batch size, write the result to `out` (the first run's `out`, where None), and return it.
 
@@ -75,9 +76,9 @@ def sweep(
             watch.lap("load")
             executors = [UnitExecutor(network.journal(folder)) for network in networks]
             checks = [network.checked() for network in networks]
-            others.wait(progress, sum(_passes(network, settings) for network in networks))
+            others.wait(progress, sum(network.most_passes for network in networks))
             swept = [
-                network.swept(check, executor, watch, progress)
+                network.swept(check, executor, watch, progress, announce)
                 for network, check, executor in zip(networks, checks, executors, strict=True)
             ]
         result = _result(runs, settings, networks[0], swept, watch, out=out, replaces=replaces)
@@ -112,12 +113,6 @@ def _networks(runs: Sequence[Run], settings: Settings) -> list[SweptNetwork]:
     return networks
 
 
-def _passes(network: SweptNetwork, settings: Settings) -> int:
-    """About how many passes a network takes."""
-    points = sum(map(len, network.sets.values()))
-    return points * len(network.sizes) * samples_of(network.run) * settings.draw_sets
-
-
 def _result(
     runs: Sequence[Run],
     settings: Settings,
@@ -135,7 +130,7 @@ def _result(
         points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
         sets=tuple(_described(name, points) for name, points in first.sets.items()),
         samples=samples_of(runs[0]),
-        draw_sets=settings.draw_sets,
+        draw_sets=max(point.draw_sets for network in networks for point in network.points),
         seed=runs[0].seed,
         score=first.plan.task.spread,
         recommended=best,
@@ -154,6 +149,7 @@ def _result(
             arithmetic=networks[0].arithmetic,
         )
         | {"arithmetic": networks[0].arithmetic.name},
+        stopped=networks[0].stopped,
         path=out,
     )
 
@@ -236,14 +232,14 @@ def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Setti
         key=lambda candidate: candidate.at_size.batch_size,
     )
     all_findings = [finding for network in networks for finding in network.findings]
-    name = VALIDATION if VALIDATION in first.sets else "test"
+    name = first.criterion.name
     of_elbo = {VALIDATION} if first.plan.task.is_regression else set()  # τ is fitted to them
     judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
     if any(finding.code == "reference-mismatch" for finding in all_findings) or judged_by & {
         *on_another_scale(all_findings)
     }:
         return None, ""
-    data = CriterionData(name, first.sets[name], first.subject.ood, first.plan.task.spread)
+    data = first.criterion
     test = replace(data, name="test", points=first.sets["test"])
     is_judged = "test" not in on_another_scale(all_findings)
     result = recommend(candidates, settings.criterion, protocol, data, test if is_judged else None)

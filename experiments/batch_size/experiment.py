@@ -281,7 +281,7 @@ def _evaluated(
     def swept(selection: Sequence[_Plan], name: str) -> Sweep:
         runs = [resolve(str(files[plan].absolute()), options, folder=work.absolute()) for plan in selection]
         out = work / f"{name}.sweep.h5"
-        result = sweep(runs, Settings(draw_sets=DRAW_SETS), out=out, work=work, progress=progress)
+        result = sweep(runs, Settings(draw_sets=DRAW_SETS, full_grid=True), out=out, work=work, progress=progress)
         out.unlink()
         first = {finding.code: finding for finding in reversed(warnings(result.findings))}  # networks repeat each other
         warned = [finding for code, finding in reversed(first.items()) if code not in _OF_THE_CHOICE]

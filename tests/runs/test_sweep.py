@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -504,18 +505,16 @@ class _Interrupting:
     """A progress that is interrupted after so many steps of the passes."""
 
     def __init__(self, after: int) -> None:
-        self.after, self.titles = after, []
+        self.after, self.done, self.titles = after, 0, []
 
     @contextlib.contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Advance]:
         assert total > 0
         self.titles.append(title)
-        done = 0
 
         def advance(steps: int) -> None:
-            nonlocal done
-            done += steps
-            if "points," in title and done > self.after:
+            self.done += steps if "points," in title else 0
+            if self.done > self.after:
                 raise KeyboardInterrupt
 
         yield advance
@@ -568,6 +567,38 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(interrupted: Path, whol
         for metric, by_set in point_at(whole, size).estimates.items():
             for name, estimate in by_set.items():
                 assert np.array_equal(point_at(record, size).estimates[metric][name].of_sets, estimate.of_sets)
+
+
+ADAPTIVE = {"draw_sets": 5, "counts": "nominal"}
+
+
+def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_path_factory: Any) -> None:
+    def asked(place: Path) -> Any:
+        options = Options(samples=4, out=Path("s.h5"), chunk_size=10)
+        return resolve_sweep(("run.toml",), options, ADAPTIVE, folder=place)
+
+    said: list[str] = []
+    undisturbed = sweep(*asked(small_run.write(tmp_path_factory.mktemp("other")).parent), announce=said.append)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(*asked(folder), progress=_Interrupting(int(said[0].split()[-4].replace(",", ""))))  # in the second round
+    record = sweep(*asked(folder))
+    assert "sweep-continued" in noted(record) and record.stopped == undisturbed.stopped != "full grid"
+    for point, other in zip(record.points, undisturbed.points, strict=True):
+        assert (point.batch_size, point.draw_sets) == (other.batch_size, other.draw_sets)
+        for metric, by_set in point.estimates.items():
+            for name, estimate in by_set.items():
+                assert np.array_equal(other.estimates[metric][name].of_sets, estimate.of_sets)
+    assert re.search(r"points × 20 draws × 2 sizes: [\d,]+ to [\d,]+ passes", said[0])
+
+
+def test_an_adaptive_sweep_stays_within_its_budget_and_its_draws_are_those_of_the_full_grid(folder: Path) -> None:
+    few = swept(folder, sizes=None, budget=1, **ADAPTIVE)
+    grid = swept(folder, sizes=None, full_grid=True, **ADAPTIVE)
+    assert (few.stopped, grid.stopped, few.draw_sets, grid.draw_sets) == ("budget", "full grid", 2, 5)
+    for first, every in zip(few.points, grid.points, strict=True):
+        pll = first.estimates["pll"]["test"].of_sets
+        assert pll == pytest.approx(every.estimates["pll"]["test"].of_sets[:2], rel=1e-6)
+        assert first.elbo.log_likelihood == pytest.approx(every.elbo.log_likelihood[:16], rel=1e-6)
 
 
 @pytest.mark.nightly
@@ -640,6 +671,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
         ({"out": Path("run.toml")}, "run.toml"),
         ({"out": Path("nowhere/s.h5")}, "does not exist"),
         ({"layers": ("nothing.*",)}, "matches no stochastic BatchNorm layer"),
+        ({"full_grid": True, "budget": 9}, "--budget limits an adaptive sweep"),
     ],
 )
 def test_what_cannot_be_swept_is_told_in_one_message(folder: Path, changes: dict[str, Any], expected: str) -> None:
@@ -711,7 +743,7 @@ def test_no_tau_in_some_draw_sets_leaves_pll_out_and_says_so(tmp_path: Path) -> 
 def test_a_network_that_no_draw_changes_is_degenerate(folder: Path) -> None:
     state = torch.load(folder / "model.pt", weights_only=True)
     torch.save(state | {"1.weight": torch.zeros(4)}, folder / "model.pt")
-    record = swept(folder, draw_sets=3)
+    record = swept(folder, draw_sets=3, full_grid=True)
     for point in record.points:
         assert point.degenerate and point.estimates["mutual_information"]["test"].of_sets.tolist() == [0.0] * 3
     assert "nothing-random" in warned(record) and record.recommended is None

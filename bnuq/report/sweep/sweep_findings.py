@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-import numpy as np
-
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
 from bnuq.findings import verdict as _verdict
 from bnuq.methods import NETWORKS
-from bnuq.records.sweep import Repeated, Sweep, SweepPoint
+from bnuq.metrics.replicates import error_of_change
+from bnuq.records.sweep import Repeated, Sweep, SweepPoint, decay_rate
 from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.numbers import error_of, interval_of
 from bnuq.report.sweep.recommendation_findings import is_mismatched, recommendation_findings
@@ -28,7 +27,7 @@ from bnuq.report.sweep.sweep_lines import (
     score_name,
 )
 
-_WIDE = 0.5  # an interval of a slope that says little
+_VAGUE = 0.3  # an interval of an AUROC that says little
 
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
@@ -92,17 +91,7 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
     if decay is None:
         higher, lower = after.value > before.value, after.value < before.value
         return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
-    return verdict(f"spread-{_rate(decay.slope)}", **values, slope=decay.slope)
-
-
-def _rate(slope: Estimate) -> str:
-    """How a slope compares with −1, the one of 1/b."""
-    low, high = interval_of(slope)
-    if low <= -1 <= high:
-        return "falls-as-inverse" if high < 0 and high - low < _WIDE else "may-fall-as-inverse"
-    if high < 0:
-        return "falls-faster" if high < -1 else "falls-slower"
-    return "rises" if low > 0 else "not-clearly-falling"
+    return verdict(f"spread-{decay_rate(*interval_of(decay.slope))}", **values, slope=decay.slope)
 
 
 # ── whether it ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -122,8 +111,9 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
         [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
     )  # NaN: unknown
     if chance_from == smallest:
-        familiar = all(interval_of(auroc.estimate)[1] < 0.5 for _, auroc in known)
-        yield verdict("ood-familiar" if familiar else "ood-not-separated")
+        intervals = [interval_of(auroc.estimate) for _, auroc in known]
+        familiar, vague = all(high < 0.5 for _, high in intervals), any(high - low > _VAGUE for low, high in intervals)
+        yield verdict("ood-familiar" if familiar else "ood-unclear" if vague else "ood-not-separated")
         return
     change = _change(first, last)
     error = error_of(change)
@@ -157,11 +147,7 @@ def _change(first: Repeated, last: Repeated) -> Estimate:
     enough wherever a point that ranks high at one size does so at the other.
     """
     points = [repeated.estimate.se for repeated in (first, last) if repeated.estimate.se is not None]
-    pairs = len(first.of_sets) if len(first.of_sets) == len(last.of_sets) else 0
-    draws = None
-    if pairs > 1:
-        with np.errstate(invalid="ignore", over="ignore"):
-            draws = float(np.std(last.of_sets - first.of_sets, ddof=1)) / math.sqrt(pairs)
+    draws = error_of_change(last.of_sets, first.of_sets) if min(len(first.of_sets), len(last.of_sets)) > 1 else None
     value = last.estimate.value - first.estimate.value
     return Estimate(value, se=math.hypot(*points) if points else None, mc_se=draws)
 

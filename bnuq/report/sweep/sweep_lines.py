@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
+from bnuq.metrics.replicates import error_of_change
 from bnuq.records.sweep import Recommended, Repeated, Sweep, SweepPoint, SweptModel
 from bnuq.report.numbers import named
 
@@ -90,10 +89,8 @@ def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     differences = {}
     for index, elbo in known.items():
         terms, error = sweep.models[line.points[index].model].elbo, None
-        if terms is not None and len(elbo.log_likelihood) == len(best.log_likelihood) > 1:
-            with np.errstate(invalid="ignore", over="ignore"):
-                sd = float(np.std(elbo.log_likelihood - best.log_likelihood, ddof=1))
-            error = terms.train_size * sd / math.sqrt(len(elbo.log_likelihood))
+        if terms is not None and min(len(elbo.log_likelihood), len(best.log_likelihood)) > 1:
+            error = terms.train_size * error_of_change(elbo.log_likelihood, best.log_likelihood)
         differences[index] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
     return differences
 

@@ -43,7 +43,7 @@ def draw(sweep: Sweep, path: Path) -> None:
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
     rows = [_draw_disagreement, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
     networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
-    about = f"{networks}, {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
+    about = f"{networks}, up to {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
     with drawing.picture(
         path,
         title="Uncertainty over the mini-batch size",

@@ -23,6 +23,12 @@ _HOW = (
     "fall as 1/b. AUROC, where there is a row of it, shows whether unfamiliar data stay separated; the ELBO is drawn "
     "as its difference from the best size. Bars are one standard error."
 )
+_STOPPED = {
+    "full grid": "",
+    "decided": "; adaptive, all decided",
+    "draw sets": "; adaptive, undecided with all draw sets",
+    "budget": "; adaptive, undecided within the budget",
+}
 _REPEAT = (
     "The request of the first network: options, run file, checkpoint and defaults. To repeat the sweep, save this as a "
     "run file and sweep it with the batch sizes, draw sets and prior of the command above."
@@ -81,8 +87,15 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
             if swept.role == role:
                 points = f"{swept.n:,} point{'s' * (swept.n != 1)}"
                 yield role, points if swept.name == role else f"{swept.name}, {points}"
-    yield "draws", f"{sweep.draw_sets} sets of {sweep.samples} at each size, seed {sweep.seed}"
+    draws = f"{_draw_sets(sweep)} sets of {sweep.samples} at each size"
+    yield "draws", f"{draws}, seed {sweep.seed}{_STOPPED[sweep.stopped]}"
     yield "time", f"{sweep.seconds['total']:.1f} s"
+
+
+def _draw_sets(sweep: Sweep) -> str:
+    """The number of draw sets of each size, from the fewest to the most."""
+    numbers = [point.draw_sets for point in sweep.points if not point.degenerate] or [sweep.draw_sets]
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
 
 
 def _reference(model: SweptModel) -> str:
@@ -98,10 +111,15 @@ def _reference(model: SweptModel) -> str:
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
     yield (
-        f"± standard error over points and draws together; over draws, of the mean over {sweep.draw_sets} "
+        f"± standard error over points and draws together; over draws, of the mean over {_draw_sets(sweep)} "
         "draw sets. ↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
+    if sweep.stopped != "full grid":
+        yield (
+            "Adaptive: sizes and draw sets were added until the recommended size, and how fast MI falls on the test "
+            "set, were decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."
+        )
     if sweep.task == "regression":
         yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
     else:

@@ -60,6 +60,7 @@ _TEXTS = {
     "ood-too-few-sizes": "too few sizes to say how well {name} is separated.",
     "ood-familiar": f"{{name}} appears more familiar than the test set: {_AUROC}.",
     "ood-not-separated": f"{{name}} is not separated from the test set at any size: {_AUROC}.",
+    "ood-unclear": f"it is unclear whether {{name}} is separated, as draw sets differ widely: {_AUROC}.",
     "ood-separated": f"{{name}} is separated, with an unknown error: {_AUROC}.",
     "ood-separated-equally": f"{{name}} is separated equally well as b grows: {_AUROC} ({{change:change}}).",
     "ood-separated-less": f"{{name}} is separated less well as b grows: {_AUROC} ({{change:change}}).",

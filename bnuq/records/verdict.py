@@ -16,6 +16,7 @@ from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import can_be_judged
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import Result, Scored
@@ -33,9 +34,9 @@ class MethodComparison:
     points.
 
     `difference` is `value` − `value_of_against`, in the metric's unit. `se` is its standard error, over points and
-    draws, and `p`, two-sided, is adjusted for all comparisons of a result by Holm's method; None if the error is not
-    known. `score` is that of a separation, and `score_of_against` the best one of `against`. `passes` are those of
-    `method` through the network, for each point.
+    draws, and `p`, two-sided by Student's distribution for so many points, is adjusted for all comparisons of a result
+    by Holm's method; None if the error is not known. `score` is that of a separation, and `score_of_against` the best
+    one of `against`. `passes` are those of `method` through the network, for each point.
 
     Source: Holm 1979; over points the delta method, Hampel 1974.
     """
@@ -204,6 +205,7 @@ def _comparison(result: Result, points: PointContributions, row: Row, against: R
     error = math.hypot(_over_points(result, points, row, against), _over_draws(result, row, against))
     difference = row.estimate.value - against.estimate.value
     known = math.isfinite(error) and (error > 0 or difference == 0)
+    df = min(independent_units(each.n, each.group) for each in map(result.sets.__getitem__, sets_of(row))) - 1
     return MethodComparison(
         method=row["method"],
         against=against["method"],
@@ -212,7 +214,7 @@ def _comparison(result: Result, points: PointContributions, row: Row, against: R
         metric=row["metric"],
         difference=difference,
         se=error if known else None,
-        p=math.erfc(abs(difference) / error / math.sqrt(2)) if known and error else 1.0 if known else None,
+        p=2 * metrics.student_cdf(-abs(difference) / error, df) if known and error and df else 1.0 if known else None,
         passes=passes_of(row["method"], result),
         value=row.estimate.value,
         value_of_against=against.estimate.value,

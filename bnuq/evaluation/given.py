@@ -222,9 +222,8 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
-    if rest := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
-        raise named.without_role(columns, rest)
-    rest = [name for name in columns.values if name not in used]
+    if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
+        raise named.without_role(columns, unknown)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -354,21 +353,6 @@ def _class_of(p: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str]) ->
     found = sorted({*hard.tolist()} | classes, reverse=True)
     fits = (of for of in found if bool((((p > 0.5) == (hard == of)) | (p == 0.5)).all()))
     return next(fits, None) if len(found) == 2 else None
-
-
-def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
-    """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
-    DataError where it is neither."""
-    texts, values = texts_of(columns[hard]), numbers_of(columns, name)
-    found = sorted({*texts.tolist()} | classes)
-    if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
-        return True
-    if values.min() < 1 / len(found):
-        raise DataError(
-            f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in {hard!r}, "
-            f"nor their confidence. Take it for the probability: --columns {name}; or call it confidence."
-        )
-    return False
 
 
 def _sources(

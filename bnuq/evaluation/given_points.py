@@ -170,7 +170,7 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        by_word = sorted(names, key=lambda of: (role_by_name(of) == "labels", "pred" in of.lower()))
+        by_word = sorted(names, key=lambda of: ("pred" in of.lower(), role_by_name(of) == "labels"))
         options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
         raise DataError(
             f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
@@ -182,11 +182,9 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
 def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     of_names = columns.values.get("classes")
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
-    if several := named.several(columns, name):
-        values = np.stack([numbers_of(columns, of) for of in several], axis=-1)
-        names = tuple(several) if _is_binary(values) else ()
-    else:
-        values = columns[name]
+    several = named.several(columns, name)
+    values = np.stack([numbers_of(columns, of) for of in several], axis=-1) if several else columns[name]
+    names = tuple(several) if several and _is_binary(values) else names
     values = values[:, 0] if values.shape[1:] == (1,) else values
     if values.ndim == 1 and not is_numeric(values):
         if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
@@ -300,8 +298,7 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
         raise DataError(
             f"{source}: holds predictions of {len(given)} points ({given.found}), and {truth.source} "
             f"{len(truth.values)} labels; expected as many, in one order, or ids in both (--ids COLUMN)."
-            + " Samples are (T, n, K): transpose the array."
-            * (len(truth.values) in given.values.shape)
+            + (" Samples are (T, n, K): transpose the array." if len(truth.values) in given.values.shape else "")
         )
     elif section.ids is not None and source != truth.source:
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")

@@ -70,9 +70,7 @@ _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
 _SAID = re.compile(r"q?(0?\.\d+)")  # a level, before the column
 _LIKE_LEVEL = re.compile(
-    r"(?:.*[_ .\-])?(?:(lo|hi|lower|upper)[_ .\-]?(\d+(?:\.\d+)?)|(?:q|ql|p|quantile)[_ .\-]?(\d*\.\d+|\d+)"
-    r"|()(\d+(?:\.\d+)?) ?%|(median|med))",
-    re.IGNORECASE,
+    r"(?:.*[_ .\-])?(?:(lo|hi|lower|upper|q|ql|p|quantile)[_ .\-]?(\d*\.?\d+)|(\d*\.?\d+) ?%|med(ian)?)", re.IGNORECASE
 )
 _LIKE_SPREAD = re.compile(
     r"(.*[_ .\-])?(log_?|ln_?)?(std|sd|stddev|sigma2?|var|variance|se|sem|stderr|unc|uncertainty|error|precision)",
@@ -322,84 +320,71 @@ def without_role(columns: Columns, names: Sequence[str], *, label: str | None = 
     and what to add to the command. Predictions are `found`, or named by what looks like them. Only what looks like ids,
     times, words or hard predictions is left out by what it says to add."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:20])
-    rest = [name for name in names if name != label]
-    left = [name for name in rest if _is_beside(columns, name)]
-    told, rest = _choices(columns, [name for name in rest if name not in left])
-    options = [] if label is None else [f"--labels {shlex.quote(f'{columns.source}:{label}')}"]
-    if found:
-        options += [f"--ignore {shlex.quote(','.join(left[:_MOST]))}"] * bool(left)
-    else:
-        numeric = [name for name in rest if is_numeric(columns[name])]
-        alike = [of for of in numeric if np.any((v := columns[of]) % 1) and bool(((v >= 0) & (v <= 1)).all())]
-        alike = alike or numeric * (len(numeric) == 1)
-        options += [f"--columns {shlex.quote(alike[0])}"] * (len(alike) == 1)
-        each = " or ".join(f"--columns {shlex.quote(name)}" for name in alike[:5])
-        told += f"If each is the probability of class 1 by another model, score one at a time: {each}.\n" * (
-            len(alike) > 1
-        )
-    added = f"Add to the command, if that is what they are: {' '.join(options)}. Else " if options else ""
-    ids = [name for name in left if columns[name].ndim == 1 and _all_differ(columns[name])]
-    others = [f"--ids {shlex.quote(name)} pairs the rows of two files by it" for name in ids[:1]]
-    others += ["--columns NAME,NAME or 'PATTERN_*' names the predictions, and leaves others out"]
-    others += ["--labels FILE:COLUMN the labels", "--ignore NAME leaves out a column that is nothing of this"]
-    count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
+    beside = [name for name in names if name != label and _nature(columns, name) == "beside"]
+    told = _choices(columns, [name for name in names if name not in (*beside, label)], found=found)
+    options = [f"--labels {shlex.quote(f'{columns.source}:{label}')}"] * bool(label)
+    options += [f"--ignore {shlex.quote(','.join(beside[:_MOST]))}"] * bool(beside)
+    told += f"Add to the command, if that is what they are: {' '.join(options)}. " * bool(options)
+    ids = "".join(f"--ids {shlex.quote(name)} pairs the rows of two files by it; " for name in beside[:1])
     return DataError(
-        f"{columns.source}: {count} no role (prediction, label, id, …):{shown}\n{told}{added}{'; '.join(others)}. "
-        "docs/score.md has the table of names."
+        f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
+        f"{shown}\n{told}Options: {ids}--columns NAME,NAME or 'PATTERN_*' names the predictions, and leaves others out; "
+        "--labels FILE:NAME the labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
     )
 
 
-def _is_beside(columns: Columns, name: str) -> bool:
-    """Whether a column looks like an id, an index, a time, a free text or a hard prediction."""
-    values = columns[name]
-    if values.ndim != 1 or role_by_name(name) in ("kinds", "draws") or _LIKE_SPREAD.fullmatch(name):
-        return False
-    words = {*values.tolist()} if not is_numeric(values) and not _has_numbers(values) else set[str]()
-    return _all_differ(values) or len(words) == 1 or len(words) > _WORDS or bool(words & (columns.classes or {*words}))
+def _nature(columns: Columns, name: str) -> Literal["beside", "kinds", "draws", "numbers"]:
+    """Whether a column looks like an id, an index, a time, a free text or a hard prediction (beside predictions); like
+    kinds of rows; or like numbers."""
+    values, role = columns[name], role_by_name(name)
+    is_whole = values.ndim == 1 and not (np.any(values % 1) if is_numeric(values) else _has_numbers(values))
+    if not is_whole or _LIKE_SPREAD.fullmatch(name):
+        return "numbers"
+    words = {*values.tolist()}
+    if role == "kinds" or role == "draws":
+        return role
+    is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= (columns.classes or set()))
+    return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
 
 
-def _choices(columns: Columns, names: Sequence[str]) -> tuple[str, list[str]]:
-    """What columns may be, and how to say it; and those of which that is not known."""
-    told, kinds, rest = "", list[str](), list[str]()
-    spreads, bounds = ([of for of in names if _may_be(of, role)] for role in ("spread", "bound"))
-    levels = {name: level for name in names if (level := _like_level(name)) is not None}
-    drawn = [name for name in names if role_by_name(name) == "draws"]
-    middle = next((of for of in columns.values if role_by_name(of) in ("mean", "hard") and of not in names), None)
-    for name in spreads:
-        quoted, is_log = shlex.quote(name), re.match(r"(.*[_ .\-])?(log|ln)", name, re.IGNORECASE)
-        if is_log or "precision" in name.lower():
-            how = "its exponential" if is_log else "1 divided by it"
-            told += f"{name!r}: write {how}, and say what that is: --columns sigma=NAME or --columns variance=NAME.\n"
-        else:
-            told += f"{name!r}: the standard deviation is --columns sigma={quoted}, the variance --columns "
-            told += f"variance={quoted}.\n"
+def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
+    """What columns may be that are not left out, and how to say it."""
+    told = ""
+    spreads, bounds = ([of for of in names if role_by_name(of) == role] for role in ("spread", "bound"))
+    spreads += [name for name in names if _LIKE_SPREAD.fullmatch(name) and name not in spreads]
+    if spreads:
+        one = shlex.quote(spreads[0])
+        told += f"{listed(spreads)}: --columns sigma={one} is the standard deviation, --columns variance={one} the "
+        told += "variance; of a logarithm write the exponential, of a precision its inverse.\n"
     if len(bounds) == 2:
-        for share, ends in (("95 %", (0.025, 0.5, 0.975)), ("80 %, as of Prophet", (0.1, 0.5, 0.9))):
-            parts = zip(ends, (bounds[0], middle, bounds[1]), strict=True)
-            told += f"The ends of an interval of {share}: {_said({name: of for of, name in parts if name})}.\n"
-    if len(levels) > 1 or (levels and any(_LEVEL.fullmatch(of) or _BOUND.fullmatch(of) for of in columns.values)):
+        middle = next((of for of in columns.values if role_by_name(of) in ("mean", "hard") and of not in names), None)
+        for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)):
+            levels = {bounds[0]: low} | ({middle: 0.5} if middle else {}) | {bounds[1]: 1 - low}
+            told += f"The ends of an interval of {what}: {_said(levels)}.\n"
+    levels = {name: level for name in names if 0 < (level := _like_level(name) or 0) < 1}
+    if levels:
         told += f"Quantiles: {_said(levels)}.\n"
-    pairs = {
-        of: pred for of in columns.values if "true" in of and (pred := of.replace("true", "pred")) in columns.values
-    }
-    if len(pairs) > 1 and not {*pairs.values()}.isdisjoint(names):
-        true = shlex.quote(f"{columns.source}:{','.join(pairs)}")
-        told += f"Several targets: --labels {true} --columns {','.join(pairs.values())}.\n"
-    if drawn:
+    pairs = {name: name.replace("true", "pred") for name in columns.values if "true" in name}
+    pairs = {true: pred for true, pred in pairs.items() if pred in columns.values}
+    kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))
+    binary = [name for name in kinds if is_numeric(v := columns[name]) and role_by_name(name) is None and v.max() <= 1]
+    if (len(pairs) > 1 and {*pairs.values()} & {*names}) or len(binary) > 1:
+        told += f"Several targets: --labels {shlex.quote(f'{columns.source}:' + ','.join(binary or pairs))}"
+        told += f" --columns {','.join(pairs.values())}.\n" if pairs else ".\n"
+    elif kinds:
+        text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
         told += (
-            "Draws in rows are not read: write columns draw_1, draw_2, …, as pandas does by "
-            f"table.pivot(index=[ID, LABEL], columns={drawn[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
+            f"{listed(kinds)} may tell kinds of rows apart: keep one (in pandas, table[table[{kinds[0]!r}] == {text!r}]"
         )
-    known = {*spreads, *bounds, *levels, *drawn}
-    for name in names:
-        if name not in known:
-            (kinds if _may_be(name, "kinds") or _is_few(columns[name]) else rest).append(name)
-    for name in kinds[:3]:
-        texts = columns[name].tolist()
-        value = "test" if "test" in texts else texts[0]
-        told += f"{name!r} may tell kinds of rows apart. One kind, by pandas: table[table[{name!r}] == {value!r}]; all "
-        told += f"rows together: --ignore {shlex.quote(name)}.\n"
-    return told, rest
+        told += f"), or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
+    if draws:
+        told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
+        told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
+    rest = [of for of in names if not found and of not in (*spreads, *bounds, *levels) and is_numeric(columns[of])]
+    if alike := [of for of in rest if np.any(columns[of] % 1)]:
+        each = " or ".join(f"--columns {shlex.quote(name)}" for name in alike[:5])
+        told += f"The predictions of one model: {each}.\n"
+    return told
 
 
 def _said(levels: Mapping[str, float]) -> str:
@@ -407,25 +392,14 @@ def _said(levels: Mapping[str, float]) -> str:
     return f"--columns {shlex.quote(','.join(f'q{level:g}={name}' for name, level in levels.items()))}"
 
 
-def _may_be(name: str, role: Role) -> bool:
-    return role_by_name(name) == role or (role == "spread" and bool(_LIKE_SPREAD.fullmatch(name)))
-
-
 def _like_level(name: str) -> float | None:
     """The level of a quantile that a name may state: 5%, pred_q5, y_lo90, median."""
     if (match := _LIKE_LEVEL.fullmatch(name.strip())) is None:
         return None
-    side, share, number, _, percent, _ = match.groups()
-    if side:
-        return 0.5 + (0.5 if side.lower() in ("hi", "upper") else -0.5) * float(share) / 100
-    level = float(number or percent or 0.5) / (100 if percent or (number and "." not in number) else 1)
-    return level if 0 < level < 1 else None
-
-
-def _is_few(values: NDArray[Any]) -> bool:
-    """Whether a column has few different words or whole numbers."""
-    is_whole = values.ndim == 1 and not _has_numbers(values) and not (is_numeric(values) and np.any(values % 1))
-    return is_whole and 1 < _different(values) <= _WORDS
+    level = float(match[2] or match[3] or 50)
+    level = level / 100 if level >= 1 or match[3] else level
+    side = {"l": -0.5, "h": 0.5, "u": 0.5}.get((match[1] or "q")[0].lower())
+    return level if side is None else 0.5 + side * level
 
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:
@@ -448,8 +422,8 @@ def _look(values: NDArray[Any]) -> str:
     if not is_numeric(values):
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
-            cure = "write bare numbers, with points: pandas.read_csv(FILE, sep=';', decimal=',').to_csv"
-            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}; {cure}"
+            cure = "write bare numbers (in pandas, read_csv(FILE, sep=';', decimal=',')"
+            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: {cure}"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

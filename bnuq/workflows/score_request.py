@@ -127,13 +127,14 @@ class Loaded:
 def loaded_of(request: ScoreRequest) -> Loaded:
     section, findings = request.section, list[Finding]()
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
-    first_name, first = next(iter(files.items()))
+    first = next(iter(files.values()))
     if (other_groups := matching.groups_file(section, first)) is not None:
         column = str(section.groups).rpartition(":")[2]  # of other sets, what stands beside their predictions
         section = msgspec.structs.replace(section, groups=None, ignore=(*section.ignore, column))
     truth = matching.truth_of(request.labels, first, section)
-    files = {name: replace(columns, classes=truth.of_classes) for name, columns in files.items()}
-    task = matching.task_of(truth, files[first_name], section)
+    of_labels = truth.of_classes
+    files = {name: replace(columns, classes=of_labels) for name, columns in files.items()}
+    task = matching.task_of(truth, replace(first, classes=of_labels), section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
         sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))

@@ -290,7 +290,7 @@ def _as_asked(
 def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
     classes, like, outputs = columns.classes or frozenset[str](), sought.like, sought.section.outputs
-    free = [name for name in columns.values if name not in roles]
+    free = [of for of in columns.values if of not in roles and named.role_by_name(of) not in ("kinds", "draws")]
     sources = _sources(columns, roles, free, classes)
     if not sources and (sought.task.classifies_points or classes):
         sources = _unnamed(columns, free, classes, sums=sought.task.classifies_points)

@@ -663,6 +663,8 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
     for name, given in sets.items():
         file = Path(given.columns.source).name
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
+        if given.kind == "means" and given.values.shape[2] > 1:
+            yield note("outputs-together", file=file)
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:

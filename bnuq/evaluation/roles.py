@@ -328,7 +328,7 @@ def without_role(columns: Columns, names: Sequence[str], *, label: str | None = 
     ids = "".join(f"--ids {shlex.quote(name)} pairs the rows of two files by it; " for name in beside[:1])
     return DataError(
         f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
-        f"{shown}\n{told}Options: {ids}--columns NAME,NAME or 'PATTERN_*' names the predictions, and leaves others out; "
+        f"{shown}\n{told}Options: {ids}--columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out; "
         "--labels FILE:NAME the labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
     )
 
@@ -381,9 +381,12 @@ def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
         told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
         told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
     rest = [of for of in names if not found and of not in (*spreads, *bounds, *levels) and is_numeric(columns[of])]
-    if alike := [of for of in rest if np.any(columns[of] % 1)]:
-        each = " or ".join(f"--columns {shlex.quote(name)}" for name in alike[:5])
-        told += f"The predictions of one model: {each}.\n"
+    parts = [of for of in rest if np.any((v := columns[of]) % 1)]
+    parts = [of for of in parts if bool(((v := columns[of]) >= 0).all() and (v <= 1).all())] or parts
+    if parts:
+        whole = len(parts) > 1 and np.allclose(sum(columns[name] for name in parts), 1, atol=0.02)
+        each = [",".join(parts)] if whole else parts[:5]
+        told += f"The predictions of one model: {' or '.join(f'--columns {shlex.quote(of)}' for of in each)}.\n"
     return told
 
 

@@ -31,6 +31,7 @@ _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 _SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
+_WHOLE = re.compile(r"-?\d+").fullmatch
 _OF_REGRESSION = ("mean", "hard", "array", "sigma", "variance", "quantile")
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
@@ -231,24 +232,27 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     for role in () if task.is_regression else ("hard", "correct"):
         if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
             beside[role] = texts_of(columns[found[0]])
-    if task.classifies_points and given.kind != "confidences" and sought.like is None:
-        given = _of_one_class(given, names, beside.get("hard"), section)
+    if task.classifies_points and given.kind != "confidences":
+        given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
 
 
-def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, section: ScoreSection) -> GivenSet:
-    """A single column with its class: 1, yes, or by the hard predictions; DataError where it may be either of two."""
-    columns, classes = given.columns, given.columns.classes or frozenset[str]()
+def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
+    """A single column with its class by the hard predictions; DataError where it may be either of two words, or of the
+    predicted class."""
+    columns, classes, section = given.columns, given.columns.classes or frozenset[str](), sought.section
     if len(names) > 1 or columns[names[0]].shape[1:] not in ((), (1,)) or given.classes or section.classes:
         return given
-    one, p = named.class_called("1", classes), given.values[0, :, 1]
+    if sought.like is not None:
+        return replace(given, classes=sought.like.classes)
+    p = given.values[0, :, 1]
     by_hard = None if hard is None else _class_of(p, hard, classes)
-    if by_hard is not None or classes == {one, named.class_called("0", classes)}:
-        given = replace(given, classes=(by_hard or one,))
-    elif len(classes) == 2 and one not in classes and not all(re.fullmatch(r"-?\d+", of) for of in classes):
+    if by_hard is not None:
+        given = replace(given, classes=(by_hard,))
+    elif len(classes) == 2 and max(classes) != named.class_called("1", classes) and not all(map(_WHOLE, classes)):
         first, last = sorted(classes)
         cures = [f"Of {b}: --classes {shlex.quote(f'{a},{b}')}." for a, b in ((first, last), (last, first))]
         raise DataError(f"{columns.source}: {given.found}: of which class? {' '.join(cures)}")
@@ -420,16 +424,16 @@ def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Seque
             numbers_of(columns, name)  # an error, which says so
     if free:
         return named.without_role(columns, free, found=False)
-    nested = f" {listed(columns.nested)}: holds lists or objects, which are not read." * bool(columns.nested)
     hard = [name for name, role in roles.items() if role == "hard"]
     why = (
         f"{listed(hard)} is a hard prediction, which has no uncertainty"
         if hard
         else "no column has a name that says so"
     )
-    shown = listed(list(columns.values))
-    shown += f".{nested}"
-    return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown} Name them: --columns NAME,NAME.")
+    shown = listed(list(columns.values)) + f", and lists that are not read: {listed(columns.nested)}" * bool(
+        columns.nested
+    )
+    return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
 
 
 def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
@@ -504,7 +508,7 @@ def _of_array(
     if task.is_regression and values.ndim == 2 and len(names) == 1:
         is_said = names[0].lower() == "samples" or f"samples={names[0]}" in sought.section.columns
         values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=is_said)
-    elif task.is_regression and named.are_draws(names):
+    elif task.is_regression and all(map(named.DRAWN.fullmatch, names)):
         values, classes = values.T[..., None], ()
     samples = _as_samples(values)
     if samples.ndim == 3 and 0 in samples.shape:

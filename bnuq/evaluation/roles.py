@@ -70,13 +70,12 @@ _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
 _SAID = re.compile(r"q?(0?\.\d+)")  # a level, before the column
 _LIKE_LEVEL = re.compile(
-    r"(?:.*[_ .\-])?(?:(lo|hi|lower|upper|q|ql|p|quantile)[_ .\-]?(\d*\.?\d+)|(\d*\.?\d+) ?%|med(ian)?)", re.IGNORECASE
+    r"(?i)(?:.*[_ .\-])?(?:(lo|hi|lower|upper|q|ql|p|quantile)[_ .\-]?(\d*\.?\d+)|(\d*\.?\d+) ?%|med(ian)?)"
 )
 _LIKE_SPREAD = re.compile(
-    r"(.*[_ .\-])?(log_?|ln_?)?(std|sd|stddev|sigma2?|var|variance|se|sem|stderr|unc|uncertainty|error|precision)",
-    re.IGNORECASE,
+    r"(?i)(.*[_ .\-])?(log_?|ln_?)?(std|sd|stddev|sigma2?|var|variance|se|sem|stderr|unc|uncertainty|error|precision)"
 )
-_DRAWN = re.compile(r"(.*[_ .\-])?(samples?|draws?)[_ .\-]?\d+\.?", re.IGNORECASE)
+DRAWN = re.compile(r"(.*[_ .\-])?(samples?|draws?)[_ .\-]?\d+\.?", re.IGNORECASE)
 _ALIKE = ({"1", "yes", "true", "pos", "positive"}, {"0", "no", "false", "neg", "negative"})  # names of one class
 _OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
 _IN_WORDS = {role: role for role in ("labels", "ids", "groups")}  # others are ignored
@@ -116,7 +115,7 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
             roles[name] = "hard" if is_hard else "ignored"  # as of a pipeline of Hugging Face
     beside = [name for name, role in roles.items() if role in ("labels", "hard") and columns[name].ndim == 1]
     free = [name for name, role in roles.items() if role is None]
-    quantiles = _levels(free, columns, _called(columns, section.columns), beside=beside)
+    quantiles = _levels(free, columns, _called(columns, section.columns), beside)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
     roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
@@ -183,29 +182,18 @@ def _repeats(columns: Columns, name: str) -> bool:
 
 
 def levels_of(names: Sequence[str], columns: Columns, asked: Sequence[str] = ()) -> dict[str, float]:
-    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; DataError for
-    one that occurs twice."""
+    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order."""
     called = {name: level for name, level in _called(columns, asked).items() if name in names}
-    levels = dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
-    if len({*levels.values()}) < len(levels):
-        raise DataError(
-            f"{columns.source}: two of {listed([*levels])} are quantiles at one level. Leave one out: --ignore."
-        )
-    return levels
+    return dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
 
 
 def _levels(
-    names: Sequence[str],
-    columns: Columns,
-    called: Mapping[str, float],
-    *,
-    beside: Sequence[str] = (),
+    names: Sequence[str], columns: Columns, called: Mapping[str, float], beside: Sequence[str] = ()
 ) -> dict[str, float]:
     names = [name for name in names if name not in called]
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
-    levels = {**called} | {
-        name: 0.5 + (0.5 if match[2] == "hi" else -0.5) * float(match[3]) / 100 for name, match in bounds.items()
-    }
+    levels = {name: 0.5 + (match[2] == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
+    levels |= called
     if len({match[1] for match in bounds.values()}) > 1:
         raise DataError(
             f"{columns.source}: {listed([*bounds])} are of several models. Name those of one: --columns 'NAME-*'."
@@ -226,11 +214,8 @@ def _stated(prefix: str, numbers: Mapping[str, str], columns: Columns) -> dict[s
     """The levels that numbers behind this prefix state, by column; none where they are classes. DataError where they
     may be positions, or classes that the labels do not name."""
     whole = [int(number) for number in numbers.values() if "." not in number]
-    if (
-        prefix == "p"
-        and whole
-        and (max(whole) - min(whole) == len(whole) - 1 or (max(whole) < 10 and columns.classes is None))
-    ):
+    few = columns.classes is None and max(whole, default=10) < 10
+    if prefix == "p" and whole and (few or max(whole) - min(whole) == len(whole) - 1):
         return {}  # of classes: p0, p1
     if whole and prefix in ("p", "q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
         raise DataError(
@@ -285,15 +270,11 @@ def class_called(word: str, classes: AbstractSet[str]) -> str:
     return found[0] if len(found) == 1 and word not in classes else word
 
 
-def are_draws(names: Sequence[str]) -> bool:
-    return all(_DRAWN.fullmatch(name) for name in names)
-
-
 def numbered(columns: Columns, names: Sequence[str]) -> list[list[str]]:
     """The columns of several outputs, such as y0, y1."""
     families: dict[str, list[str]] = {}
     for name in names:
-        match = re.fullmatch(r"(y|y_pred|pred|mean|mu|output)_?\d+", name.lower()) or _DRAWN.fullmatch(name)
+        match = re.fullmatch(r"(y|y_pred|pred|mean|mu|output)_?\d+", name.lower()) or DRAWN.fullmatch(name)
         if match and is_numeric(columns[name]):
             families.setdefault(match[1] or "", []).append(name)
     return [*families.values()]
@@ -374,9 +355,9 @@ def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
     elif kinds:
         text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
         told += (
-            f"{listed(kinds)} may tell kinds of rows apart: keep one (in pandas, table[table[{kinds[0]!r}] == {text!r}]"
+            f"{listed(kinds)} may tell kinds of rows apart: keep one, by pandas table[table[{kinds[0]!r}] == {text!r}],"
         )
-        told += f"), or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
+        told += f" or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
     if draws:
         told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
         told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
@@ -401,8 +382,7 @@ def _like_level(name: str) -> float | None:
         return None
     level = float(match[2] or match[3] or 50)
     level = level / 100 if level >= 1 or match[3] else level
-    side = {"l": -0.5, "h": 0.5, "u": 0.5}.get((match[1] or "q")[0].lower())
-    return level if side is None else 0.5 + side * level
+    return {"l": 0.5 - level / 2, "h": 0.5 + level / 2, "u": 0.5 + level / 2}.get((match[1] or "q")[0].lower(), level)
 
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:

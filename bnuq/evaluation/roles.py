@@ -206,29 +206,20 @@ def _levels(
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
             of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]
             are_classes = any({*numbers.values()} >= each for each in of)  # of labels or hard predictions
-            levels |= {} if are_classes else _stated(prefix, numbers, columns)
+            levels |= {} if are_classes else _stated(prefix, numbers)
     return levels if len(levels) > 1 else {}
 
 
-def _stated(prefix: str, numbers: Mapping[str, str], columns: Columns) -> dict[str, float]:
-    """The levels that numbers behind this prefix state, by column; none where they are classes. DataError where they
-    may be positions, or classes that the labels do not name."""
+def _stated(prefix: str, numbers: Mapping[str, str]) -> dict[str, float]:
+    """The levels that numbers behind this prefix state, by column; none where they may be classes (p0, p1), or quantiles
+    in order (quartiles), or are not all between 0 and 1."""
     whole = [int(number) for number in numbers.values() if "." not in number]
-    few = columns.classes is None and max(whole, default=10) < 10
-    if prefix == "p" and whole and (few or max(whole) - min(whole) == len(whole) - 1):
-        return {}  # of classes: p0, p1
-    if whole and prefix in ("p", "q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
-        raise DataError(
-            f"{columns.source}: {listed([*numbers])} may be quantiles in order (quartiles, deciles, extremes), "
-            "percentiles, or of classes that the labels do not name. Say what they are, by levels above 0 and below 1: "
-            f"--columns {','.join(f'q{0.25 * at:g}={name}' for at, name in enumerate([*numbers][:3], 1))}; or classes: "
-            f"--columns {','.join(numbers)}."
-        )
+    in_order = prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1
+    if prefix in ("p", "q", "quantile") and (in_order or max(whole, default=10) < 10 or 0 < len(whole) < len(numbers)):
+        return {}
     in_percent = prefix in ("pct", "percentile")
     levels = {name: float(of) / (100 if in_percent or "." not in of else 1) for name, of in numbers.items()}
-    if not all(0 < level < 1 for level in levels.values()):
-        raise DataError(f"{columns.source}: {listed([*numbers])} are not all quantiles at levels above 0 and below 1.")
-    return levels
+    return levels if all(0 < level < 1 for level in levels.values()) else {}
 
 
 def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -344,7 +335,7 @@ def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
             told += f"The ends of an interval of {what}: {_said(levels)}.\n"
     levels = {name: level for name in names if 0 < (level := _like_level(name) or 0) < 1}
     if levels:
-        told += f"Quantiles: {_said(levels)}.\n"
+        told += f"Quantiles, by percents in names: {_said(levels)}. Quartiles have q0.25, q0.5 and q0.75.\n"
     pairs = {name: name.replace("true", "pred") for name in columns.values if "true" in name}
     pairs = {true: pred for true, pred in pairs.items() if pred in columns.values}
     kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))

@@ -243,7 +243,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
     """A single column with its class by the hard predictions; DataError where it may be either of two words, or of the
     predicted class."""
-    columns, classes, section = given.columns, given.columns.classes or frozenset[str](), sought.section
+    columns, classes, section = given.columns, given.columns.classes, sought.section
     if len(names) > 1 or columns[names[0]].shape[1:] not in ((), (1,)) or given.classes or section.classes:
         return given
     if sought.like is not None:
@@ -279,7 +279,7 @@ def _as_asked(
         if 1 < len(roles) >= len(asked):
             return _of_regression(columns, roles, sought)
         return _of_array(columns, asked, sought, classes=tuple(asked) if len(asked) > 1 else ()), asked
-    of_labels = columns.classes or frozenset[str]()
+    of_labels = columns.classes
     families = named.class_columns(columns, asked)
     prefix, family = next(iter(families.items())) if len(families) == 1 else ("", {})
     kind, classes = section.outputs or named.kind_of(prefix if len(family) == len(asked) else asked[0]), tuple(asked)
@@ -293,7 +293,7 @@ def _as_asked(
 
 def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
-    classes, like, outputs = columns.classes or frozenset[str](), sought.like, sought.section.outputs
+    classes, like, outputs = columns.classes, sought.like, sought.section.outputs
     free = [of for of in columns.values if of not in roles and named.role_by_name(of) not in ("kinds", "draws")]
     sources = _sources(columns, roles, free, classes)
     if not sources and (sought.task.classifies_points or classes):

@@ -69,12 +69,6 @@ _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
 _SAID = re.compile(r"q?(0?\.\d+)")  # a level, before the column
-_LIKE_LEVEL = re.compile(
-    r"(?i)(?:.*[_ .\-])?(?:(lo|hi|lower|upper|q|ql|p|quantile)[_ .\-]?(\d*\.?\d+)|(\d*\.?\d+) ?%|med(ian)?)"
-)
-_LIKE_SPREAD = re.compile(
-    r"(?i)(.*[_ .\-])?(log_?|ln_?)?(std|sd|stddev|sigma2?|var|variance|se|sem|stderr|unc|uncertainty|error|precision)"
-)
 DRAWN = re.compile(r"(.*[_ .\-])?(samples?|draws?)[_ .\-]?\d+\.?", re.IGNORECASE)
 _ALIKE = ({"1", "yes", "true", "pos", "positive"}, {"0", "no", "false", "neg", "negative"})  # names of one class
 _OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
@@ -157,7 +151,7 @@ def _by_name(columns: Columns, name: str, at: int) -> Role | None:
         return None
     if name == "0" and all(of == name or is_index(of, 0) for of in columns.values):
         return "array"  # of a Series without a name
-    if name.strip() in (columns.classes or ()) and is_numeric(columns[name]):
+    if name.strip() in columns.classes and is_numeric(columns[name]):
         return None
     role = "ids" if _is_index(columns, name, at) else role_by_name(name)
     if role in ("kinds", "draws"):
@@ -211,8 +205,8 @@ def _levels(
 
 
 def _stated(prefix: str, numbers: Mapping[str, str]) -> dict[str, float]:
-    """The levels that numbers behind this prefix state, by column; none where they may be classes (p0, p1), or quantiles
-    in order (quartiles), or are not all between 0 and 1."""
+    """The levels that numbers behind this prefix state, by column; none where they may be classes (p0, p1), or
+    quantiles in order (quartiles), or are not all between 0 and 1."""
     whole = [int(number) for number in numbers.values() if "." not in number]
     in_order = prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1
     if prefix in ("p", "q", "quantile") and (in_order or max(whole, default=10) < 10 or 0 < len(whole) < len(numbers)):
@@ -297,11 +291,13 @@ def without_role(columns: Columns, names: Sequence[str], *, label: str | None = 
     options = [f"--labels {shlex.quote(f'{columns.source}:{label}')}"] * bool(label)
     options += [f"--ignore {shlex.quote(','.join(beside[:_MOST]))}"] * bool(beside)
     told += f"Add to the command, if that is what they are: {' '.join(options)}. " * bool(options)
-    ids = "".join(f"--ids {shlex.quote(name)} pairs the rows of two files by it; " for name in beside[:1])
+    ids = next((name for name in beside if _all_differ(columns[name])), None)
+    told += f"--ids {shlex.quote(ids)} pairs the rows of two files by it. " if ids is not None else ""
     return DataError(
         f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
-        f"{shown}\n{told}Options: {ids}--columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out; "
-        "--labels FILE:NAME the labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
+        f"{shown}\n{told}Options: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out (of a "
+        "distribution mean=NAME, sigma=NAME, variance=NAME, or quantiles q0.05=NAME,q0.95=NAME); --labels FILE:NAME the "
+        "labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
     )
 
 
@@ -310,12 +306,12 @@ def _nature(columns: Columns, name: str) -> Literal["beside", "kinds", "draws", 
     kinds of rows; or like numbers."""
     values, role = columns[name], role_by_name(name)
     is_whole = values.ndim == 1 and not (np.any(values % 1) if is_numeric(values) else _has_numbers(values))
-    if not is_whole or _LIKE_SPREAD.fullmatch(name):
+    if not is_whole:
         return "numbers"
     words = {*values.tolist()}
     if role == "kinds" or role == "draws":
         return role
-    is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= (columns.classes or set()))
+    is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= columns.classes)
     return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
 
 
@@ -323,19 +319,16 @@ def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
     """What columns may be that are not left out, and how to say it."""
     told = ""
     spreads, bounds = ([of for of in names if role_by_name(of) == role] for role in ("spread", "bound"))
-    spreads += [name for name in names if _LIKE_SPREAD.fullmatch(name) and name not in spreads]
-    if spreads:
-        one = shlex.quote(spreads[0])
-        told += f"{listed(spreads)}: --columns sigma={one} is the standard deviation, --columns variance={one} the "
-        told += "variance; of a logarithm write the exponential, of a precision its inverse.\n"
+    for name in map(shlex.quote, spreads):
+        told += (
+            f"--columns sigma={name} is the standard deviation, --columns variance={name} the variance, of a logarithm "
+        )
+        told += "written as its exponential.\n"
     if len(bounds) == 2:
-        middle = next((of for of in columns.values if role_by_name(of) in ("mean", "hard") and of not in names), None)
+        middle = next((f"q0.5={of}," for of in columns.values if role_by_name(of) in ("mean", "hard")), "")
         for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)):
-            levels = {bounds[0]: low} | ({middle: 0.5} if middle else {}) | {bounds[1]: 1 - low}
-            told += f"The ends of an interval of {what}: {_said(levels)}.\n"
-    levels = {name: level for name in names if 0 < (level := _like_level(name) or 0) < 1}
-    if levels:
-        told += f"Quantiles, by percents in names: {_said(levels)}. Quartiles have q0.25, q0.5 and q0.75.\n"
+            ends = f"q{low}={bounds[0]},{middle}q{1 - low}={bounds[1]}"
+            told += f"The ends of an interval of {what}: --columns {shlex.quote(ends)}.\n"
     pairs = {name: name.replace("true", "pred") for name in columns.values if "true" in name}
     pairs = {true: pred for true, pred in pairs.items() if pred in columns.values}
     kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))
@@ -345,35 +338,19 @@ def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
         told += f" --columns {','.join(pairs.values())}.\n" if pairs else ".\n"
     elif kinds:
         text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
-        told += (
-            f"{listed(kinds)} may tell kinds of rows apart: keep one, by pandas table[table[{kinds[0]!r}] == {text!r}],"
-        )
-        told += f" or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
+        told += f"{listed(kinds)} may tell kinds of rows apart: keep one, in pandas by table[table[{kinds[0]!r}] == "
+        told += f"{text!r}], or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
     if draws:
         told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
         told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
-    rest = [of for of in names if not found and of not in (*spreads, *bounds, *levels) and is_numeric(columns[of])]
-    parts = [of for of in rest if np.any((v := columns[of]) % 1)]
-    parts = [of for of in parts if bool(((v := columns[of]) >= 0).all() and (v <= 1).all())] or parts
-    if parts:
-        whole = len(parts) > 1 and np.allclose(sum(columns[name] for name in parts), 1, atol=0.02)
+    rest = [of for of in names if not found and of not in (*spreads, *bounds) and is_numeric(columns[of])]
+    parts = [of for of in rest if np.any(columns[of] % 1)]
+    if parts := [of for of in parts if bool(((v := columns[of]) >= 0).all() and (v <= 1).all())] or parts:
+        values = [columns[of] for of in parts]
+        whole = len({v.shape for v in values}) == 1 < len(parts) and np.allclose(sum(values), 1, atol=0.02)
         each = [",".join(parts)] if whole else parts[:5]
         told += f"The predictions of one model: {' or '.join(f'--columns {shlex.quote(of)}' for of in each)}.\n"
     return told
-
-
-def _said(levels: Mapping[str, float]) -> str:
-    """The option that gives columns these levels."""
-    return f"--columns {shlex.quote(','.join(f'q{level:g}={name}' for name, level in levels.items()))}"
-
-
-def _like_level(name: str) -> float | None:
-    """The level of a quantile that a name may state: 5%, pred_q5, y_lo90, median."""
-    if (match := _LIKE_LEVEL.fullmatch(name.strip())) is None:
-        return None
-    level = float(match[2] or match[3] or 50)
-    level = level / 100 if level >= 1 or match[3] else level
-    return {"l": 0.5 - level / 2, "h": 0.5 + level / 2, "u": 0.5 + level / 2}.get((match[1] or "q")[0].lower(), level)
 
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:

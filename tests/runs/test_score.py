@@ -578,7 +578,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
     ("columns", "text"),
     [
         ({"y_pred": P[:, 0], "y": LABELS % 2}, "--outputs probabilities, or --task regression"),
-        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "Quartiles"),
+        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "quantiles q0.05=NAME"),
         (
             {"label": LABELS, "p0": P[:, 0], "p1": P[:, 1], "p2": P[:, 2], "p3": P[:, 3], "age": P[:, 0]},
             "'age': numbers",
@@ -603,12 +603,12 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"p": P[:, 0], "label": LABELS % 2 * 2 - 1}, "--classes -1,1"),
         ({"label": LABELS % 2, "p": P[:, 0], "fold": LABELS}, "table[table['fold'] == "),
         ({"label": np.array(["normal", "odd"])[LABELS % 2], "prob": P[:, 0]}, "--classes normal,odd. Of normal"),
-        ({"y": P[:, 0], "y_pred": P[:, 1], "y_pred_std": P[:, 2]}, "--columns sigma=y_pred_std is"),
-        ({"y": P[:, 0], "5%": P[:, 1], "95%": 2 + P[:, 2]}, "--columns q0.05=5%,q0.95=95%."),
+        ({"y": P[:, 0], "y_pred": P[:, 1], "y_pred_std": P[:, 2]}, "\nOptions: --columns NAME"),
+        ({"y": P[:, 0], "5%": P[:, 1], "95%": 2 + P[:, 2]}, "quantiles q0.05=NAME"),
         ({"label": LABELS % 2, "rf": P[:, 0], "gbm": P[:, 1]}, "--columns rf or --columns gbm."),
         ({"label": ["a", ""] * (N // 2), "p_a": P[:, 0], "p_b": 1 - P[:, 0]}, "is empty in row 1"),
         ({"no": ["7 %"] * N, "yes": ["93 %"] * N, "label": np.array(["no", "yes"])[LABELS % 2]}, "percent sign"),
-        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "--columns q0.01=p1,q0.05=p5"),
+        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "quantiles q0.05=NAME"),
         ({"a_0": P[:, 0], "b_0": P[:, 1], "y": LABELS % 2, "confidence": P[:, 0]}, "--outputs probabilities"),
         (
             {"age": 9 * P[:, 0], "pclass": LABELS, "won": LABELS % 2, "pred": LABELS % 2, "conf": P[:, 0]},

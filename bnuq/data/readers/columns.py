@@ -50,7 +50,7 @@ class Columns:
     nested: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
     exact: Callable[[str], NDArray[Any]] | None = None
-    classes: frozenset[str] | None = None
+    classes: frozenset[str] = frozenset()
 
     def named(self, names: Sequence[str]) -> str | None:
         """The first of these names, in any case, that there is."""

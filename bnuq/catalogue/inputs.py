@@ -60,6 +60,9 @@ INPUTS: Catalogue = {
     "ids-repeat": Entry(
         "{file}: {column} repeats.", "Rows of one: --groups {column}. Of several models: give each a file of its own."
     ),
+    "outputs-together": Entry(
+        "{file}: the RMSE is the root of the sum of the outputs' mean squared errors; MAE and CRPS are means over them"
+    ),
     "probabilities-rounded": Entry(
         lambda file, scale, off: (
             f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
-from bnuq.data.readers.columns import Columns, texts_of
+from bnuq.data.readers.columns import Columns, one_reading, texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation import roles as named
@@ -30,6 +31,8 @@ _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 _SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
+_WHOLE = re.compile(r"-?\d+").fullmatch
+_OF_REGRESSION = ("mean", "hard", "array", "sigma", "variance", "quantile")
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
@@ -137,13 +140,12 @@ class GivenSet:
 
 @frozen
 class Sought:
-    """The predictions that are looked for: by the options, of this task, for so many `points`, whose labels are of
-    these `classes` in the column `label`; of the kind of those that they are `like`, where no name tells."""
+    """The predictions that are looked for: by the options, of this task, for so many `points`, whose labels are in the
+    column `label`; of the kind of those that they are `like`, where no name tells."""
 
     section: ScoreSection
     task: Task
     points: int | None = None
-    classes: AbstractSet[str] = frozenset()
     label: str | None = None
     like: GivenSet | None = None
 
@@ -169,7 +171,7 @@ def wrong_values(
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
     if kind in ("probabilities", "confidences"):
-        expected = f"probabilities, from 0 to {scale:g}; logits are --outputs logits, percentages to be divided by 100"
+        expected = f"probabilities, from 0 to {scale:g}; divide percentages by 100; logits are --outputs logits"
         checks.append(((values < 0) | (values > 1 + tolerance), expected))
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
@@ -211,17 +213,18 @@ def given_sets(columns: Columns, sought: Sought) -> dict[str, GivenSet]:
 def given_set(columns: Columns, sought: Sought) -> GivenSet:
     """The predictions of one set; DataError if there are none, or several, or a column that has no role."""
     section, task = sought.section, sought.task
+    columns = columns if section.columns else one_reading(columns, sought.points)
     named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
-    roles = named.roles_of(columns, section, sought.label, sought.classes)
+    roles = named.roles_of(columns, section, sought.label)
     asked = [name for name in roles if roles[name] == "predictions"]
     if asked:
-        given, names = _as_asked(columns, asked, sought)
+        given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
-    if rest and not section.columns:
-        raise named.without_role(columns, rest)
+    if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
+        raise named.without_role(columns, unknown)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -229,38 +232,72 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     for role in () if task.is_regression else ("hard", "correct"):
         if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
             beside[role] = texts_of(columns[found[0]])
+    if task.classifies_points and given.kind != "confidences":
+        given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
 
 
-def _as_asked(columns: Columns, asked: Sequence[str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
+def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
+    """A single column with its class by the hard predictions; DataError where it may be either of two words, or of the
+    predicted class."""
+    columns, classes, section = given.columns, given.columns.classes, sought.section
+    if len(names) > 1 or columns[names[0]].shape[1:] not in ((), (1,)) or given.classes or section.classes:
+        return given
+    if sought.like is not None:
+        return replace(given, classes=sought.like.classes)
+    p = given.values[0, :, 1]
+    by_hard = None if hard is None else _class_of(p, hard, classes)
+    if by_hard is not None:
+        given = replace(given, classes=(by_hard,))
+    elif len(classes) == 2 and max(classes) != named.class_called("1", classes) and not all(map(_WHOLE, classes)):
+        first, last = sorted(classes)
+        cures = [f"Of {b}: --classes {shlex.quote(f'{a},{b}')}." for a, b in ((first, last), (last, first))]
+        raise DataError(f"{columns.source}: {given.found}: of which class? {' '.join(cures)}")
+    if given.kind == "probabilities" and not (by_hard or section.outputs) and len(p) >= _FEW and p.min() >= 0.5:
+        raise DataError(
+            f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
+            f"of the predicted class: --columns confidence={names[0] or 'NAME'}, beside a column of the predictions."
+        )
+    return given
+
+
+def _as_asked(
+    columns: Columns, asked: Sequence[str], found: Mapping[str, str], sought: Sought
+) -> tuple[GivenSet, Sequence[str]]:
     """What the request names: a distribution by the names of its columns, else classes or means in this order."""
     section = sought.section
     if sought.task.is_regression:
-        roles = {name: role for name in asked if (role := named.role_by_name(name)) is not None}
+        said = {of.rpartition("=")[2] for of in section.columns}
+        roles = {of: role for of, role in found.items() if of in said and role in _OF_REGRESSION}
+        roles |= {of: role for of in asked if (role := named.role_by_name(of)) in (*_OF_REGRESSION, "bound", "spread")}
         roles |= dict.fromkeys(named.levels_of(asked, columns, section.columns), "quantile")
-        if len(roles) == len(asked) > 1:
+        if unclear := named.unclear(roles):
+            raise named.without_role(columns, unclear)
+        if 1 < len(roles) >= len(asked):
             return _of_regression(columns, roles, sought)
         return _of_array(columns, asked, sought, classes=tuple(asked) if len(asked) > 1 else ()), asked
-    kind, classes = section.outputs or named.kind_of(asked[0]), tuple(asked)
+    of_labels = columns.classes
     families = named.class_columns(columns, asked)
+    prefix, family = next(iter(families.items())) if len(families) == 1 else ("", {})
+    kind, classes = section.outputs or named.kind_of(prefix if len(family) == len(asked) else asked[0]), tuple(asked)
     patterns = [pattern.split("*") for pattern in section.columns]
-    if len(families) == 1 and len(family := next(iter(families.values()))) == len(asked):
-        classes = tuple(family.values())
+    if not {*asked} <= of_labels and len(family) == len(asked):
+        classes = _called(family, of_labels)
     elif len(patterns) == 1 and len(patterns[0]) == 2:
         classes = tuple(name.removeprefix(patterns[0][0]).removesuffix(patterns[0][1]) for name in asked)
-    return _of_array(columns, asked, sought, kind, classes if len(asked) > 1 else ()), asked
+    return _of_array(columns, asked, sought, kind, classes if len(asked) > 1 or {*classes} <= of_labels else ()), asked
 
 
 def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
     """Logits or probabilities: an array, or columns of a class each."""
-    classes, like, outputs = sought.classes, sought.like, sought.section.outputs
-    free = [name for name in columns.values if name not in roles]
+    classes, like, outputs = columns.classes, sought.like, sought.section.outputs
+    free = [of for of in columns.values if of not in roles and named.role_by_name(of) not in ("kinds", "draws")]
     sources = _sources(columns, roles, free, classes)
-    if not sources and sought.task.classifies_points:
-        sources = _unnamed(columns, free, classes)
+    if not sources and (sought.task.classifies_points or classes):
+        sources = _unnamed(columns, free, classes, sums=sought.task.classifies_points)
     if not sources and sought.task.classifies_points and (pair := _pair(columns, roles, sought)) is not None:
         values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
@@ -275,20 +312,13 @@ def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> t
         raise _without_predictions(columns, roles, free, "logits or probabilities")
     [(names, kind, of)] = sources
     kind = outputs or kind or (None if like is None else like.kind)
-    given = _of_array(columns, names, sought, kind, of)
-    is_named = like is not None or outputs is not None or of or columns[names[0]].shape[1:] not in ((), (1,))
-    if given.kind == "probabilities" and not is_named and len(given) >= _FEW and given.values[..., 1].min() >= 0.5:
-        raise DataError(
-            f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
-            f"of the predicted class: --columns confidence={names[0] or 'NAME'}, beside a column of the predictions."
-        )
-    return given, names
+    return _of_array(columns, names, sought, kind, of), names
 
 
 def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
-    classes, like, label = sought.classes, sought.like, sought.label
+    classes, like, label = columns.classes, sought.like, sought.label
     of_roles = (named.flat(columns, roles, role) for role in ("confidence", "score", "hard", "correct", "labels"))
     confidence, score, hard, correct, labels = of_roles
     if len(either := confidence or score) != 1:
@@ -310,24 +340,23 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
                 "as prob_cat."
             )
         return None
-    if score and hard and _is_of_class_1(columns, name, hard[0], classes):
-        return None
+    if score and hard:
+        texts, values = texts_of(columns[hard[0]]), numbers_of(columns, name)
+        if _class_of(values, texts, classes) is not None:
+            return None
+        if values.min() < 1 / len(found := {*texts.tolist()} | classes):
+            raise DataError(
+                f"{columns.source}: {name!r} is neither the probability of {max(found)!r}, by the predictions in "
+                f"{hard[0]!r}, nor their confidence. Take it for that: --columns {name}; or call it confidence."
+            )
     return [name, top[0]]
 
 
-def _is_of_class_1(columns: Columns, name: str, hard: str, classes: AbstractSet[str]) -> bool:
-    """Whether a score is the probability of class 1, by the hard predictions beside it, and not their confidence;
-    DataError where it is neither."""
-    texts, values = texts_of(columns[hard]), numbers_of(columns, name)
-    found = sorted({*texts.tolist()} | classes)
-    if len(found) == 2 and bool((((values > 0.5) == (texts == found[-1])) | (values == 0.5)).all()):
-        return True
-    if values.min() < 1 / len(found):
-        raise DataError(
-            f"{columns.source}: {name!r} is neither the probability of {found[-1]!r}, by the predictions in {hard!r}, "
-            f"nor their confidence. Take it for the probability: --columns {name}; or call it confidence."
-        )
-    return False
+def _class_of(p: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str]) -> str | None:
+    """The class of two whose probabilities these are, by hard predictions; None where that is neither."""
+    found = sorted({*hard.tolist()} | classes, reverse=True)
+    fits = (of for of in found if bool((((p > 0.5) == (hard == of)) | (p == 0.5)).all()))
+    return next(fits, None) if len(found) == 2 else None
 
 
 def _sources(
@@ -340,20 +369,28 @@ def _sources(
             sources.append(([name], _KINDS.get(role), ()))
     sources += [([name], None, ()) for name in free if classes and {*columns.keys.get(name, ())} >= classes]
     for prefix, family in named.class_columns(columns, free).items():
-        if len(family) > 1 or {*family.values()} <= classes | {"1", "yes", "true", "pos", "positive"}:
-            whole = classes and {*family} >= classes  # the labels are called like the columns
-            sources.append(([*family], named.kind_of(prefix), tuple(family if whole else family.values())))
+        whole = classes and ({*family} >= classes or {*family} <= classes)  # the labels are called like the columns
+        of = tuple(family) if whole else _called(family, classes)
+        if len(family) > 1 or {*of} <= (classes or {*of}):
+            sources.append(([*family], named.kind_of(prefix), of))
     return sources
 
 
-def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str]) -> list[_Source]:
-    """The columns that are called like the labels, or all numbers that are left if they sum to one in each row."""
+def _called(family: Mapping[str, str], classes: AbstractSet[str]) -> tuple[str, ...]:
+    """The classes that columns are of: those of the labels, as far as all are."""
+    of = tuple(named.class_called(word, classes) for word in family.values())
+    return of if {*of} <= classes and len({*of}) == len(of) else tuple(family.values())
+
+
+def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str], *, sums: bool) -> list[_Source]:
+    """The columns that are called like the labels, or all numbers that are left if each row `sums` to one."""
     numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
     if len(numeric) < 2:
-        return []
+        return [(numeric, None, (numeric[0],))] if {*numeric} & classes else []
     texts = [*map(_as_class, _bare(numeric, classes))]
     numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
-    if not numbered and not _probabilities(_some(np.stack([columns[name] for name in numeric], axis=-1)[None])):
+    values = _some(np.stack([columns[name] for name in numeric], axis=-1)[None])
+    if not numbered and not (sums and _probabilities(values)):
         if not {*texts} >= classes or len(classes) < 2:
             return []
         kept = [at for at, text in enumerate(texts) if text in classes]
@@ -393,7 +430,9 @@ def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Seque
         if hard
         else "no column has a name that says so"
     )
-    shown = listed(list(columns.values))
+    shown = listed(list(columns.values)) + f", and lists that are not read: {listed(columns.nested)}" * bool(
+        columns.nested
+    )
     return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
 
 
@@ -409,9 +448,8 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
         sets = listed([*of_levels, *middle, *spread])
         raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
-    unknown, told = named.of_which_kind(roles)
-    if unknown and not (of_levels or spread or asked):
-        raise named.without_role(columns, unknown, advice=told)
+    if (unclear := named.unclear(roles)) and not (of_levels or spread or asked):
+        raise named.without_role(columns, unclear)
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
@@ -445,6 +483,7 @@ def _of_quantiles(
         names, levels, found = [*by_name], np.array([*by_name.values()]), f"quantiles {listed([*by_name])}"
         values = np.stack([numbers_of(columns, name) for name in names], axis=-1)[None]
     found += f", whose mean the RMSE and MAE are of, and not {listed(beside)}" if beside else ""
+    found += f" (the median: --columns q0.5={beside[0]})" if beside and 0.5 not in levels else ""
     rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=0) > 0).all())
     if not rises or not len(levels) or levels[-1] >= 1 or values.shape[2:] != levels.shape or values.ndim != 3:
         raise DataError(
@@ -467,7 +506,10 @@ def _of_array(
     if values.dtype.kind not in "fiu":
         raise DataError(f"{columns.source}: {found} holds {values.dtype}; expected numbers.")
     if task.is_regression and values.ndim == 2 and len(names) == 1:
-        values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=names[0].lower() == "samples")
+        is_said = names[0].lower() == "samples" or f"samples={names[0]}" in sought.section.columns
+        values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=is_said)
+    elif task.is_regression and all(map(named.DRAWN.fullmatch, names)):
+        values, classes = values.T[..., None], ()
     samples = _as_samples(values)
     if samples.ndim == 3 and 0 in samples.shape:
         raise DataError(f"{columns.source}: {found} is empty, of shape {values.shape}; expected at least one point.")
@@ -493,21 +535,20 @@ def _of_array(
 
 
 def _as_drawn(values: NDArray[Any], sought: Sought, where: str, *, is_said: bool) -> NDArray[Any]:
-    """An array (T, n) or (n, T) of the samples of a regression as (T, n, 1), by the number of points, or of the samples
-    that they are like. DataError where it may be either, or, unless its name said so, of no samples."""
+    """An array of the samples of a regression as (T, n, 1): (T, n) by the number of points, and (n, T) where its name
+    says that it holds samples, or by the number of the samples that they are like. DataError where it may be either."""
     (rows, width), like = values.shape, sought.like
-    first, last = (width, rows) if like is None else (rows, width)
     count = sought.points if like is None else 0 if like.values.shape[2] > 1 else len(like.values)
-    first, last = first == count, last == count
+    first, last = (width == count, rows == count) if like is None else (rows == count, width == count)
     if 1 in (rows, width, count) or not (first or last):
         return values
-    drawn = values if first else values.T
-    cure = "Write samples as (T, n, 1); quantiles beside an array `levels`; or arrays `mean` and `sigma`."
+    cure = "Save samples as (T, n, 1); quantiles beside an array `levels`; a Gaussian as arrays `mean` and `sigma`."
     if first and last:
         raise DataError(f"{where} has shape {values.shape}, of which either axis may be of samples. {cure}")
-    if like is None and not is_said and (len(drawn) == 2 or bool((np.diff(drawn, axis=0) >= 0).all())):
-        raise DataError(f"{where} holds {len(drawn)} numbers of each point: samples, quantiles, or mean and σ? {cure}")
-    return drawn[..., None]
+    if last and like is None and not is_said:
+        what = "samples, quantiles, or mean and σ? Samples are (T, n), or called `samples`"
+        raise DataError(f"{where} holds {width} numbers of each point: {what}. {cure}")
+    return (values if first else values.T)[..., None]
 
 
 def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
@@ -548,17 +589,20 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
                 f"{columns.source}: {found} holds whole numbers: hard predictions, which have no uncertainty."
             )
         return {"kind": "probabilities"}
+    total = sampled.sum(-1)
+    votes = bool(sampled.shape[2] > 1 and (sampled >= 0).all() and not np.any(sampled % 1) and np.ptp(total) == 0)
     if kind == "probabilities":
-        return {"kind": kind}
+        return {"kind": kind} | ({"scale": float(total[0, 0])} if votes else {})
     if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
         return {"kind": "logits"}
     what = (
         f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
-        + f", which sum to {np.median(sampled.sum(-1)):.6g} in the middle row" * (sampled.shape[2] > 1)
+        + f", which sum to {np.median(total):.6g} in the middle row" * (sampled.shape[2] > 1)
     )
+    cure = "counts of votes are --outputs probabilities" if votes else "percentages are to be divided by 100"
     raise DataError(
         f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
-        "clearly logits. Say what they are: --outputs logits, --outputs probabilities (or log_probabilities); "
+        f"clearly logits. Say what they are: {cure}; --outputs logits, probabilities or log_probabilities; "
         "probabilities of several labels: --task multilabel; predictions of numbers: --task regression."
     )
 

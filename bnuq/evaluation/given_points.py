@@ -54,9 +54,9 @@ class Truth:
 
     @property
     def of_classes(self) -> frozenset[str]:
-        """The names of the classes that occur, whole numbers without a fraction."""
+        """The names of the classes that occur, whole numbers without a fraction; of a matrix those of its columns."""
         if self.values.ndim > 1 or self.is_right:
-            return frozenset()
+            return frozenset(self.classes)
         return frozenset(texts_of(np.unique(self.values) if is_numeric(self.values) else self.values).tolist())
 
     @property
@@ -108,9 +108,10 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         group = None if points.group is None else points.group_of_point
         return Truth(f"{labels}", points.targets, "labels", None, group, tuple(points.classes or ()))
     columns, column = columns_at(labels)
-    name = column or _label_of(columns, section)
-    if name is None:
-        name = _only_one(columns, first, section)
+    name = column or _label_of(columns, section) or _only_one(columns, first, section)
+    roles, other = roles_of(columns, section, name), columns.source != first.source
+    if kinds := [of for of in columns.values if of not in roles and role_by_name(of) == "kinds"] * other:
+        raise named.without_role(columns, kinds)
     if role_by_name(name) == "correct":
         raise DataError(
             f"{columns.source}: {name!r} says by its name whether predictions are right. Leave --labels out, and name "
@@ -120,16 +121,21 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 
 
 def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
-    """The one column of a file of labels that is nothing else; DataError where there are several."""
-    others = {"ids", "key", "groups", "ignored"}
+    """The one column of a file of labels that is nothing else, or all that the predictions have, too, where they are 0
+    and 1; DataError where there are several."""
+    others = {"ids", "key", "groups", "ignored", "kinds"}
     roles = roles_of(columns, section)
-    names = [of for of in columns.values if roles.get(of) not in others] or [*columns.values]
+    names = [of for of in columns.values if (roles.get(of) or role_by_name(of)) not in others] or [*columns.values]
+    if len(names) > 1 and {*names} <= {*first.values} and all(_is_binary(columns[name]) for name in names):
+        return ",".join(names)
     if names == ["0", UNNAMED]:  # by the number of the predictions
         counts = {count for values in first.values.values() for count in values.shape}
         names = [of for of in names if len(columns[of]) in counts] or names
     if len(names) == 1:
         return names[0]
     options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[:5])
+    if all(_is_binary(columns[name]) for name in names[:5]):
+        options += f". One-hot, or several labels: --labels {shlex.quote(f'{columns.source}:' + ','.join(names))}"
     of_zero = " Its first line, 0, may be a name, as pandas gives it to a Series, or a label."
     raise DataError(
         f"{columns.source}: no array or column is called label, labels, target or y.{of_zero * (UNNAMED in names)} "
@@ -142,18 +148,18 @@ def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | N
     free, hard = [name for name in columns.values if name not in roles], flat(columns, roles, "hard")
     families = [family for family in named.class_columns(columns, free).values() if len(family) > 1]
     free = [of for of in free if columns[of].ndim == 1 and not any(of in family for family in families)]
+    kinds = [of for of in free if role_by_name(of) in ("kinds", "draws")]
     free += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
     if not free or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
         return None
     words = frozenset(word for family in families for word in family.values())
     words = words.union(*(texts_of(columns[name]).tolist() for name in hard))
     alike = [of for of in free if 1 < len(words.intersection(found := {*texts_of(columns[of]).tolist()})) == len(found)]
-    [label] = next(of for of in (alike, free, ["NAME"]) if len(of) == 1)
-    kinds = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
-    kinds |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
-    found = any((families, kinds & {*roles.values()}))
-    unknown, told = named.of_which_kind(roles)
-    return named.without_role(columns, [*free, *unknown], advice=told, label=label, found=found)
+    [label] = next(of for of in (alike, [of for of in free if of not in kinds], ["NAME"]) if len(of) == 1)
+    said = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
+    said |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
+    found = any((families, said & {*roles.values()}))
+    return named.without_role(columns, [*free, *named.unclear(roles)], label=label, found=found)
 
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
@@ -164,7 +170,8 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[::-1])
+        by_word = sorted(names, key=lambda of: ("pred" in of.lower(), role_by_name(of) == "labels"))
+        options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
         raise DataError(
             f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
             f"it: {options}."
@@ -175,17 +182,25 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
 def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     of_names = columns.values.get("classes")
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
-    values = columns[name]
+    several = named.several(columns, name)
+    values = np.stack([numbers_of(columns, of) for of in several], axis=-1) if several else columns[name]
+    names = tuple(several) if several and _is_binary(values) else names
     values = values[:, 0] if values.shape[1:] == (1,) else values
     if values.ndim == 1 and not is_numeric(values):
         if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
             values = values.astype(np.int64)  # numbers as texts
         elif all(re.fullmatch(r"-?\d+(,\d+)?", text) for text in values) and any("," in text for text in values):
             numbers_of(columns, name)  # an error, which says that these are decimal commas
-    found, ids, group = f"{name!r}" if name else "its array", _ids(columns, section, name), _groups(columns, section)
+    truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
+    columns = replace(columns, classes=truth.of_classes)
+    ids, group = _ids(columns, section, name), _groups(columns, section)
     if ids is not None and max(map(len, ids), default=0) <= _SHORT:
         ids = ids.astype(str)  # in a third of the memory of objects
-    return Truth(columns.source, values, found, ids, group, names, columns, name)
+    return replace(truth, ids=ids, group=group, columns=columns)
+
+
+def _is_binary(values: NDArray[Any]) -> bool:
+    return is_numeric(values) and bool(np.isin(values, (0, 1)).all())
 
 
 def _groups(columns: Columns, section: ScoreSection) -> NDArray[Any] | None:
@@ -225,10 +240,10 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
         return CLASSIFICATION
     if section.task is not None:
         return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[section.task]
-    values, roles = truth.values, roles_of(first, section, truth.label_in(first), truth.of_classes)
+    values, roles = truth.values, roles_of(first, section, truth.label_in(first))
     if not is_numeric(values):
         return CLASSIFICATION
-    if values.ndim == 2 and values.shape[1] > 1 and bool(np.isin(values, (0, 1)).all()):
+    if values.ndim == 2 and values.shape[1] > 1 and _is_binary(values):
         return CLASSIFICATION if bool((values.sum(1) == 1).all()) else MULTILABEL
     finite = values[np.isfinite(values)]
     if values.ndim > 1 or not bool((finite == np.round(finite)).all()):
@@ -249,7 +264,7 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     hard = [of for of in hard if first[of].ndim == 1 or (first[of].shape[1:] == (1,) and np.ptp(first[of]) > 1)]
     if of_classes or not any(np.any(first[name] % 1) for name in hard):
         return False
-    if np.isin(targets, (0, 1)).all():
+    if _is_binary(targets):
         raise DataError(
             f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
             f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression."
@@ -283,6 +298,7 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
         raise DataError(
             f"{source}: holds predictions of {len(given)} points ({given.found}), and {truth.source} "
             f"{len(truth.values)} labels; expected as many, in one order, or ids in both (--ids COLUMN)."
+            + (" Samples are (T, n, K): transpose the array." if len(truth.values) in given.values.shape else "")
         )
     elif section.ids is not None and source != truth.source:
         raise DataError(f"--ids {section.ids}: no such column in both {source} and {truth.source}.")
@@ -564,6 +580,9 @@ def _numbered(
             f"predictions have {outputs} columns without them. Name the classes in their order: --classes NAME,NAME."
         )
     number_of = {name: number for number, name in enumerate(names)}
+    if "" in present and "" not in number_of:
+        row = int(np.flatnonzero(texts == "")[0])
+        raise DataError(f"{truth.source}: {truth.found} is empty in row {row} (counted from 0): leave such rows out.")
     if unknown := [text for text in present.tolist() if text not in number_of]:
         raise DataError(
             f"{truth.source}: {truth.found} holds {unknown[0]!r}, which is no class of the predictions "
@@ -644,6 +663,8 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
     for name, given in sets.items():
         file = Path(given.columns.source).name
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
+        if given.kind == "means" and given.values.shape[2] > 1:
+            yield note("outputs-together", file=file)
         if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:

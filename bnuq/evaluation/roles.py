@@ -18,6 +18,7 @@ from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 
 _MOST = 300  # names in a command that a message gives
+_WORDS = 20  # of rows of several kinds; more are texts
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
 _TABLE = """\
@@ -35,7 +36,7 @@ score: score
 positive: probability probabilities prob probs proba p y_prob y_proba y_score pred_proba pred_prob y_pred_proba
     y_pred_prob predict_proba predicted_probability softmax sigmoid
 logits: logits logit decision_function filtered_resps
-log_probabilities: log_probabilities log_probs logprobs log_prob logprob log_proba predict_log_proba
+log_probabilities: log_probabilities log_probability log_probs logprobs log_prob logprob log_proba predict_log_proba
 mean: mean mu loc yhat y_mean pred_mean mean_prediction predicted_mean fit fitted
 sigma: sigma std sd stddev scale y_std pred_std
 variance: variance var y_var pred_var
@@ -47,9 +48,11 @@ bound: lower upper lwr upr lower_bound upper_bound yhat_lower yhat_upper pred_lo
 quantile: quantiles levels
 array: samples outputs output scores arr_0 test
 classes: classes
-ignored: fold split weight weights sample_weight loss seed epoch batch prediction_time text sentence prompt name url
-    source comment comments note notes x inputs images features doc resps arguments acc_norm entropy metrics
-    exact_match filter doc_hash prompt_hash target_hash ood_score config resample repeat
+draws: draw chain iteration
+kinds: split set subset usage dataset partition fold is_test is_train resample repeat algorithm model config
+ignored: weight weights sample_weight loss seed epoch batch prediction_time text sentence prompt name url source comment
+    comments note notes x inputs images features doc resps arguments acc_norm entropy metrics exact_match filter
+    doc_hash prompt_hash target_hash ood_score
 """  # in any case; "." at the beginning and "-", "." or " " for "_" are the same
 NAMES: dict[Role, tuple[str, ...]] = {
     role: tuple(names.split())
@@ -58,13 +61,16 @@ NAMES: dict[Role, tuple[str, ...]] = {
 NAMES |= {"labels": (*TARGETS, *NAMES["labels"]), "groups": (GROUP, *NAMES["groups"]), "array": ("", *NAMES["array"])}
 _ROLES: dict[str, Role] = {name: role for role, names in NAMES.items() for name in names}
 _ID = re.compile(r"(.*[_ .\-])?(id|ids|uid|uuid)|.*[a-z](Id|ID|UID)|.*_(ID|Id|UID)|ID|Id")
-_OTHERS = "y_pred pred prediction class score scores prediction_score raw_score confidence output log_probability"
+_OTHERS = "y_pred pred prediction class score scores prediction_score raw_score confidence output"
 PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *_OTHERS.split())  # p0; cat_prob
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[ _]?[(\[](?:\w+=)?(.+)[)\]]|[_ .\-](.+)|(\d+))", re.IGNORECASE)
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
 _LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
 _BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
+_SAID = re.compile(r"q?(0?\.\d+)")  # a level, before the column
+DRAWN = re.compile(r"(.*[_ .\-])?(samples?|draws?)[_ .\-]?\d+\.?", re.IGNORECASE)
+_ALIKE = ({"1", "yes", "true", "pos", "positive"}, {"0", "no", "false", "neg", "negative"})  # names of one class
 _OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
 _IN_WORDS = {role: role for role in ("labels", "ids", "groups")}  # others are ignored
 _IN_WORDS |= {"key": "keys", "hard": "hard predictions", "correct": "correctness", "own score": "scores"}
@@ -89,13 +95,12 @@ def matching(columns: Columns, patterns: Iterable[str], *, needed: bool = True) 
     return [*dict.fromkeys(names)]
 
 
-def roles_of(
-    columns: Columns, section: ScoreSection, label: str | None = None, classes: AbstractSet[str] | None = None
-) -> dict[str, Role]:
-    """The role of each column that has one by an option or by the table of names; `label` is that of the labels, which
-    are of these `classes`, where they are known."""
+def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) -> dict[str, Role]:
+    """The role of each column that has one by an option or by the table of names; `label` is that of the labels, or
+    several with commas between."""
     single = {"ids": section.ids, "groups": section.groups, "labels": label}
     asked = _asked(columns, section) | {name: role for role, name in single.items() if name in columns.values}
+    asked |= dict.fromkeys(several(columns, label), "labels")
     roles = {name: asked.get(name) or _by_name(columns, name, at) for at, name in enumerate(columns.values)}
     held = {*roles.values()}
     for name, role in roles.items():
@@ -103,10 +108,23 @@ def roles_of(
             is_hard = role == "labels" and "hard" not in held and {"score", "confidence"} & held
             roles[name] = "hard" if is_hard else "ignored"  # as of a pipeline of Hugging Face
     beside = [name for name, role in roles.items() if role in ("labels", "hard") and columns[name].ndim == 1]
-    quantiles = _levels([name for name, role in roles.items() if role is None], columns, classes=classes, beside=beside)
+    free = [name for name, role in roles.items() if role is None]
+    quantiles = _levels(free, columns, _called(columns, section.columns), beside)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
     roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
+
+
+def several(columns: Columns, label: str | None) -> list[str]:
+    """The columns of labels that are named together: a,b."""
+    names = (label or "").split(",")
+    return names if len(names) > 1 and label not in columns.values and {*names} <= {*columns.values} else []
+
+
+def _called(columns: Columns, asked: Iterable[str]) -> dict[str, float]:
+    """The level of each column that an option says: q0.05=lower."""
+    parts = (of.partition("=") for of in asked)
+    return {of: float(match[1]) for level, _, of in parts if of in columns.values and (match := _SAID.fullmatch(level))}
 
 
 def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
@@ -115,7 +133,7 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
     for pattern in section.columns:  # or ROLE=COLUMN
         name, _, column = pattern.partition("=")
         role = role_by_name(name) if column and pattern not in columns.values else None
-        role = "quantile" if role is None and column and _LEVEL.fullmatch(name) else role
+        role = "quantile" if role is None and column and _SAID.fullmatch(name) else role
         if role in (None, "bound") and column and column in columns.values:
             raise DataError(
                 f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence, "
@@ -127,12 +145,17 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
 
 
 def _by_name(columns: Columns, name: str, at: int) -> Role | None:
-    """The role by the table; none of what is named like one of two classes, a key of ids that repeat."""
+    """The role by the table; none of what is named like a class, or tells kinds of rows apart, a key of ids that
+    repeat."""
     if (other := _OPPOSITES.get(name.lower())) is not None and columns.named([other]) is not None:
         return None
     if name == "0" and all(of == name or is_index(of, 0) for of in columns.values):
         return "array"  # of a Series without a name
+    if name.strip() in columns.classes and is_numeric(columns[name]):
+        return None
     role = "ids" if _is_index(columns, name, at) else role_by_name(name)
+    if role in ("kinds", "draws"):
+        return None if columns[name].ndim == 1 and _different(columns[name]) > 1 else "ignored"
     return "key" if role == "ids" and _repeats(columns, name) else role
 
 
@@ -153,63 +176,44 @@ def _repeats(columns: Columns, name: str) -> bool:
 
 
 def levels_of(names: Sequence[str], columns: Columns, asked: Sequence[str] = ()) -> dict[str, float]:
-    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; DataError for
-    one that occurs twice."""
-    called = {column: level for level, _, column in (of.partition("=") for of in asked) if column in columns.values}
-    levels = dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
-    if len({*levels.values()}) < len(levels):
-        raise DataError(
-            f"{columns.source}: two of {listed([*levels])} are quantiles at one level. Leave one out: --ignore."
-        )
-    return levels
+    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order."""
+    called = {name: level for name, level in _called(columns, asked).items() if name in names}
+    return dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
 
 
 def _levels(
-    names: Sequence[str],
-    columns: Columns,
-    called: Mapping[str, str] | None = None,
-    *,
-    classes: AbstractSet[str] | None = None,
-    beside: Sequence[str] = (),
+    names: Sequence[str], columns: Columns, called: Mapping[str, float], beside: Sequence[str] = ()
 ) -> dict[str, float]:
+    names = [name for name in names if name not in called]
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
-    levels = {name: 0.5 + (0.5 if match[2] == "hi" else -0.5) * float(match[3]) / 100 for name, match in bounds.items()}
+    levels = {name: 0.5 + (match[2] == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
+    levels |= called
     if len({match[1] for match in bounds.values()}) > 1:
         raise DataError(
             f"{columns.source}: {listed([*bounds])} are of several models. Name those of one: --columns 'NAME-*'."
         )
     by_prefix: dict[str, dict[str, str]] = {}
     for name in names:
-        if match := _LEVEL.fullmatch((called or {}).get(name, name.strip())):
+        if match := _LEVEL.fullmatch(name.strip()):
             by_prefix.setdefault((match[1] or "").lower(), {})[name] = match[2] or match[4]
     for prefix, numbers in by_prefix.items():
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
-            of = [classes or frozenset({""}), *({*texts_of(columns[name])} for name in beside)]
+            of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]
             are_classes = any({*numbers.values()} >= each for each in of)  # of labels or hard predictions
-            levels |= {} if are_classes else _stated(prefix, numbers, columns, classes)
+            levels |= {} if are_classes else _stated(prefix, numbers)
     return levels if len(levels) > 1 else {}
 
 
-def _stated(
-    prefix: str, numbers: Mapping[str, str], columns: Columns, classes: AbstractSet[str] | None
-) -> dict[str, float]:
-    """The levels that numbers behind this prefix state, by column; none where they are classes. DataError where they
-    may be positions, or classes that the labels do not name."""
+def _stated(prefix: str, numbers: Mapping[str, str]) -> dict[str, float]:
+    """The levels that numbers behind this prefix state, by column; none where they may be classes (p0, p1), or
+    quantiles in order (quartiles), or are not all between 0 and 1."""
     whole = [int(number) for number in numbers.values() if "." not in number]
-    if prefix == "p" and whole and (max(whole) - min(whole) == len(whole) - 1 or (max(whole) < 10 and classes is None)):
-        return {}  # of classes: p0, p1
-    if whole and prefix in ("p", "q", "quantile") and (max(whole) < 10 or len(whole) < len(numbers)):
-        raise DataError(
-            f"{columns.source}: {listed([*numbers])} may be quantiles in order (quartiles, deciles, extremes), "
-            "percentiles, or of classes that the labels do not name. Say what they are, by levels above 0 and below 1: "
-            f"--columns {','.join(f'q{0.25 * at:g}={name}' for at, name in enumerate([*numbers][:3], 1))}; classes: "
-            f"--columns {','.join(numbers)}; or leave them out: --ignore {','.join([*numbers][:5])}."
-        )
+    in_order = prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1
+    if prefix in ("p", "q", "quantile") and (in_order or max(whole, default=10) < 10 or 0 < len(whole) < len(numbers)):
+        return {}
     in_percent = prefix in ("pct", "percentile")
     levels = {name: float(of) / (100 if in_percent or "." not in of else 1) for name, of in numbers.items()}
-    if not all(0 < level < 1 for level in levels.values()):
-        raise DataError(f"{columns.source}: {listed([*numbers])} are not all quantiles at levels above 0 and below 1.")
-    return levels
+    return levels if all(0 < level < 1 for level in levels.values()) else {}
 
 
 def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -231,8 +235,8 @@ def class_columns(columns: Columns, names: Sequence[str]) -> dict[str, dict[str,
 
 
 def without_beginning(names: Sequence[str]) -> tuple[str, ...]:
-    """The names, without a beginning that all have before a number: 0, 1 of class_0, class_1."""
-    numbers = [re.fullmatch(r"(\D*)0*(\d+)", name) for name in names]
+    """The names, without a beginning that all have before a number, with a letter: 0, 1 of class_0, class_1."""
+    numbers = [re.fullmatch(r"((?:\D*[^\W\d_]\D*(?<![^\w]-))?)0*(\d+)", name) for name in names]
     matches = [match for match in numbers if match is not None]
     one_beginning = len(matches) == len(names) and len({match[1] for match in matches}) == 1
     return tuple(match[2] for match in matches) if one_beginning else (*names,)
@@ -240,18 +244,24 @@ def without_beginning(names: Sequence[str]) -> tuple[str, ...]:
 
 def kind_of(prefix: str) -> Literal["logits", "probabilities", "log_probabilities"] | None:
     """What columns that begin so hold, where that says so."""
-    prefix = prefix.lower()
-    if "log" in prefix or prefix == "decision_function":
-        return "log_probabilities" if "prob" in prefix else "logits"
-    return "probabilities" if "prob" in prefix or prefix in ("p", "softmax") else None
+    role = _ROLES.get(prefix.lower())
+    return "probabilities" if role == "positive" else role if role in ("logits", "log_probabilities") else None
+
+
+def class_called(word: str, classes: AbstractSet[str]) -> str:
+    """The class that a word names, in any case, also by another word for yes and no; the word where there is none."""
+    alike = next((of for of in _ALIKE if word.lower() in of), {word.lower()})
+    found = [of for of in classes if of.lower() in alike]
+    return found[0] if len(found) == 1 and word not in classes else word
 
 
 def numbered(columns: Columns, names: Sequence[str]) -> list[list[str]]:
     """The columns of several outputs, such as y0, y1."""
     families: dict[str, list[str]] = {}
     for name in names:
-        if (match := re.fullmatch(r"(y|y_pred|pred|mean|mu|output)_?\d+", name.lower())) and is_numeric(columns[name]):
-            families.setdefault(match[1], []).append(name)
+        match = re.fullmatch(r"(y|y_pred|pred|mean|mu|output)_?\d+", name.lower()) or DRAWN.fullmatch(name)
+        if match and is_numeric(columns[name]):
+            families.setdefault(match[1] or "", []).append(name)
     return [*families.values()]
 
 
@@ -271,40 +281,81 @@ def _has_numbers(values: NDArray[Any]) -> bool:
     )
 
 
-def without_role(
-    columns: Columns, names: Sequence[str], *, advice: str = "", label: str | None = None, found: bool = True
-) -> DataError:
-    """The error for columns that have no role, one of which may be the `label`: what each looks like, and what to add
-    to the command to give all one. Predictions are `found`, or named by what looks like them."""
+def without_role(columns: Columns, names: Sequence[str], *, label: str | None = None, found: bool = True) -> DataError:
+    """The error for columns that have no role, one of which may be the `label`: what each looks like, what it may be,
+    and what to add to the command. Predictions are `found`, or named by what looks like them. Only what looks like ids,
+    times, words or hard predictions is left out by what it says to add."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:20])
-    rest = [name for name in names if name != label]
-    numeric = [name for name in rest if is_numeric(columns[name])]
-    alike = [of for of in numeric if np.any((v := columns[of]) % 1) and bool(((v >= 0) & (v <= 1)).all())]
-    chosen = rest if found else alike or (numeric if len(numeric) == 1 else ["NAME", "NAME"])
-    options = [] if label is None else [f"--labels {shlex.quote(f'{columns.source}:{label}')}"]
-    if chosen:
-        options += [f"{'--ignore' if found else '--columns'} {shlex.quote(','.join(chosen[:_MOST]))}"]
-    ids = [name for name in names if columns[name].ndim == 1 and _all_differ(columns[name])]
-    others = [f"--ids {name} pairs the rows of two files by it" for name in ids[:1]]
-    others += ["--columns NAME,NAME or 'PATTERN_*' names the predictions, and leaves others out", "--labels the labels"]
-    count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
+    beside = [name for name in names if name != label and _nature(columns, name) == "beside"]
+    told = _choices(columns, [name for name in names if name not in (*beside, label)], found=found)
+    options = [f"--labels {shlex.quote(f'{columns.source}:{label}')}"] * bool(label)
+    options += [f"--ignore {shlex.quote(','.join(beside[:_MOST]))}"] * bool(beside)
+    told += f"Add to the command, if that is what they are: {' '.join(options)}. " * bool(options)
+    ids = next((name for name in beside if _all_differ(columns[name])), None)
+    told += f"--ids {shlex.quote(ids)} pairs the rows of two files by it. " if ids is not None else ""
     return DataError(
-        f"{columns.source}: {count} no role (prediction, label, id, …):{shown}\n{advice}Add to the command, if that is "
-        f"what they are: {' '.join(options)}. Else {'; '.join(others)}. docs/score.md has the table of names."
+        f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
+        f"{shown}\n{told}Options: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out (of a "
+        "distribution mean=NAME, sigma=NAME, variance=NAME, or quantiles q0.05=NAME,q0.95=NAME); --labels FILE:NAME the "
+        "labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
     )
 
 
-def of_which_kind(roles: Mapping[str, Role]) -> tuple[list[str], str]:
-    """The columns of a spread, or of an interval, of which no name says which, and what says it."""
-    bounds, spreads = ([name for name in roles if roles[name] == role] for role in ("bound", "spread"))
+def _nature(columns: Columns, name: str) -> Literal["beside", "kinds", "draws", "numbers"]:
+    """Whether a column looks like an id, an index, a time, a free text or a hard prediction (beside predictions); like
+    kinds of rows; or like numbers."""
+    values, role = columns[name], role_by_name(name)
+    is_whole = values.ndim == 1 and not (np.any(values % 1) if is_numeric(values) else _has_numbers(values))
+    if not is_whole:
+        return "numbers"
+    words = {*values.tolist()}
+    if role == "kinds" or role == "draws":
+        return role
+    is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= columns.classes)
+    return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
+
+
+def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
+    """What columns may be that are not left out, and how to say it."""
     told = ""
-    if bounds:
-        ends = ",".join(f"{level}={name}" for level, name in zip(("q0.025", "q0.975"), bounds, strict=False))
-        told = f"--columns {ends} says that they are the ends of the interval of 95 %.\n"
-    for name in spreads[:1]:
-        told += f"--columns sigma={name} says that it is the standard deviation, --columns variance={name} the variance"
-        told += "; write σ in place of its logarithm.\n"
-    return [*bounds, *spreads], told
+    spreads, bounds = ([of for of in names if role_by_name(of) == role] for role in ("spread", "bound"))
+    for name in map(shlex.quote, spreads):
+        told += (
+            f"--columns sigma={name} is the standard deviation, --columns variance={name} the variance, of a logarithm "
+        )
+        told += "written as its exponential.\n"
+    if len(bounds) == 2:
+        middle = next((f"q0.5={of}," for of in columns.values if role_by_name(of) in ("mean", "hard")), "")
+        for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)):
+            ends = f"q{low}={bounds[0]},{middle}q{1 - low}={bounds[1]}"
+            told += f"The ends of an interval of {what}: --columns {shlex.quote(ends)}.\n"
+    pairs = {name: name.replace("true", "pred") for name in columns.values if "true" in name}
+    pairs = {true: pred for true, pred in pairs.items() if pred in columns.values}
+    kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))
+    binary = [name for name in kinds if is_numeric(v := columns[name]) and role_by_name(name) is None and v.max() <= 1]
+    if (len(pairs) > 1 and {*pairs.values()} & {*names}) or len(binary) > 1:
+        told += f"Several targets: --labels {shlex.quote(f'{columns.source}:' + ','.join(binary or pairs))}"
+        told += f" --columns {','.join(pairs.values())}.\n" if pairs else ".\n"
+    elif kinds:
+        text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
+        told += f"{listed(kinds)} may tell kinds of rows apart: keep one, in pandas by table[table[{kinds[0]!r}] == "
+        told += f"{text!r}], or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
+    if draws:
+        told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
+        told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
+    rest = [of for of in names if not found and of not in (*spreads, *bounds) and is_numeric(columns[of])]
+    parts = [of for of in rest if np.any(columns[of] % 1)]
+    if parts := [of for of in parts if bool(((v := columns[of]) >= 0).all() and (v <= 1).all())] or parts:
+        values = [columns[of] for of in parts]
+        whole = len({v.shape for v in values}) == 1 < len(parts) and np.allclose(sum(values), 1, atol=0.02)
+        each = [",".join(parts)] if whole else parts[:5]
+        told += f"The predictions of one model: {' or '.join(f'--columns {shlex.quote(of)}' for of in each)}.\n"
+    return told
+
+
+def unclear(roles: Mapping[str, Role]) -> list[str]:
+    """The columns of a spread, or of an interval, of which no name says which."""
+    return [name for role in ("bound", "spread") for name in roles if roles[name] == role]
 
 
 def _all_differ(values: NDArray[Any]) -> bool:
@@ -322,7 +373,8 @@ def _look(values: NDArray[Any]) -> str:
     if not is_numeric(values):
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
-            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: write them bare"
+            cure = "write bare numbers (in pandas, read_csv(FILE, sep=';', decimal=',')"
+            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: {cure}"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

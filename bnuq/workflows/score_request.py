@@ -132,11 +132,13 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         column = str(section.groups).rpartition(":")[2]  # of other sets, what stands beside their predictions
         section = msgspec.structs.replace(section, groups=None, ignore=(*section.ignore, column))
     truth = matching.truth_of(request.labels, first, section)
-    task = matching.task_of(truth, first, section)
+    of_labels = truth.of_classes
+    files = {name: replace(columns, classes=of_labels) for name, columns in files.items()}
+    task = matching.task_of(truth, replace(first, classes=of_labels), section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, Sought(section, task, truth.single, truth.of_classes, truth.label_in(columns)))
-        _add_others(sets, request, section, (number, len(files)), task, truth)
+        sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))
+        _add_others(sets, request, section, (number, len(files)), task)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
         findings += [*found, *matching.read_notes(given[name], truth)] if number == 0 else found
@@ -190,10 +192,10 @@ def _add_others(
     section: ScoreSection,
     of: tuple[int, int],
     task: Task,
-    truth: Truth,
 ) -> None:
     """Adds the OOD and validation sets of file number … of so many to its test set."""
-    (number, count), like = of, Sought(section, task, classes=truth.of_classes, like=sets["test"])
+    (number, count), like = of, Sought(section, task, like=sets["test"])
+    classes = sets["test"].columns.classes
     sets.pop(VALIDATION, None)  # whose labels the file cannot hold
     sets["test"] = matching.with_groups(
         sets["test"], section
@@ -204,12 +206,12 @@ def _add_others(
                 f"--ood {ood} names {len(sources)} file{'s' * (len(sources) != 1)}, and the predictions are "
                 f"{count}; expected one for each, in their order. Another set has another name."
             )
-        other = given_set(columns_at(sources[number])[0], like)
+        other = given_set(replace(columns_at(sources[number])[0], classes=classes), like)
         sets[ood] = matching.with_groups(other, section)
     if request.validation and len(request.validation) != count:
         raise RequestError(f"--validation names {len(request.validation)} files; expected {count}, one for each.")
     if request.validation:
-        other = columns_at(request.validation[number])[0]
+        other = replace(columns_at(request.validation[number])[0], classes=classes)
         sets[VALIDATION] = given_set(other, like)
 
 

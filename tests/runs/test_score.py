@@ -572,7 +572,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
     ("columns", "text"),
     [
         ({"y_pred": P[:, 0], "y": LABELS % 2}, "--outputs probabilities, or --task regression"),
-        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "quartiles"),
+        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "quantiles q0.05=NAME"),
         (
             {"label": LABELS, "p0": P[:, 0], "p1": P[:, 1], "p2": P[:, 2], "p3": P[:, 3], "age": P[:, 0]},
             "'age': numbers",
@@ -591,16 +591,22 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"label": LABELS + 1} | {f"p{k}": np.eye(5)[LABELS][:, k] for k in range(5)}, "Subtract 1"),
         ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal point"),
         ({"label": ["no"] * N, "pred": ["LABEL_0"] * N, "confidence": P[:, 0]}, "no word in common"),
-        ({"fit": P[:, 0], "lwr": P[:, 1], "upr": P[:, 2], "y": P[:, 3]}, "--columns q0.025=lwr,q0.975=upr"),
+        ({"fit": P[:, 0], "lwr": P[:, 1], "upr": P[:, 2], "y": P[:, 3]}, "--columns q0.1=lwr,q0.5=fit,q0.9=upr"),
         ({"p": 90.75 + 0 * LABELS, "label": LABELS % 2}, "holds 90.75"),
         ({"p0": -90.75 + 0 * LABELS, "p1": 190.75 + 0 * LABELS, "label": LABELS % 2}, "holds -90.75"),
         ({"p": P[:, 0], "label": LABELS % 2 * 2 - 1}, "--classes -1,1"),
+        ({"label": LABELS % 2, "p": P[:, 0], "fold": LABELS}, "table[table['fold'] == "),
+        ({"label": np.array(["normal", "odd"])[LABELS % 2], "prob": P[:, 0]}, "--classes normal,odd. Of normal"),
+        ({"y": P[:, 0], "y_pred": P[:, 1], "y_pred_std": P[:, 2]}, "\nOptions: --columns NAME"),
+        ({"y": P[:, 0], "5%": P[:, 1], "95%": 2 + P[:, 2]}, "quantiles q0.05=NAME"),
+        ({"label": LABELS % 2, "rf": P[:, 0], "gbm": P[:, 1]}, "--columns rf or --columns gbm."),
+        ({"label": ["a", ""] * (N // 2), "p_a": P[:, 0], "p_b": 1 - P[:, 0]}, "is empty in row 1"),
         ({"no": ["7 %"] * N, "yes": ["93 %"] * N, "label": np.array(["no", "yes"])[LABELS % 2]}, "percent sign"),
-        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "or of classes that"),
+        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "quantiles q0.05=NAME"),
         ({"a_0": P[:, 0], "b_0": P[:, 1], "y": LABELS % 2, "confidence": P[:, 0]}, "--outputs probabilities"),
         (
             {"age": 9 * P[:, 0], "pclass": LABELS, "won": LABELS % 2, "pred": LABELS % 2, "conf": P[:, 0]},
-            "p.csv:won --ignore age,pclass.",
+            "p.csv:won. ",
         ),
     ],
 )
@@ -661,17 +667,25 @@ def test_the_name_0_of_a_series_is_no_value(tmp_path: Path) -> None:
     for index, header in ((True, True), (False, True), (False, False)):
         for of, file in zip((p, y), files, strict=True):
             of.to_csv(file, index=index, header=header)
-        assert same(bnuq.score(*files, calibrate="off"), expected, tolerance=1e-9)
+        labels = f"{files[1]}:0" if header and not index else files[1]  # else 0 may be a value of both
+        assert same(bnuq.score(files[0], labels, calibrate="off"), expected, tolerance=1e-9)
+    for values, file in zip((np.r_[0, P[:, 0]], np.r_[0, P[:, 1]]), files, strict=True):
+        np.savetxt(file, values, fmt="%g")
+    assert f"--labels '{files[1]}:column 0'" in refusal(*files)
+    assert len(bnuq.score(files[0], f"{files[1]}:column 0", task="regression", calibrate="off").points()) == N + 1
 
 
 def test_samples_of_a_regression_are_along_either_axis() -> None:
     y, samples = RNG.normal(size=N), RNG.normal(size=(T, N))
     expected = bnuq.score(samples[..., None], y, ood={"far": samples[:, :50, None]})
-    for given, far in ((samples, samples[:, :50]), (samples.T, samples[:, :50].T)):
-        assert bnuq.score(given, y, ood={"far": far}).summary()["methods"] == expected.summary()["methods"]
+    said, far = {"samples": samples.T}, {"samples": samples[:, :50].T}
+    columns = pd.DataFrame(samples.T, columns=[f"draw.{k}." for k in range(T)])
+    for given, other in ((samples, samples[:, :50]), (said, far), (columns, columns[:50])):
+        scored = bnuq.score({"predictions": given}, y, ood={"far": other})
+        assert scored.summary()["methods"] == expected.summary()["methods"]
     assert "either axis" in refusal(np.zeros((N, N)), y)
-    for other in (samples[:2], np.sort(samples.T)):
-        assert "or mean and σ" in refusal(other, y)
+    assert "or mean and σ" in refusal(samples.T, y)
+    assert bnuq.score(np.sort(samples[:2], 0), y).model["files"]["predictions"]["outputs"] == "means"
 
 
 def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
@@ -682,6 +696,10 @@ def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
     assert same(bnuq.score(tmp_path / "p.csv", calibrate="off"), expected)
     hard, right = np.array(["LABEL_0", "LABEL_1"])[p.argmax(1)], float((p.argmax(1) == y).mean())
     for columns in (
+        {"truth": np.array(["Class2", "Class1"])[y], "Class1": p[:, 1]},
+        {"label": np.array(["fit", "row"])[y], "row": p[:, 1], "fit": p[:, 0]},
+        {"label": np.array(["spam", "ham"])[y], "pred": np.array(["spam", "ham"])[p.argmax(1)], "prob": p[:, 1]},
+        {"label": y, "prob_neg": p[:, 0]},
         {"p3": p[:, 0], "p8": p[:, 1], "label": np.array([3, 8])[y]},
         {"Pet no": p[:, 0], "Pet yes": p[:, 1], "label": words[y]},
         {"True": p[:, 1], "False": p[:, 0], "label": y > 0},
@@ -901,3 +919,36 @@ def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_the
     assert "workbook of a spreadsheet" in refusal(tmp_path / "book.xlsx", LABELS)
     np.savez(tmp_path / "c.npz", confidences=P.max(1), correctness=P.argmax(1) == LABELS)
     assert "columns confidence=NAME" in refusal(f"{tmp_path / 'c.npz'}", f"{tmp_path / 'c.npz'}:correctness")
+
+
+def test_labels_in_several_columns_are_read_together(tmp_path: Path) -> None:
+    """One-hot rows, several labels, and several targets; votes of an ensemble are divided by their sum."""
+    p, y, names = tmp_path / "p.csv", tmp_path / "y.csv", ["cat", "dog", "emu", "owl"]
+    pd.DataFrame(P, columns=names).assign(image_id=np.arange(N)).to_csv(p, index=False)
+    truth = pd.DataFrame(np.eye(K, dtype=int)[LABELS], columns=names).assign(image_id=np.arange(N))
+    truth.iloc[ORDER][[*names[::-1], "image_id"]].to_csv(y, index=False)
+    right = float((P.argmax(1) == LABELS).mean())
+    assert estimates(bnuq.score(p, y, calibrate="off"))["test accuracy"] == pytest.approx(right)
+    both = {f"{name}_true": LOGITS[:, k] for k, name in enumerate("xy")}
+    both |= {f"{name}_pred": LOGITS[:, k] + 1 for k, name in enumerate("xy")}
+    pd.DataFrame(both).to_csv(p, index=False)
+    assert f"--labels {p}:x_true,y_true --columns x_pred,y_pred." in refusal(p)
+    scored = bnuq.score(p, f"{p}:x_true,y_true", columns=("x_pred", "y_pred"), calibrate="off")
+    assert estimates(scored)["test rmse"] == pytest.approx(2**0.5)
+    votes = (P * 50).astype(int)
+    votes[:, 0] += 50 - votes.sum(1)
+    table = {name: votes[:, k] for k, name in enumerate(names)} | {"label": np.array(names)[LABELS]}
+    assert "votes are --outputs probabilities" in refusal(pd.DataFrame(table))
+    scored = bnuq.score(pd.DataFrame(table), outputs="probabilities", calibrate="off")
+    assert same(scored, bnuq.score(votes / 50, LABELS, calibrate="off"))
+
+
+def test_what_an_option_names_is_what_is_scored() -> None:
+    y, p = LABELS % 2, P[:, :2] / P[:, :2].sum(1, keepdims=True)
+    ends = {"y": LOGITS[:, 0], "yhat": LOGITS[:, 1], "yhat_lower": LOGITS[:, 1] - 1, "yhat_upper": LOGITS[:, 1] + 1}
+    assert "q0.1=yhat_lower" in refusal({"m": ends}, columns=("yhat", "yhat_lower", "yhat_upper"))
+    for name in ("technology", "p_log"):
+        scored = bnuq.score({"m": {name: p[:, 0], "other": p[:, 1], "label": y}}, columns=(name, "other"))
+        assert scored.model["files"]["m"]["outputs"] == "probabilities"
+    hard = {"label": 1 + y, "pred": -1 - y, "conf": p[:, 0]}
+    assert "no word in common" in refusal(hard)

@@ -10,7 +10,7 @@ import mmap
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ _SCALARS = (str, int, float, type(None))  # bool is an int
 class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
-    objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, and `exact` gives
-    numbers as they are written."""
+    objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, `exact` gives
+    numbers as they are written, and `classes` are those of the labels, where they are known."""
 
     source: str
     values: Mapping[str, NDArray[Any]]
@@ -50,6 +50,7 @@ class Columns:
     nested: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
     exact: Callable[[str], NDArray[Any]] | None = None
+    classes: frozenset[str] = frozenset()
 
     def named(self, names: Sequence[str]) -> str | None:
         """The first of these names, in any case, that there is."""
@@ -80,6 +81,19 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
     if len(texts) and all(str(text).endswith(".0") for text in texts):
         texts = [text[:-2] for text in texts]
     return np.array(texts, dtype=object)
+
+
+def one_reading(columns: Columns, count: int | None) -> Columns:
+    """A table of one column below 0, which is its name or its first value, by the count of its points; DataError where
+    that does not say which."""
+    if {*columns.values} != {"0", UNNAMED}:
+        return columns
+    for name, values in columns.values.items():
+        if len(values) == count:
+            return replace(columns, values={name.removeprefix(UNNAMED): values})
+    raise DataError(
+        f"{columns.source}: its first line, 0, is its name (--columns 0) or a value (--columns '{UNNAMED}')."
+    )
 
 
 class _Lazy(Mapping[str, NDArray[Any]]):
@@ -224,9 +238,8 @@ def _of_table(path: Path) -> Columns:
             return np.array([*once], dtype=object)
 
     if not named and len(joined) == len(names):
-        if first == ["0"] and len(joined[0]) > 1:  # pandas calls a Series so, and a label may be 0
-            is_name = all("." in text or "e" in text for text in texts(names[0])[1:].tolist())
-            return Columns(f"{path}", {"0": joined[0][1:]} | ({} if is_name else {UNNAMED: joined[0]}))
+        if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
+            return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
     return Columns(f"{path}", _Lazy({name: joined.get(at) for at, name in enumerate(names)}, texts), exact=texts)
 
@@ -344,6 +357,8 @@ def _row(value: Any, where: str) -> dict[str, Any]:
     for name, of in value.items():
         if isinstance(of, list) and (scores := _by_label(of)) is not None:
             of = scores
+        if isinstance(of, dict) and of.keys() == {"label", "score"}:  # of one prediction
+            made["score"], of = of["score"], of["label"]
         if name == "filtered_resps" and isinstance(of, list) and all(isinstance(x, list) and len(x) == 2 for x in of):
             of = [float(choice[0]) for choice in of]
         made[name] = of

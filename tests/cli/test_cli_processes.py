@@ -207,7 +207,7 @@ def test_on_a_terminal_there_are_colours_and_a_bar_that_is_gone_at_the_end(small
     code, sent = on_a_terminal(small, "evaluate", "run.toml", "-T", "32", "--chunk-size", "4")
     assert code == 0
     assert "\x1b[1m" in sent  # bold
-    bar, _, report = sent.rpartition("bnuq evaluate")
+    bar, _, report = sent.rpartition("model.pt · ")
     assert "Evaluating 60 points" in bar and "/s" in bar
     assert "\x1b[2K" in bar  # its line was erased
     assert "Evaluating" not in report

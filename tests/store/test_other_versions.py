@@ -76,7 +76,7 @@ def test_a_frozen_result_is_read_checked_and_reported(frozen: Callable[[str], Pa
     assert {address: estimates[address].estimate.value for address in KNOWN[name]} == pytest.approx(KNOWN[name])
     assert not [finding for finding in result.findings if finding.code == "made-by-another-version"]
     assert check(result, result).passed
-    print_record(evaluation_report.report, result, stream := io.StringIO())
+    print_record(evaluation_report.report, result, stream := io.StringIO(), full=True)
     assert ("mcbn" if name != "predictions" else "samples.npz, from other software") in stream.getvalue()
     if name == "predictions":
         with pytest.raises(RequestError, match=r"sampling\.predictions is not known\. It is gone: score the file with"):

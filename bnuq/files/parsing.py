@@ -310,8 +310,9 @@ class _Survey:
                 continue
             data = self._file[name].id if item.opened is None else item.opened
             if text:
-                facts["texts"] = _tried(_texts_of, h5py.Dataset(data), min(left, _LITTLE))
-                left -= sum(map(len, facts["texts"].get("result", ())))
+                texts = _tried(_texts_of, h5py.Dataset(data), min(left, _LITTLE))
+                left -= sum(map(len, texts.get("result", ())))
+                facts |= {"texts": texts} if "result" in texts else {}  # others are asked for, by their own limit
             else:
                 facts["value"] = _tried(_numbers_of, data, shape, dtype, stored if self._own else None)
                 left -= facts["bytes"]

@@ -346,3 +346,11 @@ def test_an_old_file_is_looked_at_once_as_long_as_it_is_unchanged(tmp_path, monk
     with h5py.File(path, "r+") as file:
         file["y"] = 1.0
     assert found()["objects"].keys() > first["objects"].keys() and len(looked) == 4
+
+
+def test_texts_that_are_too_long_to_be_sent_with_others_are_read_when_they_are_asked_for(tmp_path):
+    long = ["x" * 2**20, "y"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=long, dtype=h5py.string_dtype())
+    with open_hdf5(tmp_path / "a.h5") as file:
+        assert file["x"].asstr()[()].tolist() == long

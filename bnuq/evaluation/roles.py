@@ -249,9 +249,9 @@ def kind_of(prefix: str) -> Literal["logits", "probabilities", "log_probabilitie
 
 
 def class_called(word: str, classes: AbstractSet[str]) -> str:
-    """The class that a word names, in any case, also by another word for yes and no; the word where there is none."""
+    """The class of two that a word names, in any case, also by another word for yes and no; else the word."""
     alike = next((of for of in _ALIKE if word.lower() in of), {word.lower()})
-    found = [of for of in classes if of.lower() in alike]
+    found = [of for of in classes if of.lower() in alike] if len(classes) <= 2 else []
     return found[0] if len(found) == 1 and word not in classes else word
 
 

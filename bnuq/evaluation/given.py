@@ -228,16 +228,19 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
-    beside = dict[str, Any]()
-    for role in () if task.is_regression else ("hard", "correct"):
-        if len(found := [of for of in named.flat(columns, roles, role) if of not in names]) == 1:
-            beside[role] = texts_of(columns[found[0]])
+    beside = {} if task.is_regression else _beside(columns, roles, names)
     if task.classifies_points and given.kind != "confidences":
         given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
+
+
+def _beside(columns: Columns, roles: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The hard predictions and their correctness, where one column beside the predictions holds them."""
+    found = {role: [of for of in named.flat(columns, roles, role) if of not in names] for role in ("hard", "correct")}
+    return {role: texts_of(columns[of[0]]) for role, of in found.items() if len(of) == 1}
 
 
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
@@ -272,7 +275,9 @@ def _as_asked(
     if sought.task.is_regression:
         said = {of.rpartition("=")[2] for of in section.columns}
         roles = {of: role for of, role in found.items() if of in said and role in _OF_REGRESSION}
-        roles |= {of: role for of in asked if (role := named.role_by_name(of)) in (*_OF_REGRESSION, "bound", "spread")}
+        roles |= {
+            of: role for of in asked if (role := named.role_by_name(of) or "") in (*_OF_REGRESSION, "bound", "spread")
+        }
         roles |= dict.fromkeys(named.levels_of(asked, columns, section.columns), "quantile")
         if unclear := named.unclear(roles):
             raise named.without_role(columns, unclear)
@@ -344,12 +349,17 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         texts, values = texts_of(columns[hard[0]]), numbers_of(columns, name)
         if _class_of(values, texts, classes) is not None:
             return None
-        if values.min() < 1 / len(found := {*texts.tolist()} | classes):
-            raise DataError(
-                f"{columns.source}: {name!r} is neither the probability of {max(found)!r}, by the predictions in "
-                f"{hard[0]!r}, nor their confidence. Take it for that: --columns {name}; or call it confidence."
-            )
+        _check_confidences(values, texts, classes, f"{columns.source}: {name!r}")
     return [name, top[0]]
+
+
+def _check_confidences(values: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str], where: str) -> None:
+    """DataError where scores beside hard predictions are too small for the largest of all classes."""
+    if values.min() < 1 / len({*hard.tolist()} | classes):
+        raise DataError(
+            f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
+            "it by --columns NAME if it is that of class 1; or call it confidence."
+        )
 
 
 def _class_of(p: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str]) -> str | None:

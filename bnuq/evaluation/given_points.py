@@ -148,18 +148,23 @@ def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | N
     free, hard = [name for name in columns.values if name not in roles], flat(columns, roles, "hard")
     families = [family for family in named.class_columns(columns, free).values() if len(family) > 1]
     free = [of for of in free if columns[of].ndim == 1 and not any(of in family for family in families)]
-    kinds = [of for of in free if role_by_name(of) in ("kinds", "draws")]
     free += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
     if not free or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
         return None
     words = frozenset(word for family in families for word in family.values())
     words = words.union(*(texts_of(columns[name]).tolist() for name in hard))
-    alike = [of for of in free if 1 < len(words.intersection(found := {*texts_of(columns[of]).tolist()})) == len(found)]
-    [label] = next(of for of in (alike, [of for of in free if of not in kinds], ["NAME"]) if len(of) == 1)
+    label = _like_labels(columns, [of for of in free if role_by_name(of) not in ("kinds", "draws")], words)
     said = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
     said |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
     found = any((families, said & {*roles.values()}))
     return named.without_role(columns, [*free, *named.unclear(roles)], label=label, found=found)
+
+
+def _like_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str]) -> str:
+    """The one of these columns that holds these words alone, or the only one; NAME where several may hold labels."""
+    texts = {name: {*texts_of(columns[name]).tolist()} for name in names}
+    alike = [name for name in names if texts[name] <= words and len(texts[name]) > 1]
+    return next((of[0] for of in (alike, names) if len(of) == 1), "NAME")
 
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:

@@ -249,9 +249,9 @@ def kind_of(prefix: str) -> Literal["logits", "probabilities", "log_probabilitie
 
 
 def class_called(word: str, classes: AbstractSet[str]) -> str:
-    """The class that a word names, in any case, also by another word for yes and no; the word where there is none."""
+    """The class of two that a word names, in any case, also by another word for yes and no; else the word."""
     alike = next((of for of in _ALIKE if word.lower() in of), {word.lower()})
-    found = [of for of in classes if of.lower() in alike]
+    found = [of for of in classes if of.lower() in alike] if len(classes) <= 2 else []
     return found[0] if len(found) == 1 and word not in classes else word
 
 
@@ -287,7 +287,9 @@ def without_role(columns: Columns, names: Sequence[str], *, label: str | None = 
     times, words or hard predictions is left out by what it says to add."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:20])
     beside = [name for name in names if name != label and _nature(columns, name) == "beside"]
-    told = _choices(columns, [name for name in names if name not in (*beside, label)], found=found)
+    others = [name for name in names if name not in (*beside, label)]
+    told = _of_spreads(columns, others) + _of_rows(columns, others)
+    told += "" if found else _of_predictions(columns, others)
     options = [f"--labels {shlex.quote(f'{columns.source}:{label}')}"] * bool(label)
     options += [f"--ignore {shlex.quote(','.join(beside[:_MOST]))}"] * bool(beside)
     told += f"Add to the command, if that is what they are: {' '.join(options)}. " * bool(options)
@@ -295,8 +297,8 @@ def without_role(columns: Columns, names: Sequence[str], *, label: str | None = 
     told += f"--ids {shlex.quote(ids)} pairs the rows of two files by it. " if ids is not None else ""
     return DataError(
         f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
-        f"{shown}\n{told}Options: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out (of a "
-        "distribution mean=NAME, sigma=NAME, variance=NAME, or quantiles q0.05=NAME,q0.95=NAME); --labels FILE:NAME the "
+        f"{shown}\n{told}Options: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out (also "
+        "mean=NAME, sigma=NAME, variance=NAME, or quantiles q0.05=NAME,q0.95=NAME); --labels FILE:NAME the "
         "labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
     )
 
@@ -315,42 +317,48 @@ def _nature(columns: Columns, name: str) -> Literal["beside", "kinds", "draws", 
     return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
 
 
-def _choices(columns: Columns, names: Sequence[str], *, found: bool) -> str:
-    """What columns may be that are not left out, and how to say it."""
-    told = ""
-    spreads, bounds = ([of for of in names if role_by_name(of) == role] for role in ("spread", "bound"))
-    for name in map(shlex.quote, spreads):
-        told += (
-            f"--columns sigma={name} is the standard deviation, --columns variance={name} the variance, of a logarithm "
-        )
-        told += "written as its exponential.\n"
-    if len(bounds) == 2:
-        middle = next((f"q0.5={of}," for of in columns.values if role_by_name(of) in ("mean", "hard")), "")
-        for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)):
-            ends = f"q{low}={bounds[0]},{middle}q{1 - low}={bounds[1]}"
-            told += f"The ends of an interval of {what}: --columns {shlex.quote(ends)}.\n"
-    pairs = {name: name.replace("true", "pred") for name in columns.values if "true" in name}
-    pairs = {true: pred for true, pred in pairs.items() if pred in columns.values}
+def _of_spreads(columns: Columns, names: Sequence[str]) -> str:
+    """How to say what the columns of a spread, and the ends of an interval, are."""
+    told, roles = "", {name: role_by_name(name) for name in columns.values}
+    for name in map(shlex.quote, (of for of in names if roles[of] == "spread")):
+        told += f"--columns sigma={name} is the standard deviation, --columns variance={name} the variance; write the "
+        told += "exponential of a logarithm.\n"
+    bounds = [name for name in names if roles[name] == "bound"]
+    middle = next((f"q0.5={name}," for name, role in roles.items() if role in ("mean", "hard")), "")
+    for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)) if len(bounds) == 2 else ():
+        ends = shlex.quote(f"q{low}={bounds[0]},{middle}q{1 - low}={bounds[1]}")
+        told += f"The ends of an interval of {what}: --columns {ends}.\n"
+    return told
+
+
+def _of_rows(columns: Columns, names: Sequence[str]) -> str:
+    """How to say what several targets are, and what is to be done with rows of several kinds, or of draws."""
+    told, both = "", {name: name.replace("true", "pred") for name in columns.values if "true" in name}
     kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))
-    binary = [name for name in kinds if is_numeric(v := columns[name]) and role_by_name(name) is None and v.max() <= 1]
-    if (len(pairs) > 1 and {*pairs.values()} & {*names}) or len(binary) > 1:
-        told += f"Several targets: --labels {shlex.quote(f'{columns.source}:' + ','.join(binary or pairs))}"
-        told += f" --columns {','.join(pairs.values())}.\n" if pairs else ".\n"
+    targets = [true for true, pred in both.items() if pred in columns.values]
+    if len(targets) < 2 or {both[of] for of in targets}.isdisjoint(names):
+        targets = [of for of in kinds if role_by_name(of) is None and is_numeric(v := columns[of]) and v.max() <= 1]
+    if len(targets) > 1:
+        told = f"Several targets: --labels {shlex.quote(f'{columns.source}:' + ','.join(targets))}"
+        told += f" --columns {','.join(both[of] for of in targets)}.\n" if {*targets} <= {*both} else ".\n"
     elif kinds:
         text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
-        told += f"{listed(kinds)} may tell kinds of rows apart: keep one, in pandas by table[table[{kinds[0]!r}] == "
+        told = f"{listed(kinds)} may tell kinds of rows apart: keep one, in pandas by table[table[{kinds[0]!r}] == "
         told += f"{text!r}], or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
     if draws:
         told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
         told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
-    rest = [of for of in names if not found and of not in (*spreads, *bounds) and is_numeric(columns[of])]
-    parts = [of for of in rest if np.any(columns[of] % 1)]
-    if parts := [of for of in parts if bool(((v := columns[of]) >= 0).all() and (v <= 1).all())] or parts:
-        values = [columns[of] for of in parts]
-        whole = len({v.shape for v in values}) == 1 < len(parts) and np.allclose(sum(values), 1, atol=0.02)
-        each = [",".join(parts)] if whole else parts[:5]
-        told += f"The predictions of one model: {' or '.join(f'--columns {shlex.quote(of)}' for of in each)}.\n"
     return told
+
+
+def _of_predictions(columns: Columns, names: Sequence[str]) -> str:
+    """How to say which of the numbers with fractions are the predictions: all that sum to one, or one of them."""
+    arrays = {of: columns[of] for of in names if is_numeric(columns[of]) and np.any(columns[of] % 1)}
+    arrays = {of: values for of, values in arrays.items() if np.abs(values - 0.5).max() <= 0.5} or arrays
+    one_shape = len({values.shape for values in arrays.values()}) == 1 < len(arrays)
+    whole = one_shape and np.allclose(sum(arrays.values()), 1, atol=0.02)
+    options = [f"--columns {shlex.quote(of)}" for of in ([",".join(arrays)] if whole else [*arrays][:5])]
+    return f"The predictions of one model: {' or '.join(options)}.\n" * bool(options)
 
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:

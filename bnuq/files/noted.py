@@ -34,8 +34,9 @@ def note(data: bytes) -> None:
 def noted_bytes(path: Path) -> bytes | None:
     """What the file holds, if that is noted: it is these bytes that can be relied on, whatever the file becomes."""
     with contextlib.suppress(OSError):
-        if os.name != "posix" or path.stat().st_size > _LARGEST:  # elsewhere an owner cannot be asked for
-            return None
+        about = path.stat()
+        if os.name != "posix" or about.st_size > _LARGEST or not stat.S_ISREG(about.st_mode):
+            return None  # elsewhere an owner cannot be asked for, and a pipe would be waited for
         folder, data = state_folder() / "written", path.read_bytes()
         about = (folder / _name_of(data)).lstat()
         if stat.S_ISREG(about.st_mode) and about.st_size == 0:

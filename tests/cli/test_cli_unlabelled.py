@@ -21,6 +21,7 @@ LABELLED = {
     "ece_adaptive",
     "ece_classwise",
     "ece_debiased",
+    "ece_floor",
     "mce",
     *metrics.SELECTIVE,
     *("auroc_errors", "by_class", "by_score"),

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 import small_run
+from check_all import check
 from written import folder_of
 
 from bnuq import metrics
 from bnuq.config import Options, resolve
-from bnuq.gate import CheckVerdict, check
+from bnuq.gate import CheckVerdict
 from bnuq.methods import DETERMINISTIC
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result

@@ -26,7 +26,7 @@ from bnuq.tasks import TaskName
 
 Protocol = Literal["single", "matched"]  # one network at several sizes; one network a size, that of its training
 Choice = Literal["elbo", "pll", "auroc"]  # what a size is chosen by
-Stopped = Literal["full grid", "decided", "draw sets", "budget"]  # why no more sizes or draw sets were evaluated
+Stopped = Literal["full-grid", "decided", "draw-sets", "budget"]  # why no more sizes or draw sets were evaluated
 Nats = Annotated[Estimate, Unit("nats")]
 Against = Annotated[str, Coordinate("against")]
 _WIDE = 0.5  # an interval of a slope that says little
@@ -229,7 +229,7 @@ class Sweep:
     findings: tuple[Finding, ...]
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
-    stopped: Stopped = "full grid"
+    stopped: Stopped = "full-grid"
     path: Path | None = field(default=None)
 
     def __post_init__(self) -> None:

@@ -176,7 +176,7 @@ class SweptNetwork:
 
     def _next_round(self, passes: SweepPasses | None) -> tuple[dict[int, range], Stopped]:
         """The draws of the next round, see `Rounds`; all of them in the first one, unless the sweep is adaptive."""
-        settings, grid, stopped = self._settings, self._grid, "full grid"
+        settings, grid, stopped = self._settings, self._grid, "full-grid"
         sets = {} if passes is None else {size: at_size.draw_sets for size, at_size in passes.at.items()}
         if self._matched or settings.full_grid:
             added = {} if passes else dict.fromkeys(self.sizes, grid.draw_sets)

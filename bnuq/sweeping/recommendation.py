@@ -233,7 +233,7 @@ class Grid:
             fewest = min(sets[size] for size in decay.sizes)
             undecided |= {size for size in decay.sizes if sets[size] == fewest}
         added = {size: 1 for size in sorted(undecided) if sets[size] < self.draw_sets}
-        return added, "draw sets" if undecided else "decided"
+        return added, "draw-sets" if undecided else "decided"
 
     def _missing(self, sets: Mapping[int, int], recommended: Recommended | None) -> list[int]:
         """The sizes to add: the one nearest to the asymptotic optimum, then those next to the best; all if none is."""

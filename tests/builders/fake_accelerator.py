@@ -270,7 +270,8 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
     _check_order(given)
     _count(op)
     arguments, named = _mapped(to_host, (args, kwargs))
-    argument_of = dict(zip(map(id, _tensors((arguments, named))), given, strict=True))
+    on_host = _tensors((arguments, named))  # which live on, as what they are known by is where they lie
+    argument_of = dict(zip(map(id, on_host), given, strict=True))
     if _Module.rounds and _uses_tf32(op):
         arguments = tuple(map(_in_tf32, arguments))
     result = op(*arguments, **named)

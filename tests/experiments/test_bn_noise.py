@@ -86,7 +86,7 @@ def test_to_bnuq_its_result_is_an_inspection_and_its_json_has_the_published_esti
     assert code == 0 and json.loads(printed)["published"]["sigma_u"][0] == 0.05
     with pytest.raises(SystemExit) as leave:
         bnuq_main(["report", "noise.h5"])
-    assert leave.value.code == 0 and "bnuq inspect" in capsys.readouterr().out
+    assert leave.value.code == 0 and "bnuq report noise.h5 --full" in capsys.readouterr().out
 
 
 def test_an_inspection_of_more_than_the_noise_is_left_to_bnuq_report(noise_record, called, tmp_path):

@@ -97,7 +97,7 @@ def test_a_network_of_the_hub_is_evaluated_by_its_name_recorded_with_its_commit_
     with pytest.raises(SystemExit) as left:
         main(["evaluate", "hf:lab/cnn.8px", *GIVEN, "-T", "4", "--method", "mcbn", "--no-post-hoc"])
     assert left.value.code == 0, capsys.readouterr().err
-    assert f"cnn.8px@{SECOND}: " in capsys.readouterr().out
+    assert f"cnn.8px@{SECOND} · " in capsys.readouterr().out
     result = bnuq.open("cnn.8px.bnuq.h5")  # named after the repository, not after the commit
     assert result.model["path"] == f"hf:lab/cnn.8px@{SECOND}" and {*hub.asked} == {"lab/cnn.8px@None"}
     again = resolve_again(result.run, Path.cwd() / "cnn.8px.bnuq.h5", Options(), folder=Path.cwd())

@@ -186,7 +186,7 @@ def test_the_summary_has_every_point_with_its_estimates_by_set(kept):
     assert told["result"] == str(kept)
     sizes = [32, 64, 128, 256, 512, 1024, 4096]
     of_sampling = {"samples": 20, "draw_sets": 5, "batch_sizes": sizes, "layers": ["conv1", "bn.2"], "seed": 0}
-    assert told["sampling"] == of_sampling | {"stopped": "full grid"} and told["points"][0]["draw_sets"] == 5
+    assert told["sampling"] == of_sampling | {"stopped": "full-grid"} and told["points"][0]["draw_sets"] == 5
     assert told["sets"]["svhn"] == {"role": "ood", "n": 900, "sha256": "bb"}
     first, *_, last = told["points"]
     assert len(told["points"]) == 10

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_text import rendered
 
+from bnuq.metrics import student_cdf
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.summary import summary
 from bnuq.records.verdict import MethodComparison, concluded, judged, passes_of
@@ -114,7 +115,7 @@ def test_the_best_of_a_single_pass_is_what_others_are_compared_with():
 def test_p_values_are_adjusted_for_all_comparisons():
     comparisons = judged(with_temperature(made(0.005), 0.001 + 0.05 * np.cos(np.arange(POINTS)))).comparisons
     alone = {
-        comparison.method: math.erfc(abs(comparison.difference) / comparison.se / math.sqrt(2))
+        comparison.method: 2 * student_cdf(-abs(comparison.difference) / comparison.se, POINTS - 1)
         for comparison in comparisons
     }
     smallest, largest = sorted(alone.values())

@@ -114,7 +114,8 @@ def test_the_first_screen_has_36_lines_and_says_each_decision_once(
     assert 0 < len(decisions) <= 3
     assert [each["text"] for each in decisions] == [*made.summary[: len(decisions)]]
     shown = " ".join(" ".join(lines).split())
-    assert all(shown.count(text) == 1 for text in made.summary)
+    together = shown.replace(" ", "")  # a long path is broken at the end of a line
+    assert all(together.count(text.replace(" ", "")) == 1 for text in made.summary)
     sentences = [part for text in made.summary for part in text.split(". ")]
     assert len(sentences) == len({*sentences})
     assert not any(ABBREVIATIONS.search(text) for text in made.summary)

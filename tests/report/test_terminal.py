@@ -161,7 +161,7 @@ def test_cautions_and_notes_with_markup_are_shown_as_they_are(four_methods):
 
 def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic):
     text = one_line(drawn(deterministic))
-    assert "least certain points" in text and "no BatchNorm layers" in text
+    assert "In short" in text and "no BatchNorm layers" in text
     assert "Only the deterministic network was evaluated" in text
     assert "mcbn, mcbn+mcdo were left out: the network has no BatchNorm layer" in text
     assert "AUROC of" not in text and "passes" not in text

@@ -582,7 +582,7 @@ def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_pat
     with pytest.raises(KeyboardInterrupt):
         sweep(*asked(folder), progress=_Interrupting(int(said[0].split()[-4].replace(",", ""))))  # in the second round
     record = sweep(*asked(folder))
-    assert "sweep-continued" in noted(record) and record.stopped == undisturbed.stopped != "full grid"
+    assert "sweep-continued" in noted(record) and record.stopped == undisturbed.stopped != "full-grid"
     for point, other in zip(record.points, undisturbed.points, strict=True):
         assert (point.batch_size, point.draw_sets) == (other.batch_size, other.draw_sets)
         for metric, by_set in point.estimates.items():
@@ -594,7 +594,7 @@ def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_pat
 def test_an_adaptive_sweep_stays_within_its_budget_and_its_draws_are_those_of_the_full_grid(folder: Path) -> None:
     few = swept(folder, sizes=None, budget=1, **ADAPTIVE)
     grid = swept(folder, sizes=None, full_grid=True, **ADAPTIVE)
-    assert (few.stopped, grid.stopped, few.draw_sets, grid.draw_sets) == ("budget", "full grid", 2, 5)
+    assert (few.stopped, grid.stopped, few.draw_sets, grid.draw_sets) == ("budget", "full-grid", 2, 5)
     for first, every in zip(few.points, grid.points, strict=True):
         pll = first.estimates["pll"]["test"].of_sets
         assert pll == pytest.approx(every.estimates["pll"]["test"].of_sets[:2], rel=1e-6)

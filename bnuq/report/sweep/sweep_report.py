@@ -24,9 +24,9 @@ _HOW = (
     "as its difference from the best size. Bars are one standard error."
 )
 _STOPPED = {
-    "full grid": "",
+    "full-grid": "",
     "decided": "; adaptive, all decided",
-    "draw sets": "; adaptive, undecided with all draw sets",
+    "draw-sets": "; adaptive, undecided with all draw sets",
     "budget": "; adaptive, undecided within the budget",
 }
 _REPEAT = (
@@ -115,7 +115,7 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
         "draw sets. ↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
-    if sweep.stopped != "full grid":
+    if sweep.stopped != "full-grid":
         yield (
             "Adaptive: sizes and draw sets were added until the recommended size, and how fast MI falls on the test "
             "set, were decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."

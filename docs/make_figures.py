@@ -327,9 +327,8 @@ def sweeps() -> str:
             file = DOCS / f"sweep-{name}.h5"
             if not file.is_file():
                 chosen = Options(options | {"out": file})
-                runs, settings = resolve_sweep(
-                    [str(place / f"{name}.toml")], chosen, {"batch_sizes": sizes}, folder=ROOT
-                )
+                asked = {"batch_sizes": sizes, "full_grid": True}
+                runs, settings = resolve_sweep([str(place / f"{name}.toml")], chosen, asked, folder=ROOT)
                 sweep(runs, settings, progress=Bars())
             found[name] = sweep_file.read(file)
     lines = [

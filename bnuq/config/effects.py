@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bnuq.config.request import Run
@@ -13,11 +13,13 @@ from bnuq.tasks import Task
 
 
 def settings_without_effect(
-    run: Run, task: Task, methods: Sequence[Method], calibration: Calibration
+    run: Run, task: Task, methods: Sequence[Method], calibration: Calibration, findings: Iterable[Finding]
 ) -> Iterator[Finding]:
-    """Notes on the settings of a run by these methods, as far as what they need is in the schema."""
+    """Notes on the settings of a run by these methods, as far as what they need is in the schema. The `findings` on its
+    sets say which were adapted."""
     known = {
         f"a {task}": True,
+        "images of another size": any(finding.code == "set-adapted" for finding in findings),
         "--samples auto": run.samples == "auto",
         "a method of mini-batches": any(method.is_sampled_batchnorm for method in methods),
         "deterministic+own": any(method.normalizes_jointly for method in methods),

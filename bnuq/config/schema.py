@@ -311,7 +311,7 @@ class DataSection(Section, frozen=True):
             "Interpolation of resized images: bilinear, bicubic or nearest.",
             "Data",
             shown="bilinear",
-            needs="data.resize|data.augment.resized_crop|tta.resized_crop|data.ood",
+            needs="data.resize|data.augment.resized_crop|tta.resized_crop|images of another size",
         ),
     ] = None
     channel_order: Annotated[ChannelOrder, setting("Channel order that the network expects.", "Data")] = "rgb"

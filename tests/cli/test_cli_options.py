@@ -277,7 +277,7 @@ def test_a_setting_has_an_effect_if_something_that_it_needs_is_there() -> None:
     assert found.pop("tta") == "a method of test-time augmentation"  # said once, for all of it
     assert found == {
         "data.augment.scale": "data.augment.resized_crop",
-        "data.interpolation": "data.resize or data.augment.resized_crop or tta.resized_crop or data.ood",
+        "data.interpolation": "data.resize or data.augment.resized_crop or tta.resized_crop or images of another size",
         "certificate.confidence": "certificate.risk",
     }
     assert "scoring.tau" in dict(without_effect(RecordedRun, record, {"a classification"}))

@@ -463,7 +463,10 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
-        values, deviations = (_as_samples(numbers_of(columns, name)) for name in (*middle, *spread))
+        values, deviations = (
+            _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}")
+            for name in (*middle, *spread)
+        )
         if values.shape != deviations.shape or len(values) > 1:
             raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
         if "variance" in by_role:
@@ -520,13 +523,7 @@ def _of_array(
         values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=is_said)
     elif task.is_regression and all(map(named.DRAWN.fullmatch, names)):
         values, classes = values.T[..., None], ()
-    samples = _as_samples(values)
-    if samples.ndim == 3 and 0 in samples.shape:
-        raise DataError(f"{columns.source}: {found} is empty, of shape {values.shape}; expected at least one point.")
-    if samples.ndim != 3:
-        raise DataError(
-            f"{columns.source}: {found} has shape {values.shape}; expected (n, K), or (T, n, K) of samples."
-        )
+    samples = _as_samples(values, names[0], f"{columns.source}: {found}")
     known: dict[str, Any] = {"kind": "means"} if task.is_regression else _known(columns, found, samples, kind, task)
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
         if known["kind"] == "probabilities" and (wrong := wrong_values(samples * 1.0, "confidences", task)) is not None:
@@ -561,8 +558,19 @@ def _as_drawn(values: NDArray[Any], sought: Sought, where: str, *, is_said: bool
     return (values if first else values.T)[..., None]
 
 
-def _as_samples(values: NDArray[Any]) -> NDArray[Any]:
-    return values[None, :, None] if values.ndim == 1 else values[None] if values.ndim == 2 else values
+def _as_samples(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
+    """An array as (T, n, K); DataError where it has no point or no such shape, or where T and n may be exchanged."""
+    samples = values[None, :, None] if values.ndim == 1 else values[None] if values.ndim == 2 else values
+    if samples.ndim != 3:
+        raise DataError(f"{where} has shape {values.shape}; expected (n, K), or (T, n, K) of samples.")
+    if 0 in samples.shape:
+        raise DataError(f"{where} is empty, of shape {values.shape}; expected at least one point.")
+    if values.ndim == 3 and values.shape[0] == values.shape[1] > 1 and name.lower() != "samples":
+        raise DataError(
+            f"{where} has shape {values.shape}, whose first or second axis may be of samples. Save it as (T, n, K), in "
+            "an array called `samples`."
+        )
+    return samples
 
 
 def numbers_of(columns: Columns, name: str) -> NDArray[Any]:

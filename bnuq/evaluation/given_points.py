@@ -574,6 +574,8 @@ def _numbered(
 ) -> tuple[NDArray[Any], Sequence[str]]:
     """The class of each label by its name, in the order that the predictions name them, else sorted."""
     texts = texts_of(values)
+    if (known := {*map(str, classes or truth.classes)}) and not {*texts.tolist()} <= known:
+        texts = np.char.strip(texts.astype(str))  # as the names of an option are
     present, numbers = np.unique(texts, return_inverse=True)
     names = [
         str(name)

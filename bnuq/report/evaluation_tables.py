@@ -65,6 +65,15 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
         return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
+    if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
+        of_quantiles = {
+            "crps": f"{title}: twice the mean pinball loss of {levels[0]} quantiles, less than of a whole distribution",
+            "rmse": f"{text}, of the mean of the quantiles",
+            "pll": f"{text}, of a normal distribution with the mean and variance of the quantiles",
+        }
+        return title, of_quantiles.get(metric, text)
+    if metric == "rmse" and result.task.is_regression and int(result.model.get("outputs", 1)) > 1:
+        return title, f"{text}, squares summed over the {result.model['outputs']} outputs"
     return title, text
 
 

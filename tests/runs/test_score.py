@@ -952,3 +952,19 @@ def test_what_an_option_names_is_what_is_scored() -> None:
         assert scored.model["files"]["m"]["outputs"] == "probabilities"
     hard = {"label": 1 + y, "pred": -1 - y, "conf": p[:, 0]}
     assert "no word in common" in refusal(hard)
+
+
+def test_samples_whose_axes_are_alike_are_asked_about_and_the_screen_says_what_scores_of_quantiles_are(
+    tmp_path,
+) -> None:
+    p, y = np.full((4, 4, 2), 0.5), np.arange(4) % 2
+    with pytest.raises(DataError, match=r"first or second axis may be of samples\. Save it as \(T, n, K\)"):
+        bnuq.score({"m": p}, y, calibrate="off", out=tmp_path / "a.h5")
+    assert bnuq.score({"m": {"samples": p}}, y, calibrate="off", out=tmp_path / "a.h5").record.model["classes"] == 2
+    y = np.random.default_rng(0).normal(size=50)
+    np.savetxt(tmp_path / "q.csv", np.stack([y, y - 1, y + 1], 1), delimiter=",", header="y,q0.1,q0.9", comments="")
+    of_levels = bnuq.score(tmp_path / "q.csv", calibrate="off", out=tmp_path / "b.h5").text()
+    assert "CRPS: twice the mean pinball loss of 2 quantiles" in " ".join(of_levels.split())
+    (tmp_path / "l.csv").write_text("p0,p1,target\n.2,.8, True\n.7,.3, False\n.6,.4, True\n")
+    classes = bnuq.score(tmp_path / "l.csv", classes=("False", "True"), calibrate="off", out=tmp_path / "c.h5")
+    assert classes.summary()["methods"]["l"]["sets"]["test"]["accuracy"]["value"] == pytest.approx(2 / 3)

@@ -27,17 +27,15 @@ def settings_without_effect(
         "a temperature of a classification": task.classifies_points and calibration != "off",
     }
     facts = [fact for fact, holds in known.items() if holds]
-    for place, needs in without_effect(RecordedRun, run.record(), facts):
+    for place, needs in without_effect(run.record(), facts):
         if place.removeprefix("data.") not in run.configured:
             yield note("without-effect", key=place, needs=needs)
 
 
-def without_effect(
-    section: type[Section], record: Mapping[str, Any], facts: Collection[str] = ()
-) -> Iterator[tuple[str, str]]:
-    """The place of each setting in the record of a section that has no effect, and what it needs: neither other
-    settings that are there nor `facts` about the run."""
-    needs = dict(_needs(section, record))
+def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:
+    """The place of each setting in the record of a run that has no effect, and what it needs: neither other settings
+    that are there nor `facts` about the run."""
+    needs = dict(_needs(RecordedRun, record))
     idle = {place for place, any_of in needs.items() if any_of and not {*any_of} & {*facts, *needs}}
     for place in needs:
         if place in idle and place.rpartition(".")[0] not in idle:

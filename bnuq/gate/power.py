@@ -36,7 +36,7 @@ class Chance:
         """Of chance in the square of what the baseline measured."""
         return 1.0 if self.baseline <= self.high else (self.floor / self.baseline) ** 2
 
-    def true(self, change: float) -> float:
+    def true_worsening(self, change: float) -> float:
         """The true worsening that is measured as this change."""
         before = max(self.baseline, self.floor)
         return math.sqrt((before + change) ** 2 - self.floor**2) - before * math.sqrt(1 - self.share)
@@ -72,14 +72,12 @@ class Sight:
         quantile at `power` below it.
         """
         critical, beyond = self._quantile(1 - self.level), self._quantile(power)
-        size = self._size(lambda error: max(tolerance, self.deviation + critical * error) + beyond * error)
-        return size if self.chance is None else self.chance.true(size)
+        return self._size(lambda error: max(tolerance, self.deviation + critical * error) + beyond * error)
 
     def distinguishable(self, power: float) -> float:
         """The smallest true worsening that is significant with this probability, whatever the tolerance."""
         factor = self._quantile(1 - self.level) + self._quantile(power)
-        size = self._size(lambda error: self.deviation + factor * error)
-        return size if self.chance is None else self.chance.true(size)
+        return self._size(lambda error: self.deviation + factor * error)
 
     def _size(self, by_error: Callable[[float], float]) -> float:
         """The size of a worsening that its own error gives, which grows less than proportionally with it."""
@@ -88,7 +86,7 @@ class Sight:
             last, size = size, by_error(self._error(size))
             if math.isclose(last, size, rel_tol=1e-9):
                 break
-        return size
+        return size if self.chance is None else self.chance.true_worsening(size)
 
     def decisive(self, degradation: float, sizes: Mapping[str, int], samples: int) -> Decisive | None:
         """The points of each set, and the samples, with which this degradation would be significant with probability

@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from bnuq import metrics
 from bnuq.config import Run, SizeCriterion, SweepSection
@@ -254,7 +253,7 @@ class Grid:
             fewest = min(sets[size], sets[best])
             # The mean of n of N draw sets differs from that of all by √(1 − n/N) of its error.
             left = math.sqrt(1 - fewest / self.draw_sets)
-            quantile = 2.0 if recommended.criterion == "elbo" else float(stdtrit(fewest - 1, 0.975))
+            quantile = 2.0 if recommended.criterion == "elbo" else metrics.student_quantile(0.975, fewest - 1)
             if size != best and left and not abs(difference.value) > quantile * left * (difference.mc_se or math.inf):
                 rivals.append(size)
         return rivals

@@ -18,6 +18,7 @@ from bnuq.evaluation.plan import plan_of
 from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
 from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.findings import Finding, note
+from bnuq.metrics.replicates import independent_units
 from bnuq.progress import Progress
 from bnuq.records.evaluation import FEWEST_POINTS, SetResult
 from bnuq.records.precise_bn import EstimateChange, TestChange
@@ -72,7 +73,7 @@ def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChan
             apart = _contributions(name, new) - _contributions(name, old)
             change = new.estimates[name].value - old.estimates[name].value
         error: float | None = metrics.standard_error(apart, group=test.group)
-        if (len(test) if test.group is None else len(np.unique(test.group))) < FEWEST_POINTS:
+        if independent_units(len(test), test.group) < FEWEST_POINTS:
             error = None  # an error from so few is itself by chance
         estimates[name] = EstimateChange(
             old.estimates[name], new.estimates[name], Estimate(change, se=error), direction

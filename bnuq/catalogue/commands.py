@@ -246,6 +246,10 @@ COMMANDS: Catalogue = {
         "The report says how many points or samples would decide each; `--inconclusive fail` makes them fail the "
         "check.",
     ),
+    "baseline-holds-images": Entry(
+        "The baseline holds small copies of {count} {count:image|images} of the data.",
+        "Evaluate with --no-images before you commit it where others can read it.",
+    ),
     "history": Entry(_history),
     "left-out-of-history": Entry("{file} of the history is left out: {reason}"),
     "thresholds-not-gated": Entry(

@@ -223,16 +223,16 @@ def _verdict(
         return check(result, None, settings)
     if not update and not exists(baseline):
         raise ResultError(f"{baseline}: there is no such baseline. Check the path, or make a first one by --update.")
-    if update:
-        from bnuq.gate.baseline import check_acceptable
+    if not update:
+        return check(result, read(baseline), settings)
+    from bnuq.gate.baseline import check_acceptable, held_images
 
-        check_acceptable(current, baseline)
+    check_acceptable(current, baseline)
     try:
-        return check(result, read(baseline), settings) if exists(baseline) else uncompared(result, settings)
-    except ResultError as error:
-        if not update:
-            raise
-        return uncompared(result, settings, why=str(error))  # another kind of result may be why it is accepted
+        verdict = check(result, read(baseline), settings) if exists(baseline) else uncompared(result, settings)
+    except ResultError as error:  # another kind of result may be why it is accepted
+        verdict = uncompared(result, settings, why=str(error))
+    return replace(verdict, findings=(*verdict.findings, *held_images(result)))
 
 
 def _writable(reports: Mapping[str, Path | None], *, inputs: Iterable[Path | None]) -> dict[str, Path]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from bnuq.errors import ResultError
 from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.writing import alone, replaced, within
+from bnuq.findings import Finding, warning
+from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import check_replaceable, read
 from bnuq.records.history import made_at
 
@@ -37,6 +39,14 @@ def check_acceptable(current: Path, baseline: Path) -> None:
     check_replaceable(baseline)
     if exists(baseline) and current.samefile(baseline):
         raise ResultError(f"{current} is the baseline itself; there is nothing to accept.")
+
+
+def held_images(result: Result) -> tuple[Finding, ...]:
+    """A warning of the images of the test data that whoever reads this baseline can see."""
+    images = {(shown.set, point) for shown in result.gallery for point in shown.points.tolist()}
+    if result.image_maps is not None:
+        images |= {("test", point) for point in result.image_maps.points.tolist()}
+    return (warning("baseline-holds-images", count=len(images)),) if images else ()
 
 
 def _backup_path(baseline: Path) -> Path:

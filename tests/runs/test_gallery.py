@@ -96,6 +96,15 @@ def test_without_images_the_file_holds_none_and_larger_ones_become_small(picture
     assert {each.pixels.shape[1:] for each in large.gallery} == {(4, 4, 1)}
 
 
+def test_a_baseline_that_is_accepted_says_how_many_it_holds(result, capsys):
+    current, baseline = str(result.path), str(result.path.with_name("baseline.h5"))
+    count = len({(each.set, at) for each in result.gallery for at in each.points.tolist()})
+    for options, said in ((["--update"], True), ([], False)):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            main(["check", current, baseline, *options])
+        assert (f"small copies of {count} images" in " ".join(capsys.readouterr().out.split())) == said
+
+
 def test_points_that_are_no_pictures_have_none(tmp_path):
     small_run.write(tmp_path)
     with np.load(tmp_path / "test.npz") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -155,7 +155,7 @@ def show(
     document = _target(None if forms.markdown == "-" else forms.markdown, "--markdown", "report", b"# bnuq ")
     table = _target(points.csv, "--csv", "table of points", _CSV)
     kind, record = read()
-    from bnuq.files.writing import write_bytes
+    from bnuq.files.writing import replaced, write_bytes
     from bnuq.report.document import PathLine
     from bnuq.report.render import draw_pictures, print_paths, print_record, print_report, write_page
     from bnuq.report.render import markdown as in_markdown
@@ -169,7 +169,8 @@ def show(
     if page is not None:
         write_page(page, report())
     if table is not None:
-        write_bytes(table, rows)
+        with replaced(table) as file:
+            file.writelines(rows)
     if document is not None:
         write_bytes(document, in_markdown(report(), level=1).encode("utf-8", "backslashreplace"))
     # Standard output takes one form: JSON, Markdown, the named points, or the report.
@@ -241,25 +242,25 @@ def _check_points(points: PointsSection, as_json: bool, maps: Path | None) -> No
         )
 
 
-def _points_of(record: Any, points: PointsSection) -> tuple[tuple[ReportSection, ...], bytes]:
-    """The section that lists points, if it is requested, and the CSV file of all points; RequestError for a record that
-    has none."""
+def _points_of(record: Any, points: PointsSection) -> tuple[tuple[ReportSection, ...], Iterable[bytes]]:
+    """The section that lists points, if it is requested, and the pieces of the CSV file of all points; RequestError for
+    a record that has none."""
     if points.points is None and points.csv is None:
-        return (), b""
+        return (), ()
     from bnuq.records.evaluation import Result
     from bnuq.records.points import points_csv
     from bnuq.report.points import points_section
     from bnuq.report.trend import Trend, trend_csv
 
     if isinstance(record, Trend):
-        return (), trend_csv(record)
+        return (), (trend_csv(record),)
 
     if not isinstance(record, Result):
         option = "--csv" if points.points is None else "--points"
         raise RequestError(f"{option} is for points of one result of bnuq evaluate; name one such file.")
     chosen = {"by": points.by, "set": points.set, "method": points.method}
     section = () if points.points is None else (points_section(record, points=points.points, **chosen),)
-    return section, b"" if points.csv is None else points_csv(record)
+    return section, () if points.csv is None else points_csv(record)
 
 
 def check_figures(folder: Path | None) -> None:

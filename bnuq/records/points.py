@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bnuq.records.evaluation import Result
 from bnuq.shapes import Int64, Shaped
 
 Columns = Mapping[str, Shaped[np.ndarray, " point"]]
+_ROWS = 4096  # of one piece of a CSV file
 _PREFERRED = ("mutual_information", "variance", "predictive_entropy", "squared_error")
 
 
@@ -95,8 +96,9 @@ def largest_first(scores: Shaped[np.ndarray, " point"]) -> Int64[np.ndarray, " p
     return np.argsort(-scores, kind="stable")
 
 
-def points_csv(result: Result) -> bytes:
-    """All points of all sets under all methods as CSV (UTF-8), a row each; a field is empty if nothing is known."""
+def points_csv(result: Result) -> Iterator[bytes]:
+    """All points of all sets under all methods as CSV (UTF-8), a row each, in pieces; a field is empty if nothing is
+    known."""
     tables = {
         (name, method): points_table(result, set=name, method=method)
         for method, method_result in result.methods.items()
@@ -105,13 +107,18 @@ def points_csv(result: Result) -> bytes:
     header = list(dict.fromkeys(column for table in tables.values() for column in table))
     if "name" in header:  # it may be of a later set alone
         header = ["index", "name", *(column for column in header if column not in ("index", "name"))]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("set", "method", *header))
+    yield _csv([("set", "method", *header)])
     for (name, method), table in tables.items():
-        n = len(table["index"])
-        columns = [table[column].astype(str) if column in table else [""] * n for column in header]
-        writer.writerows((name, method, *values) for values in zip(*columns, strict=True))
+        for start in range(0, n := len(table["index"]), _ROWS):
+            rows = slice(start, min(start + _ROWS, n))
+            empty = [""] * (rows.stop - start)
+            columns = [table[column][rows].astype(str) if column in table else empty for column in header]
+            yield _csv((name, method, *values) for values in zip(*columns, strict=True))
+
+
+def _csv(rows: Iterable[Sequence[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode("utf-8", "backslashreplace")
 
 

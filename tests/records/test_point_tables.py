@@ -124,10 +124,11 @@ def test_labels_and_predictions_are_called_as_the_data_call_the_classes(limited)
     assert table["label"].tolist() == [names[label] for label in test.labels.tolist()]
 
 
-def test_the_csv_file_has_every_point_of_every_set_and_method_to_the_last_digit(limited):
+def test_the_csv_file_has_every_point_of_every_set_and_method_to_the_last_digit(limited, monkeypatch):
+    monkeypatch.setattr("bnuq.records.points._ROWS", 7)
     names = np.array([f'a,"b"\n{i}\udcff' for i in range(30)], dtype=object)
     named = replace(limited, sets={**limited.sets, "other": replace(limited.sets["other"], names=names)})
-    rows = list(csv.DictReader(io.StringIO(points_csv(named).decode())))
+    rows = list(csv.DictReader(io.StringIO(b"".join(points_csv(named)).decode())))
     assert len(rows) == 2 * len(limited.methods) * 30
     for method, method_result in limited.methods.items():
         for name, set_result in method_result.sets.items():

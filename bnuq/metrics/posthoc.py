@@ -16,7 +16,7 @@ from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.shapes import Float, Int64
 
 _ROWS = 4096  # features converted to float64 at once
-_COSINES = 2**23  # cosines in memory at once
+_COSINES = 2**20  # at once: 4 MB, which stay in the cache
 _DEPTH = 16  # cosines of which only the largest is looked at first
 
 

@@ -109,6 +109,16 @@ def selective_of_replicates(
 
     Source: as `selective`.
     """
+    result, start = np.empty((len(SelectiveScores.__dataclass_fields__), len(uncertainty))), 0
+    for rows in blocks(len(uncertainty), width=uncertainty.shape[1]):
+        here = slice(start, start := start + rows)
+        result[:, here] = _selective_of_rows(uncertainty[here], loss[here])
+    return SelectiveScores(*result)
+
+
+def _selective_of_rows(
+    uncertainty: Float[Array, "replicate point"], loss: Shaped[Array, "replicate point"]
+) -> Float[np.ndarray, "score replicate"]:
     ties = ties_of_rows(as_float64(uncertainty))
     total = ties.sums(as_float64(loss))
     result = np.empty((len(SelectiveScores.__dataclass_fields__), len(ties.number)))
@@ -116,7 +126,7 @@ def selective_of_replicates(
         rows = ties.number == number
         count, lost = (values[np.repeat(rows, ties.number)].reshape(-1, number) for values in (ties.count, total))
         result[:, rows] = list(vars(selective_of_ties(count, lost)).values())
-    return SelectiveScores(*result)
+    return result
 
 
 def selective_of_ties(

@@ -1,4 +1,4 @@
-"""`make monitor`: false alarms and power of `bnuq monitor` on five networks; writes docs/monitor.md.
+"""`make monitor`: false alarms and power of `bnuq monitor` on five networks; writes docs/measured/monitor.md.
 
 Features of all points are computed once; then batches are drawn of them. What lies in docs/monitor-NAME.json is not
 computed again. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About seven minutes of CPU
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_figures import DOCS, made_by, put, run_files
+from make_figures import DOCS, MEASURED, made_by, put, run_files
 from PIL import Image
 from scipy import stats
 
@@ -154,7 +154,7 @@ def main() -> None:
         found = {name: measured(name, place) for name in sys.argv[1:] or NETWORKS}
     if not sys.argv[1:]:
         text = [made_by("make monitor"), rates(found), *(section(name, of) for name, of in found.items())]
-        put(DOCS / "monitor.md", "monitor", "\n\n".join(text))
+        put(MEASURED / "monitor.md", "monitor", "\n\n".join(text))
 
 
 def measured(name: str, place: Path) -> dict[str, Any]:

@@ -88,11 +88,11 @@ torch.testing.assert_close(distance(digits), expected)
 logits = network((digits / 255 - 0.2860) / 0.3530).detach()
 assert torch.equal(probabilities(logits).argmax(1), logits.argmax(1)) and 0 < needs_a_person(logits).sum() < len(logits)
 """
-CODE_FIRST = {"library.md", "score.md"}  # whose commands need what its code makes
+CODE_FIRST = {"score.md"}  # whose commands need what its code makes
 CHECKED = {
     "deploy.md": "assert prediction['mean'].shape == (16, 10) and float(prediction['mutual_information'].min()) >= 0",
     "first-report.md": OWN_DISTANCE,
-    "library.md": f"{SHAPES}assert float(kl.detach()) > 0",
+    "library.md": SHAPES,
     "regression-and-segmentation.md": "assert image['predicted'].ndim == 2 < len(maps)",
     "score.md": """
 assert sentiment.sets["test"].classes == ("negative", "neutral", "positive") and keras.sampled == ("dropout",)
@@ -280,6 +280,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         write_forms(own_folder)
     if page.name == "score.md":
         write_onnx(own_folder / "model.onnx")
+    scripts = {path.name: shutil.copy(path, own_folder) for path in (ROOT / "sample_configs/your_network").glob("*.py")}
     before = {path.name for path in own_folder.iterdir()}
     if page.name == "gate.md":
         shutil.copy(own_folder / "sample_configs" / "ci" / "bnuq.toml", own_folder)
@@ -292,6 +293,9 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         name, *arguments = shlex.split(words)
         if name == "make":
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+            continue
+        if name == "python" and arguments[0] in scripts:
+            runpy.run_path(arguments[0], run_name="__main__")
             continue
         if name == "python":  # the experiments: tests/experiments/test_commands.py
             continue
@@ -376,10 +380,9 @@ def test_no_page_opens_with_what_it_is(page: Path) -> None:
 
 
 def test_pages_for_users_are_few_words() -> None:
-    elsewhere = {"many-machines.md", "stability.md"}
-    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in PAGES if page.name not in elsewhere}
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
     assert {name: count for name, count in words.items() if count > 3_000} == {}
-    assert sum(words.values()) <= 15_000
+    assert sum(words[name] for name in words.keys() - {"score.md", "many-machines.md", "stability.md"}) <= 14_100
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -70,7 +70,7 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "score.md": "both.h5 both.html forest.csv forest_noise.csv forest.score.h5 labels.npy logistic.csv "
     "logistic_noise.csv model.jsonl promised.h5 sklearn.csv sklearn.score.h5 keras.npz keras.score.h5 reviews.jsonl "
     "gold.jsonl reviews.score.h5 table.csv table.score.h5 forecasts.csv forecasts.score.h5",
-    "shift.md": "shifted.h5 perturbed.h5 base.h5 days.h5 model.monitor.h5 monitor.html watched.pt2",
+    "shift.md": "shifted.h5 perturbed.h5 base.h5 days.h5 base2.h5 days2.h5 model.monitor.h5 monitor.html watched.pt2",
     "stability.md": "",
     "worth.md": "model.sweep.h5 pll.sweep.h5 sweep.html model.inspect.h5 pipeline.json domains.inspect.h5 inspect.html "
     "precise_full.pt",
@@ -325,9 +325,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
     if page.name not in CODE_FIRST:
         run_code(page)
     made = {path.name for path in own_folder.iterdir()} - before
-    replaced = [name for name in made if re.fullmatch(r"baseline\..*Z\.h5", name)]
-    assert len(replaced) == (page.name == "gate.md")  # the old baseline, kept
-    assert made - {"pictures", "__pycache__", *replaced} == set(MADE[page.name].split())
+    assert made - {"pictures", "__pycache__"} == set(MADE[page.name].split())
 
 
 def test_the_commonest_files_of_predictions_have_the_roles_that_the_page_shows(tmp_path, monkeypatch, capsys):

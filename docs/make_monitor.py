@@ -91,7 +91,7 @@ NETWORKS = {
         task=SEGMENTATION,
         divisions=20,
         sizes=FEW,
-        intro="60 test pictures and 120 that it was trained on",
+        intro="60 test images and 120 that it was trained on",
     ),
     "regression": Network(
         "Regression, diabetes",
@@ -199,8 +199,8 @@ def divided(network: Network, place: Path) -> list[Division]:
         if network.task is SEGMENTATION:
             trained = {file.name for file in (place / "data/camvid/train").iterdir()}
             known = np.array([Path(str(name)).name in trained for name in np.asarray(every.names)[held_out]])
-            division.shifted["the training pictures alone"] = division.held_out.part(known)
-            division.shifted["the test pictures alone"] = division.held_out.part(~known)
+            division.shifted["the training images alone"] = division.held_out.part(known)
+            division.shifted["the test images alone"] = division.held_out.part(~known)
     return divisions
 
 

@@ -1,4 +1,4 @@
-"""Reports the measurements: tables on the terminal, a JSON file, and the figure of docs/benchmarks.md."""
+"""Reports the measurements: tables on the terminal, a JSON file, and the figure of docs/measured/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs" / "measured" / "benchmarks.md"
 FEATURES, SAMPLES, HELD_OUT, REFERENCE = 128, 8, 5_000, 20_000
 CASES = {  # points and classes
     "n=10000": (10_000, 10),

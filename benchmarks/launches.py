@@ -95,12 +95,12 @@ def table(counts: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Count, print the table, and write the file and the table of docs/benchmarks.md."""
+    """Count, print the table, and write the file and the table of docs/measured/benchmarks.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bnuq", type=Path, help="another checkout, which is counted first")
     parser.add_argument("--only", action="append", choices=RUNS, help="count this run alone; may be repeated")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "launches.json")
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md too")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/measured/benchmarks.md too")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # in this process
     options = parser.parse_args()
     names = options.only or list(RUNS)
@@ -118,7 +118,7 @@ def main() -> None:
     document = {"device": "fake accelerator", "torch": torch.__version__, "counts": counts}
     options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if options.docs:
-        page = ROOT / "docs" / "benchmarks.md"
+        page = ROOT / "docs" / "measured" / "benchmarks.md"
         text = page.read_text(encoding="utf-8")
         head, tail = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
         page.write_text(f"{head}\n{table(counts)}\n{tail}", encoding="utf-8")

@@ -289,7 +289,7 @@ def perturbation(text: str) -> Perturbation:
 
 _EXPECTED = (
     f"KIND:SIZE or KIND@SEVERITY, where KIND is one of {', '.join(KINDS)} (only of a severity: file.py:function, "
-    f"{ALL}), SIZE is as in docs/perturbations.md, and SEVERITY is 1 to 5, such as gaussian:0.1 or jpeg@3"
+    f"{ALL}), SIZE is as in docs/shift.md, and SEVERITY is 1 to 5, such as gaussian:0.1 or jpeg@3"
 )
 
 

@@ -1,4 +1,4 @@
-"""`make certificate`: how often the promise of a certificate is broken, on real networks; writes docs/certificate.md.
+"""`make certificate`: how often a certificate is broken, on real networks; writes docs/measured/certificate.md.
 
 Predictions are made once; then validation points are drawn 1,000 times. Needs $BNUQ_TEST_DATA, the folder that
 sample_configs/README.md describes. About five minutes of CPU time.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from make_figures import DOCS, made_by, put, run_files
+from make_figures import MEASURED, made_by, put, run_files
 from torch import nn
 
 import bnuq
@@ -59,7 +59,7 @@ def main() -> None:
     rows = "\n".join(row(*each) for each in studies(results))
     table = f"{HEAD}\n|{' --- |' * HEAD.count(' | ')} --- |\n{rows}"
     text = f"{made_by('make certificate')}\n\n{sentences}\n\n{table}"
-    put(DOCS / "certificate.md", "certificate", text)
+    put(MEASURED / "certificate.md", "certificate", text)
 
 
 # ── predictions, made once ───────────────────────────────────────────────────────────────────────────────────────────

@@ -1,11 +1,10 @@
-"""`make figures`: runs the shipped run files in full, and writes docs/measured/evaluate.md and README.md's demo.
+"""`make figures`: runs the shipped run files in full, and writes docs/measured/evaluate.md and the demo's first screen.
 
-With an argument it writes one thing alone: `speed`, the table of docs/benchmarks.md, from what `make bench` measured;
-`uci`, `uci-learned` and `batch-size`, the tables of docs/experiments.md, and `stochastic-normalization` and `bn-in-vi`,
-pages of docs/measured, from what `make reproduce` ran; `sweep`,
-docs/measured/sweep.md, from docs/sweep-NAME.h5 or, where one is missing, from a sweep that makes it (half an hour of
-CPU time in all); `segmentation`, docs/measured/segmentation.md, likewise from docs/segmentation-NAME.h5 (a quarter of
-an hour).
+With an argument it writes one thing of docs/measured/ alone: `speed`, the table of benchmarks.md, by what `make bench`
+measured; `uci`, `uci-learned` and `batch-size`, the tables of experiments.md, and the pages `stochastic-normalization`
+and `bn-in-vi`, from what `make reproduce` ran; the page `sweep`, from docs/sweep-NAME.h5 or, where one is missing, from
+a sweep that makes it (half an hour of CPU time in all); `segmentation`, likewise from docs/segmentation-NAME.h5 (a
+quarter of an hour).
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About a quarter of an hour on two cores.
 """
@@ -101,7 +100,11 @@ def main() -> None:
     pages = {"sweep": sweeps, "segmentation": segmentations}
     pages |= {name: partial(learned, name) for name in ("stochastic-normalization", "bn-in-vi")}
     if len(sys.argv) > 1 and sys.argv[1] in pages:
-        (MEASURED / f"{sys.argv[1]}.md").write_text(pages[sys.argv[1]](), encoding="utf-8")
+        path, text = MEASURED / f"{sys.argv[1]}.md", pages[sys.argv[1]]()
+        if sys.argv[1] == "segmentation":  # below it stands what it shows
+            put(path, "segmentation", text)
+        else:
+            path.write_text(text, encoding="utf-8")
         return
     if len(sys.argv) > 1:
         name = sys.argv[1]
@@ -112,9 +115,9 @@ def main() -> None:
             "batch-size": ("experiments.md", batch_size),
         }[name]
         if (text := table()) is None:
-            print(f"docs/{page} keeps its table {name}: there is no whole run that it could be taken from.")
+            print(f"docs/measured/{page} keeps its table {name}: there is no whole run that it could be taken from.")
         else:
-            put(DOCS / page, name, text)
+            put(MEASURED / page, name, text)
         return
     named = os.environ.get("BNUQ_TEST_DATA")
     if not named:
@@ -140,7 +143,9 @@ def main() -> None:
                 print_record(report, shown, whole_demo, full=True)
     text = evaluate_page(rows, demo=whole_demo.getvalue(), regression=regression.getvalue())
     (MEASURED / "evaluate.md").write_text(text, encoding="utf-8")
-    put(ROOT / "README.md", "demo", f"```text\n{demo.getvalue()}```")
+    put(DOCS / "first-report.md", "demo", f"```text\n{demo.getvalue()}```")
+    decisions = "\n\n".join(demo.getvalue().split("\n\n")[:2])
+    put(ROOT / "README.md", "demo", f"```text\n{decisions}\n```")
 
 
 @contextmanager

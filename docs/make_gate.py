@@ -481,7 +481,7 @@ def of_sizes(place: Path, pack: Path) -> str:
         for points, of_metric in seen.items()
     ]
     gates = ("alone", "by default", "everything")
-    head = ["points", *(f"{named(metric)}, {gate}" for metric in SIZED_BY for gate in gates)]
+    head = ["images", *(f"{named(metric)}, {gate}" for metric in SIZED_BY for gate in gates)]
     return f"{table(head, rows)}\n\n{made_by('make gate ONLY=power')}"
 
 
@@ -569,11 +569,11 @@ def in_short(measured: Measured) -> str:
     words = (
         f"{made_by('make gate')}\n\n"
         "The first rows compare equally good networks: how many checks failed and, for each estimate, the share of "
-        f"p-values below .05. Without any tolerance {strict} of these checks would fail, and {_range(whole)} of those "
-        "of two networks whose per-point scores were swapped at random; at most 5 % should. A test over points alone, "
-        f"which ignores that all points share the draws, would fail {_range(alone)} of the former. Then real changes "
+        f"p-values below 0.05. With tolerances of 0, {strict} of these checks fail. For pairs of networks whose scores "
+        f"were swapped at random it is {_range(whole)}. The test allows 5 %. A test over points alone, which ignores "
+        f"that all points share the draws, would fail {_range(alone)} of the checks of other seeds. Then real changes "
         "of ResNet-20: their effect on MCBN's estimates, or on those of the deterministic network (AUROC by entropy), "
-        "seed 0 against seed 0; bold is worse by more than its tolerance and by more than chance explains. Last, the "
+        "seed 0 against seed 0; bold is worse by more than its tolerance and significantly. Last, the "
         "smallest degradation that fails one of two and four of five checks, T = 32 and n = 846, among "
         f"{measured.gated} gated estimates (\\*: its tolerance)."
     )

@@ -1,4 +1,4 @@
-"""`make monitor`: false alarms and power of `bnuq monitor` on five networks; writes docs/monitor.md.
+"""`make monitor`: false alarms and power of `bnuq monitor` on five networks; writes docs/measured/monitor.md.
 
 Features of all points are computed once; then batches are drawn of them. What lies in docs/monitor-NAME.json is not
 computed again. Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About seven minutes of CPU
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from make_figures import DOCS, made_by, put, run_files
+from make_figures import DOCS, MEASURED, made_by, put, run_files
 from PIL import Image
 from scipy import stats
 
@@ -91,7 +91,7 @@ NETWORKS = {
         task=SEGMENTATION,
         divisions=20,
         sizes=FEW,
-        intro="60 test pictures and 120 that it was trained on",
+        intro="60 test images and 120 that it was trained on",
     ),
     "regression": Network(
         "Regression, diabetes",
@@ -154,7 +154,7 @@ def main() -> None:
         found = {name: measured(name, place) for name in sys.argv[1:] or NETWORKS}
     if not sys.argv[1:]:
         text = [made_by("make monitor"), rates(found), *(section(name, of) for name, of in found.items())]
-        put(DOCS / "monitor.md", "monitor", "\n\n".join(text))
+        put(MEASURED / "monitor.md", "monitor", "\n\n".join(text))
 
 
 def measured(name: str, place: Path) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def divided(network: Network, place: Path) -> list[Division]:
         if network.task is SEGMENTATION:
             trained = {file.name for file in (place / "data/camvid/train").iterdir()}
             known = np.array([Path(str(name)).name in trained for name in np.asarray(every.names)[held_out]])
-            division.shifted["the training pictures alone"] = division.held_out.part(known)
-            division.shifted["the test pictures alone"] = division.held_out.part(~known)
+            division.shifted["the training images alone"] = division.held_out.part(known)
+            division.shifted["the test images alone"] = division.held_out.part(~known)
     return divisions
 
 

@@ -1,4 +1,4 @@
-"""`make noise-models`: compares analytic noise models with MCBN on two real networks, in the table of docs/methods.md.
+"""`make noise-models`: compares analytic noise models with MCBN, in the table of docs/measured/noise-models.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
 are kept in docs/noise-models/, and what lies there is not evaluated again.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from make_figures import DOCS, made_by, put, run_files
+from make_figures import DOCS, MEASURED, made_by, put, run_files
 
 from bnuq import metrics
 from bnuq.cli.progress import Bars
@@ -71,7 +71,8 @@ def main() -> None:
                 run = resolve(str(place / f"{network}.toml"), Options(asked | options), folder=place.parent)
                 evaluate(run, progress=Bars())
     table = "\n".join(rows())
-    put(DOCS / "methods.md", "noise-models", f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make noise-models')}")
+    text = f"{table}\n\nT = 32, ± Monte Carlo error. {made_by('make noise-models')}"
+    put(MEASURED / "noise-models.md", "noise-models", text)
 
 
 def rows() -> Iterator[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from make_figures import DOCS, MEASURED, ROOT, made_by, run_files
+from make_figures import DOCS, MEASURED, ROOT, made_by, put, run_files
 
 from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve
@@ -91,7 +91,7 @@ def main() -> None:
     first = report(next(iter(results.values())))
     next(picture for picture in first.pictures if picture.kind == ("lead",)).draw(MEASURED / "shift-lead.svg")
     sections = (section(NETWORKS[name], result) for name, result in results.items())
-    (MEASURED / "shift.md").write_text("\n\n".join([PAGE.format(made_by=made_by("make shift")), *sections]) + "\n")
+    put(MEASURED / "shift.md", "shift", "\n\n".join([PAGE.format(made_by=made_by("make shift")), *sections]))
 
 
 def shifted(name: str, place: Path) -> Result:

@@ -31,12 +31,9 @@ from bnuq.report import json_schema
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 PAGES, GALLERY, SITE = BUILD / "docs", BUILD / "gallery", ROOT / "docs" / "site"
-GENERATED = ("cli.md", "api/bnuq.md", "api/metrics.md", "api/nn.md", "gallery.md", "gallery/check.md")
+GENERATED = ("cli.md", "api/bnuq.md", "api/metrics.md", "api/nn.md", "gallery.md")
 SCHEMAS = ROOT / "docs" / "schema"
-_ELSEWHERE = {
-    "README.md": "overview.md", "CHANGELOG.md": "changelog.md", "ARCHITECTURE.md": "architecture.md",
-    "CONTRIBUTING.md": "contributing.md", "SECURITY.md": "security.md", "docs/design/decisions.md": "decisions.md",
-}  # fmt: skip
+_ELSEWHERE = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "docs/measured/README.md": "measured/index.md"}
 _FENCE = re.compile(r"^```.*?^```$\n?", re.MULTILINE | re.DOTALL)
 
 
@@ -45,7 +42,7 @@ _FENCE = re.compile(r"^```.*?^```$\n?", re.MULTILINE | re.DOTALL)
 
 def places() -> dict[Path, str]:
     """Where each page and picture of the repository stands on the site."""
-    found = {ROOT / source: place for source, place in _ELSEWHERE.items()}
+    found: dict[Path, str] = {}
     for folder in (ROOT / "docs", ROOT / "docs" / "measured", SCHEMAS, SITE):
         base = SITE if folder == SITE else ROOT / "docs"
         found |= {
@@ -53,7 +50,7 @@ def places() -> dict[Path, str]:
             for path in sorted(folder.iterdir())
             if path.suffix in (".md", ".svg", ".css", ".json")
         }
-    return found
+    return found | {ROOT / source: place for source, place in _ELSEWHERE.items()}
 
 
 def on_site(text: str, source: Path, places: dict[Path, str], repository: str) -> str:
@@ -95,7 +92,7 @@ def _as_here(text: str) -> str:
 
 def cli_page() -> str:
     """Every command with its arguments and options, as its help has them."""
-    lines = ["# The command line", "", "This page lists every command, argument and option, with its default.", ""]
+    lines = ["# The command line", "", "Every command, argument and option, with its default.", ""]
     for name, sentence in app.commands.sentences():
         lines += [f"- [`bnuq {name}`](#bnuq-{name}): {_escaped(sentence)}"]
     for name in app.commands:
@@ -136,7 +133,7 @@ def api_page(module: str) -> str:
     for name, value in names.items():
         homes.setdefault(getattr(value, "__module__", None) or "", []).append(name)
     purpose = (importlib.import_module(module).__doc__ or "").strip()
-    lines = [f"# {module}", "", f"This page documents every public name of `{module}` from its docstring.", "", purpose]
+    lines = [f"# {module}", "", f"Every public name of `{module}`, with its docstring.", "", purpose]
     for home, members in sorted(homes.items(), key=lambda item: (not item[0].startswith("bnuq"), item[0])):
         if not home.startswith("bnuq"):
             lines += ["", "## Constants", "", "| name | value |", "| --- | --- |"]
@@ -197,8 +194,8 @@ def gallery() -> str:
     data = os.environ.get("BNUQ_TEST_DATA")
     if data and not (samples / "data").exists():
         (samples / "data").symlink_to(data)
-    lines = ["# Gallery", "", "This page shows real reports, as `bnuq report --html` and `bnuq check` write them: with "
-             "fewer points and samples than one would use, so that they take minutes to compute.", ""]  # fmt: skip
+    about = "Real reports, as `bnuq report --html` writes them, of fewer images and passes than one would use."
+    lines = ["# Gallery", "", about, ""]
     (PAGES / "gallery").mkdir(parents=True)
     for shown in GALLERY_OF:
         if shown.needs_data and not data:
@@ -212,13 +209,10 @@ def gallery() -> str:
     if not (GALLERY / "candidate.h5").exists():
         _bnuq(f"{CANDIDATE} --quiet --out candidate.h5")
     _bnuq(f"{CHECK} --quiet", right=(0, 1))
-    verdict = (GALLERY / "check.md").read_text(encoding="utf-8")
-    head = (
-        "# A verdict of the gate\n\nThis page is what `bnuq check` writes for a pull request: the mini-batch size of "
-    )
-    head += f"the demo was changed from 64 to 4.\n\n```text\nbnuq {CHECK}\n```\n\n"
-    (PAGES / "gallery" / "check.md").write_text(head + _as_here(verdict), encoding="utf-8")
-    return "\n".join((*lines, "## [A verdict of the gate](gallery/check.md)", "", "What a pull request is told.", ""))
+    verdict = (GALLERY / "check.md").read_text(encoding="utf-8").splitlines()[:20]
+    about = "The first lines of what a pull request is told when the mini-batch size of the demo changes from 64 to 4."
+    lines += ["## A check that fails", "", about, "", "```text", f"bnuq {CHECK}", "", *verdict, "```", ""]
+    return "\n".join(lines)
 
 
 def _wrapped(command: str) -> str:

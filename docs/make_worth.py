@@ -1,4 +1,4 @@
-"""`make worth`: every method beside the free baselines on eight real networks and an ensemble; writes docs/worth.md.
+"""`make worth`: every method beside free baselines on eight networks and an ensemble; writes docs/measured/worth.md.
 
 Needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes. About half an hour on two cores; the results
 are kept in docs/worth/, and what lies there is not evaluated again.
@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from make_demo import cut_sets
-from make_figures import DOCS, made_by, put, run_files
+from make_figures import DOCS, MEASURED, made_by, put, run_files
 from torch import nn
 
 import bnuq
@@ -51,7 +51,7 @@ def main() -> None:
                 evaluated(out)
             results[title] = read(out)
     text = "\n\n".join(section(title, result) for title, result in results.items())
-    put(DOCS / "worth.md", "worth", f"{made_by('make worth')}\n\n{text}")
+    put(MEASURED / "worth.md", "worth", f"{made_by('make worth')}\n\n{text}")
 
 
 def networks(pack: Path, place: Path) -> dict[str, Callable[[Path], object]]:

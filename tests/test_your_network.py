@@ -36,10 +36,10 @@ def commands(case: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A reader's folder: the Python files of the page, and the samples that ship."""
-    for block in blocks((DOCS / "your-network.md").read_text(encoding="utf-8"), "python"):
-        name, _, code = block.partition("\n")
-        (tmp_path / name.removeprefix("# ")).write_text(code.replace('"test", 400', '"test", 60'), encoding="utf-8")
+    """A reader's folder: the Python files that the page names, and the samples that ship."""
+    for source in (ROOT / "sample_configs" / "your_network").glob("*.py"):
+        code = source.read_text(encoding="utf-8").replace('"test", 400', '"test", 60')
+        (tmp_path / source.name).write_text(code, encoding="utf-8")
     shutil.copytree(write_samples(tmp_path / "sample_configs", train=1000) / "quickstart", tmp_path / "bnuq-demo")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

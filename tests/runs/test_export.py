@@ -312,8 +312,7 @@ def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFi
 @pytest.mark.nightly  # a server in another process
 def test_the_service_of_the_page_answers_where_there_is_no_bnuq(place: Path, tempered: Any, tmp_path: Path) -> None:
     x = images(place)[:2]
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
-    code = page.partition("# serve.py\n")[2].partition("```")[0]
+    code = (Path(__file__).parents[2] / "sample_configs" / "serve.py").read_text(encoding="utf-8")
     (tmp_path / "serve.py").write_text(code.replace("HTTPServer((", "server = HTTPServer((").replace(
         ").serve_forever()", "); print(server.server_port, flush=True); [server.handle_request() for _ in range(2)]"
         "; print('bnuq' in sys.modules)"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import html
 import io
 import json
 import shutil
@@ -52,7 +51,7 @@ _OF_REPORTS = (".html", ".md", ".json", ".csv", ".txt")
 
 class Result:
     """The result of a command, with its file: the record's fields (`result.methods`, `result.findings`, …), and forms
-    to look at it. A notebook shows it as the page of `bnuq report --html`, `print` as its terminal report.
+    to look at it. A notebook shows the decisions and the table of `bnuq report --html`, `print` the terminal report.
 
     Without `out`, its file is temporary and is deleted with the object; `save` keeps it.
     """
@@ -126,20 +125,16 @@ class Result:
         return tuple(" ".join(picture.kind) for picture in self._kind.report(self._shown()).pictures)
 
     def figure(self, name: str) -> Figure:
-        """A figure of the report; RequestError for a name that is not in `figures`, or without matplotlib."""
-        from bnuq.report import drawing
-
-        drawing.check()
+        """A figure of the report; RequestError for a name that is not in `figures`."""
         pictures = {" ".join(picture.kind): picture for picture in self._kind.report(self._shown()).pictures}
         if name not in pictures:
             raise RequestError(f"there is no figure {name!r}; this result has {', '.join(pictures) or 'none'}.")
         return Figure(pictures[name].draw)
 
     def _repr_html_(self) -> str:
-        from bnuq.report.render import page
+        from bnuq.report.render import excerpt
 
-        source = html.escape(page(self._kind.report(self._shown(), columns=100)), quote=True)
-        return f'<iframe srcdoc="{source}" style="width: 100%; height: 40em; border: 0"></iframe>'
+        return excerpt(self._kind.report(self._shown(), columns=100))
 
     def _shown(self) -> Any:
         """The record, without the path of a temporary file."""

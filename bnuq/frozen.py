@@ -7,11 +7,10 @@ hundred to three hundred classes, of many of which it makes no object. Here all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from functools import cache, partial
 from operator import attrgetter
-from reprlib import recursive_repr
 from typing import Any, TypeVar, dataclass_transform, overload
 
 Class = TypeVar("Class", bound=type)
@@ -23,7 +22,8 @@ def frozen(cls: Class) -> Class: ...
 def frozen(*, eq: bool = True) -> Callable[[Class], Class]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: Any = None, *, eq: bool = True) -> Any:
-    """`cls` as `dataclass(frozen=True, eq=eq)` makes it; `fields`, `replace` and `is_dataclass` know it as one."""
+    """`cls` as `dataclass(frozen=True, eq=eq)` makes it; `fields`, `replace` and `is_dataclass` know it as one. Its
+    repr is short, whatever it holds."""
     if cls is None:
         return partial(_made, eq=eq)
     return _made(cls, eq=eq)
@@ -124,10 +124,36 @@ def _hash(self: Any) -> int:
     return hash(_values(self.__class__, hashed=True)(self))
 
 
-@recursive_repr()
+_LONGEST = 80  # signs of an object as a text: a dictionary of ten is to be read, too
+
+
 def _repr(self: Any) -> str:
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
-    return f"{self.__class__.__qualname__}({', '.join(shown)})"
+    """The class and the first fields; of what they hold no more than a look."""
+    text = ""
+    for each in fields(self):
+        shown = f"{each.name}={_in_short(getattr(self, each.name))}" if each.repr else ""
+        if text and len(text) + len(shown) > _LONGEST:
+            text += ", …"
+            break
+        text += f"{text and shown and ', '}{shown}"
+    return f"{self.__class__.__qualname__}({text})"
+
+
+def _in_short(value: Any) -> str:
+    """The value if that is short, else its kind and size."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(map(str, value))}}}" if len(value) <= 3 else f"{{{next(iter(value))}, … {len(value)}}}"
+    if isinstance(value, tuple | list) and (
+        len(value) > 8 or not all(isinstance(each, str | int | float) for each in value)
+    ):
+        return f"[{len(value)} × {type(value[0]).__name__}]"
+    if "__dataclass_fields__" in vars(type(value)):
+        return f"{type(value).__qualname__}(…)"
+    return repr(value)
 
 
 def _refuse(self: Any, name: str, *value: object) -> None:

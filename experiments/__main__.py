@@ -473,7 +473,6 @@ def _out(requested: str | None, default: str, figures: Path | None = None) -> tu
     if figures is not None:
         from bnuq.report import drawing
 
-        drawing.check()
         drawing.make_folder(figures)
     return out, (note("result-replaced", file=str(out)),) if is_file(out) else ()
 

@@ -357,7 +357,7 @@ def test_the_action_uses_all_its_inputs_and_installs_what_the_repository_has(tmp
     fake.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
     fake.chmod(0o755)
     for install, expected in (
-        ("", ["--constraint", f"{ROOT}/constraints.txt", f"{ROOT}[figures]"]),
+        ("", ["--constraint", f"{ROOT}/constraints.txt", str(ROOT)]),
         ("bnuq==0.2.0 torch==2.13.0", ["bnuq==0.2.0", "torch==2.13.0"]),
     ):
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "INSTALL": install, "GITHUB_ACTION_PATH": str(ROOT)}

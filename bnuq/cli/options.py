@@ -30,9 +30,7 @@ Models = Annotated[
 ]
 Figures = Annotated[
     Path | None,
-    typer.Option(
-        help="Also draw the figures into this folder; needs matplotlib.", metavar="DIR", rich_help_panel="Output"
-    ),
+    typer.Option(help="Also draw the figures into this folder.", metavar="DIR", rich_help_panel="Output"),
 ]
 Work = Annotated[
     Path | None,

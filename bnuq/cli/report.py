@@ -35,15 +35,13 @@ class Forms(Section, frozen=True):
     html: Annotated[
         str | None,
         setting(
-            "Write the report as one self-contained HTML page, with its figures (needs matplotlib); without a FILE, as "
-            "RESULT.html in the working folder.",
+            "Write the report as one self-contained HTML page, with its figures; without a FILE, as RESULT.html in the "
+            "working folder.",
             metavar="[FILE]",
             shown="none",
         ),
     ] = None
-    figures: Annotated[
-        str | None, setting("Draw the figures into this folder; needs matplotlib.", metavar="DIR", shown="none")
-    ] = None
+    figures: Annotated[str | None, setting("Draw the figures into this folder.", metavar="DIR", shown="none")] = None
     maps: Annotated[
         str | None,
         setting(
@@ -268,7 +266,6 @@ def check_figures(folder: Path | None) -> None:
     if folder is not None:
         from bnuq.report import drawing
 
-        drawing.check()
         drawing.make_folder(folder)
 
 

@@ -1056,8 +1056,8 @@ class RecordedOptions(Section, frozen=True):
     images: Annotated[
         bool,
         setting(
-            "Store no small copies of images in the result file. By default there are at most 64: the most uncertain "
-            "ones, confident mistakes, suspected label errors, familiar OOD points; for a segmentation, the images "
+            "Store no small copies of images in the result file. By default there are at most 48: confident "
+            "mistakes, the most uncertain ones, familiar OOD points; for a segmentation, the images "
             "named by --images, and 4 others, with their maps.",
             "Output",
             no="only",
@@ -1101,9 +1101,7 @@ class GivenOptions(RecordedOptions, frozen=True):
             expected="local, local:N of N processes, or ray",
         ),
     ] = "local"
-    download: Annotated[
-        bool, setting("Download known data sets that are not found, such as svhn (needs bnuq[data]).", "Data")
-    ] = False
+    download: Annotated[bool, setting("Download known data sets that are not found, such as svhn.", "Data")] = False
     trust_pickle: Annotated[bool, setting("Run the code inside a pickled network or a .pt2.", "Safety")] = False
     trust_code: Annotated[
         bool, setting("Run code that is named only in a file that bnuq found, and remember the permission.", "Safety")

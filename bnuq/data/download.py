@@ -17,7 +17,7 @@ from bnuq.data import uci
 from bnuq.data.known import KnownSet, data_roots, location
 from bnuq.data.readers.common import readable
 from bnuq.data.remote import Remote, remotes_of, size_of
-from bnuq.errors import DataError, RequestError
+from bnuq.errors import DataError
 from bnuq.files.content import exists
 from bnuq.files.writing import check_writable, replaced
 from bnuq.progress import Progress, silent
@@ -34,8 +34,8 @@ def fetch(
     progress: Progress = silent,
 ) -> tuple[Path, ...]:
     """Fetch the files of these splits that are nowhere below the data roots, and return their places below the first.
-    `announce` receives size, terms and destination before anything is fetched. Raises RequestError without pooch,
-    DataError where no address gives a file with the published checksum, and ResultError where it cannot be written.
+    `announce` receives size, terms and destination before anything is fetched. Raises DataError where no address gives
+    a file with the published checksum, and ResultError where it cannot be written.
     """
     roots = data_roots(data_root)
     files: dict[Remote, None] = {}
@@ -44,10 +44,6 @@ def fetch(
         if destination is None or destination in [roots[0] / remote.path for remote in remotes]:
             files |= {remote: None for remote in remotes if not exists(roots[0] / remote.path)}
     if files:
-        try:
-            import pooch  # noqa: F401 - whether it is there
-        except ImportError:
-            raise RequestError('sets are fetched by pooch, which is not installed: pip install "bnuq[data]"') from None
         announce(f"fetching {known.name}, {size_of(files)}, to {roots[0]}. Terms: {known.source}")
     for remote in files:
         _fetch(remote, roots[0] / remote.path, progress)
@@ -132,7 +128,7 @@ class _TransferError(Exception):
 
 def _receive(url: str, remote: Remote, file: BinaryIO, advance: Callable[[int], Any]) -> None:
     """Write what this address sends to `file`; _TransferError unless it is what the checksum says."""
-    import pooch
+    import pooch  # late: with requests, only a transfer needs it
     import requests
 
     # Bytes are counted as they are stored, so the transfer must not be compressed.

@@ -1,4 +1,5 @@
-"""The most informative pictures: most uncertain ones, confident mistakes, suspected labels, familiar OOD points."""
+"""The most informative pictures: confident mistakes, which may be wrong labels, most uncertain ones, familiar OOD
+points."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from bnuq.data import Points
 from bnuq.data.resizing import resized
 from bnuq.evaluation.subject import Subject
 from bnuq.methods import DETERMINISTIC, method_named
-from bnuq.records.evaluation import LARGEST, EvaluatedSet, MethodResult, SetResult, Thumbnails
+from bnuq.records.evaluation import LARGEST, EvaluatedSet, MethodResult, Thumbnails
 from bnuq.records.points import chosen_score, largest_first
-from bnuq.shapes import Bool, Float
+from bnuq.shapes import Float
 
-OF_EACH = 16  # pictures of a kind, of which there are four: 64 at most
+OF_EACH = 16  # pictures of a kind, of which there are three: 48 at most
 _SMALLEST = 8  # pixels of a side: what is smaller is no picture
 
 PerPoint = Float[np.ndarray, " point"]
@@ -26,8 +27,8 @@ def gallery(
     """The most informative pictures, whose points are read again; none where points are not pictures, or the run
     keeps none.
 
-    The most uncertain points of the test set, and the least uncertain of the OOD sets, are by the first sampled method;
-    confident mistakes and suspected labels by the deterministic network.
+    Confident mistakes are those of the deterministic network; the most uncertain points of the test set, and the least
+    uncertain of the OOD sets, are by the first sampled method.
     """
     if not subject.run.images or subject.plan.task.is_dense:
         return ()
@@ -46,36 +47,18 @@ def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, Evaluat
     method = next((name for name in methods if not method_named(name).is_single), DETERMINISTIC)
     sets, test = methods[method].sets, methods[DETERMINISTIC].sets["test"]
     score = chosen_score(sets["test"].points, None)
-    yield "uncertain", "test", method, largest_first(sets["test"].points[score])[:OF_EACH]
     labels = described["test"].labels
     if labels is not None and labels.ndim == 1:
-        confidence = test.points["max_probability"]
         wrong = test.predicted != labels
-        yield "confidently-wrong", "test", DETERMINISTIC, _largest(confidence, wrong)
-        doubt = confidence - np.exp(test.points["pll"])
-        yield "suspected-label", "test", DETERMINISTIC, _largest(doubt, suspected(test, labels))
+        rows = largest_first(np.where(wrong, test.points["max_probability"], -np.inf))
+        yield "confidently-wrong", "test", DETERMINISTIC, rows[: min(OF_EACH, int(wrong.sum()))]
+    yield "uncertain", "test", method, largest_first(sets["test"].points[score])[:OF_EACH]
     ood = [
         name for name, described_set in described.items() if described_set.kind == "ood" and score in sets[name].points
     ]
     for name in ood[:OF_EACH]:
         familiar = largest_first(-sets[name].points[score])
         yield "familiar", name, method, familiar[: max(1, OF_EACH // len(ood))]
-
-
-def suspected(test: SetResult, labels: np.ndarray) -> Bool[np.ndarray, " point"]:
-    """Whether a point is predicted as another class than its label, with at least the mean probability that points
-    labelled as that class have of it.
-
-    Source: Northcutt, Jiang & Chuang 2021, Confident Learning, eq. 2, for the most probable class.
-    """
-    label_probability = np.exp(test.points["pll"])
-    usual = {label: label_probability[labels == label].mean() for label in np.unique(labels)}
-    threshold = np.array([usual.get(label, np.inf) for label in test.predicted])
-    return (test.predicted != labels) & (test.points["max_probability"] >= threshold)
-
-
-def _largest(scores: PerPoint, of: Bool[np.ndarray, " point"]) -> np.ndarray:
-    return largest_first(np.where(of, scores, -np.inf))[: min(OF_EACH, int(of.sum()))]
 
 
 def small_copies(points: Points, rows: np.ndarray, largest: int) -> np.ndarray:

@@ -23,9 +23,9 @@ from bnuq.tasks import TaskName
 
 PointValues = Mapping[str, np.ndarray]  # values of the points of a set, by name
 Groups = np.ndarray | None  # the group of each point
-# The short report; what changes with perturbed inputs or the batch size; the curve over samples, its plot, and its bars
-# on a terminal; a sweep of batch sizes; what a check gates by default, and with most of its level
-Place = Literal["headline", "sensitivity", "convergence", "curve", "bars", "sweep", "gate", "gate-first"]
+# The short report; what changes with perturbed inputs or the batch size; the curve over samples, and its plot; a sweep
+# of batch sizes; what a check gates by default, and with most of its level
+Place = Literal["headline", "sensitivity", "convergence", "curve", "sweep", "gate", "gate-first"]
 UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 
 

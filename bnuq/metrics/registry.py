@@ -188,7 +188,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="{who} explains the {truth} of {where} less well", better="{who} explains the {truth} of {where} better",
         tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
         by_label=True, by_part=True,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate", "gate-first"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "gate", "gate-first"}),
     ),
     Estimand(
         "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
@@ -196,7 +196,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="the predictive distribution of {who} is further from the targets of {where}",
         better="the predictive distribution of {who} is closer to the targets of {where}",
         tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "bars", "gate", "gate-first"}),
+        shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "gate", "gate-first"}),
     ),
     Estimand(
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",

@@ -226,9 +226,6 @@ class MethodResult:
     bounds: Mapping[BoundName, Bound] = field(default_factory=dict)
     normalized: Normalized = field(default_factory=dict)
 
-    def __repr__(self) -> str:
-        return f"<MethodResult {dict(self.sets)}>"
-
     def ranked(self, score: str, name: str) -> tuple[Float[np.ndarray, " test"], Float[np.ndarray, " other"]]:
         """A score of the test points and of those of another set, which rank against each other."""
         test = self.sets["test"]
@@ -239,7 +236,8 @@ class MethodResult:
 @frozen
 class Thumbnails:
     """Small copies of the most informative images of a set, the most informative first; `kind` says in what sense,
-    `method` by which method. `points` are their numbers in the set, `pixels` are 8-bit, grey or RGB."""
+    `method` by which method ("suspected-label": of earlier versions). `points` are their numbers in the set, `pixels`
+    are 8-bit, grey or RGB."""
 
     kind: Literal["uncertain", "confidently-wrong", "suspected-label", "familiar"]
     set: SetName

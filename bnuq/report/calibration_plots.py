@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bnuq.methods import method_named
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, picture
-from bnuq.report.method_names import lowered_by, plain_sampled
+from bnuq.report.method_names import lowered_by, plain_methods, plain_sampled
 from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
 from bnuq.report.tasks import points_of
 
@@ -41,15 +42,12 @@ def class_calibration(result: Result) -> Iterator[Picture]:
         yield evaluation_picture("class_reliability", draw=partial(_class_calibration, result, curves))
 
 
-def uncertainty_error(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
-    """Of each method whose σ varies, errors over points sorted by σ; `instead` stands for all of them together."""
+def uncertainty_error(result: Result) -> Iterator[Picture]:
+    """Of each method whose σ varies, errors over points sorted by σ."""
     for name, method in result.methods.items():
         sigma = method.uncertainty_error.get("sigma", ())
         if len(sigma) > 1 and np.ptp(sigma) > 0:
-            yield evaluation_picture(
-                "uncertainty_error", name, draw=partial(_uncertainty_error, result, name), instead=instead
-            )
-            instead = ()
+            yield evaluation_picture("uncertainty_error", name, draw=partial(_uncertainty_error, result, name))
 
 
 def _uncertainty_error(result: Result, name: str, path: Path) -> None:
@@ -102,8 +100,10 @@ def _reliability(result: Result, path: Path) -> None:
     about = f"{about_test_set(result)}; hollow: bins of fewer than {enough} points"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
-        worse = lowered_by(result)
-        for name, method in ((name, each) for name, each in result.methods.items() if name not in worse):
+        plain, worse = plain_methods(result), lowered_by(result)
+        for name, method in result.methods.items():
+            if name not in plain and (method_named(name).plain.name != result.first or name in worse):
+                continue
             curve = method.calibration
             ece = method.sets["test"].estimates["ece"].value
             draw_bins(axes, curve, enough, label=f"{name}, ECE {100 * ece:.1f} %", **lines[name].plotted)

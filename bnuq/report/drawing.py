@@ -95,23 +95,15 @@ def line_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     }
 
 
-def check() -> None:
-    """RequestError if matplotlib is not installed."""
-    if (why := why_not()) is not None:
-        raise RequestError(why)
-
-
-def why_not() -> str | None:
-    """Why nothing can be drawn; None if matplotlib is installed."""
+def matplotlib_here() -> Any:
+    """matplotlib, imported when something is drawn, whatever backend the environment names."""
     chosen = os.environ.pop("MPLBACKEND", None)  # as Jupyter sets it: matplotlib refuses what it cannot import
     try:
-        import matplotlib  # noqa: F401 - whether it is there
-    except ImportError:
-        return 'figures are drawn by matplotlib, which is not installed. Install it: pip install "bnuq[figures]"'
+        import matplotlib
     finally:
         if chosen is not None:
             os.environ["MPLBACKEND"] = chosen
-    return None
+    return matplotlib
 
 
 @contextlib.contextmanager
@@ -138,8 +130,7 @@ def parts_of(path: Path) -> list[Path]:
 
 def colours_of(classes: int) -> np.ndarray:
     """A colour for each class, (class, 3) from 0 to 1: the strong ones first."""
-    import matplotlib as mpl
-
+    mpl = matplotlib_here()
     if classes <= 20:
         pairs = mpl.colormaps["tab20"](np.arange(20))[:, :3]
         return np.concatenate([pairs[::2], pairs[1::2]])[:classes]
@@ -164,12 +155,9 @@ def picture(
     `title` is bold above all of them and `about` (which data, how many) below it; `size` is of one panel, in inches,
     and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. What has a label
     is told in one legend below all panels, or of each panel in its "own" below it, where it hides nothing. Raises
-    RequestError without matplotlib, ResultError if the file cannot be written.
+    ResultError if the file cannot be written.
     """
-    check()
-    import matplotlib as mpl
-
-    page = on_page()
+    mpl, page = matplotlib_here(), on_page()
     split = page and (apart or columns == 1)
     with mpl.rc_context():
         mpl.rcdefaults()

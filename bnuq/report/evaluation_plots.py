@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,18 +11,19 @@ import numpy as np
 
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import picture
+from bnuq.report.method_names import plain_methods
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
 
 def risk_coverage(result: Result) -> Iterator[Picture]:
     """The error of the most certain points over how many they are."""
-    if ranked := {name: each for name, each in result.methods.items() if len(each.risk.get("risk", ())) > 1}:
+    if ranked := {name: each for name, each in plain_methods(result).items() if len(each.risk.get("risk", ())) > 1}:
         yield evaluation_picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
 
 
-def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
+def convergence(result: Result) -> Iterator[Picture]:
     """Estimates over the number of samples, where any are finite."""
     metrics = [
         metric
@@ -30,7 +31,7 @@ def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
-        yield evaluation_picture("convergence", draw=partial(_convergence, result, metrics), instead=instead)
+        yield evaluation_picture("convergence", draw=partial(_convergence, result, metrics))
 
 
 def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
@@ -56,7 +57,7 @@ def _convergence(result: Result, metrics: list[str], path: Path) -> None:
         columns=len(metrics), size=(4.2, 3.6), apart=True,
     ) as panels:  # fmt: skip
         for metric, axes in zip(metrics, panels, strict=True):
-            for name, method in result.methods.items():
+            for name, method in plain_methods(result).items():
                 values = method.convergence.get(metric)
                 plain = method.sets["test"].estimates.get(metric)
                 if values is not None and np.isfinite(values).all():

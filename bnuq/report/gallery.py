@@ -15,9 +15,8 @@ from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
 
 _KINDS = {
+    "confidently-wrong": "Confident mistakes of {method}, or wrong labels",
     "uncertain": "Most uncertain of the test set, by {score} of {method}",
-    "confidently-wrong": "Confident mistakes of {method}",
-    "suspected-label": "Labels that may be wrong: {method} confidently predicts another class",
     "familiar": "Least uncertain of {set}, by {score} of {method}",
 }
 
@@ -25,21 +24,22 @@ _KINDS = {
 def parts(result: Result) -> Iterator[Part]:
     """A heading and pictures for each kind; nothing if the result has no pictures."""
     for (kind, name, method), group in groupby(result.gallery, key=lambda each: (each.kind, each.set, each.method)):
+        if kind not in _KINDS:
+            continue
         score = chosen_score(scores_of(result, set=name, method=method), None)
         heading = _KINDS[kind].format(score=named(score), method=network_in_words(method), set=name)
         yield Heading(heading[0].upper() + heading[1:])
-        yield Gallery(tuple(picture for each in group for picture in _pictures(result, each, score)))
+        yield Gallery(tuple(picture for each in group for picture in _pictures(result, each)))
 
 
-def _pictures(result: Result, shown: Thumbnails, score: str) -> Iterator[tuple[bytes, str]]:
+def _pictures(result: Result, shown: Thumbnails) -> Iterator[tuple[bytes, str]]:
     table = points_table(result, set=shown.set, method=shown.method)
     for row, pixels in zip(shown.points, shown.pixels, strict=True):
-        said = [str(table["name"][row]) if "name" in table else f"point {table['index'][row]}"]
-        said += [f"{column} {table[column][row]}" for column in ("label", "prediction") if column in table]
-        if "max_probability" in table:
-            said.append(f"confidence {number(float(table['max_probability'][row]), 2)}")
-        if score not in ("max_probability", "predictive_entropy"):
-            said.append(f"{named(score, roomy=False)} {number(float(table[score][row]), 3)}")
+        said = [str(table["label"][row])] if "label" in table else []
+        if "prediction" in table:
+            sure = f" ({number(float(table['max_probability'][row]), 2)})" if "max_probability" in table else ""
+            said.append(f"predicted {table['prediction'][row]}{sure}")
+        said.append(str(table["name"][row]) if "name" in table else f"point {table['index'][row]}")
         yield _png(pixels), ", ".join(said)
 
 

@@ -40,12 +40,9 @@ def write_maps(
     PNGs are indexed: of classes, whose numbers the indices are, and of scores in one scale for all images, which
     scales.json has with the colours.
 
-    RequestError if no maps are in the file, or matplotlib, which has the colours, is not installed; ResultError where a
-    file cannot be written, or the maps are damaged.
+    RequestError if no maps are in the file; ResultError where a file cannot be written, or the maps are damaged.
     """
     maps = maps_of(result, set=set, method=method)
-    if form == "png":
-        drawing.check()
     drawing.make_folder(folder, "maps")
     names = _file_names(maps)
     if form == "npz":
@@ -90,10 +87,8 @@ class _Palettes:
 
     @staticmethod
     def of(result: Result, maps: SavedMaps) -> _Palettes:
-        import matplotlib as mpl
-
         classes = colours_of(int(result.model["classes"]))
-        colours = mpl.colormaps[UNCERTAIN](np.arange(256))[:, :3]
+        colours = drawing.matplotlib_here().colormaps[UNCERTAIN](np.arange(256))[:, :3]
         in_bytes = ((255 * each).round().astype(np.uint8) for each in (colours, classes))
         return _Palettes(result, maps, _ranges(maps), *in_bytes)
 

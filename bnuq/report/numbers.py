@@ -175,12 +175,6 @@ def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: flo
     return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)
 
 
-def curve_cells(values: Float[np.ndarray, " value"], digits: int, *, low: float, high: float) -> tuple[Cell, Cell]:
-    """A curve in a table: its bars between `low` and `high`, and its ends."""
-    ends = f"{number(float(values[0]), digits)} → {number(float(values[-1]), digits)}"
-    return Cell(sparkline(values, low=low, high=high), style="cyan"), Cell(ends)
-
-
 def noise_sd(tau: float) -> float:
     """The standard deviation of observation noise of this precision; infinite at 0."""
     return tau**-0.5 if tau > 0 else math.inf

@@ -92,7 +92,7 @@ def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estim
 def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
     """For the table of methods: by set the AUROC of each plain method, and by which score that is. Of many sets the
     range."""
-    sets, methods, scores = names(result), plain_methods(result), _shown_scores(result)
+    sets, methods, scores = names(result), plain_methods(result), shown_scores(result)
     if not scores:
         return {}, ""
     cells = {
@@ -116,7 +116,7 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
     return cells, words + (f"; too few points to judge {all_of(few)}" if few else "")
 
 
-def _shown_scores(result: Result) -> dict[str, str]:
+def shown_scores(result: Result) -> dict[str, str]:
     """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
     the first."""
     decision = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)

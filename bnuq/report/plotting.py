@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from bnuq.methods import DETERMINISTIC, OWN, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import LineStyle
 from bnuq.report.numbers import count, named
 from bnuq.report.tasks import points_of
@@ -44,8 +44,8 @@ HOW = {
         "the largest AUROC."
     ),
     "roc": (
-        "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score, and the "
-        "area under a curve is its AUROC."
+        "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score; the "
+        "number is the area under the curve (AUROC)."
     ),
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
@@ -67,8 +67,8 @@ HOW = {
 }
 
 
-def evaluation_picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] = ()) -> Picture:
-    return Picture(kind, draw, HOW[kind[0]], tuple(instead))
+def evaluation_picture(*kind: str, draw: Callable[[Path], None]) -> Picture:
+    return Picture(kind, draw, HOW[kind[0]])
 
 
 def about_test_set(result: Result, *, sampled: bool = True) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Picture
-from bnuq.report.drawing import INK, PALE, Dashes, picture, short
+from bnuq.report.drawing import PALE, picture, short
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
-from bnuq.report.ood import best_score_of
+from bnuq.report.ood import best_score_of, shown_scores
 from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
 from bnuq.shapes import Float
 
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BINS = (12, 40)  # fewest and most of a histogram
-_DASHES: tuple[Dashes, ...] = (
-    *("-", "--", "-.", ":"),
-    *((0, run) for run in ((6, 1, 1, 1, 1, 1), (9, 2), (1, 3), (9, 2, 1, 2), (3, 1), (3, 5), (9, 6))),
-)
+_MOST = 4  # ROC curves in a picture
 
 
 def separation(result: Result, name: str) -> Iterator[Picture]:
-    """The best score on the test set and on an OOD set, and the ROC curves of all scores."""
+    """The best score on the test set and on an OOD set, and ROC curves."""
     yield evaluation_picture("ood", name, draw=partial(_separation, result, name))
     yield evaluation_picture("roc", name, draw=partial(_roc, result, name))
 
@@ -45,8 +42,7 @@ def _separation(result: Result, name: str, path: Path) -> None:
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
     about += f"test and {len(values[name])} other points"
     of = network_in_words(method)
-    words = named(score).capitalize()
-    with picture(path, title=f"{short(name, 24)} against the test set: {words.lower()} of {of}", about=about) as [axes]:
+    with picture(path, title=f"{short(name, 24)} against the test set: {named(score)} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)
 
 
@@ -73,28 +69,25 @@ def draw_histograms(
 
 
 def _roc(result: Result, name: str, path: Path) -> None:
-    """Every score of every method: colour and marker tell the method, the dashes the score."""
-    lines = line_styles(result)
-    scores = list(dict.fromkeys(score for each in result.methods.values() for score in each.ood[name]))
-    dashes = dict(zip(scores, _DASHES, strict=False))
+    """A curve a method, by the score that the table of methods has; of many those of the largest AUROC."""
+    lines, scores = line_styles(result), shown_scores(result)
+    aurocs = {
+        method: of[score]["auroc"].value
+        for method, score in scores.items()
+        if score in (of := result.methods[method].ood[name])
+    }
     model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
     about = f"{model}, {points['test']} test and {points[name]} other points"
+    about += f"; {_MOST} of {len(aurocs)} methods" if len(aurocs) > _MOST else ""
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
         axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
-        for method, each in result.methods.items():
-            aurocs = [estimates["auroc"].value for estimates in each.ood[name].values()]
-            for score in each.ood[name]:
-                curve = roc_curve(*each.ranked(score, name))
-                look = lines[method].plotted | {"linestyle": dashes.get(score, "-")}
-                axes.plot(*curve, **look, linewidth=1.4, markersize=4, markevery=0.3)
-            if aurocs:
-                label = f"{method}, AUROC {'up to ' if len(aurocs) > 1 else ''}{number(max(aurocs), 3)}"
-                axes.plot([], [], **(lines[method].plotted | {"linestyle": "-"}), label=label)
-        for score in scores if len(scores) > 1 else ():
-            axes.plot([], [], color=INK, linestyle=dashes.get(score, "-"), linewidth=1.4, label=named(score))
+        for method in sorted(aurocs, key=lambda method: -aurocs[method])[:_MOST]:
+            curve = roc_curve(*result.methods[method].ranked(scores[method], name))
+            label = f"{method}, {named(scores[method])}: {number(aurocs[method], 3)}"
+            axes.plot(*curve, **lines[method].plotted, markevery=0.3, label=label)
         unit_square(axes)
-        axes.set_xlabel("test points classified as OOD (false positive rate)")
-        axes.set_ylabel("OOD points detected (true positive rate)")
+        axes.set_xlabel("test points taken for OOD")
+        axes.set_ylabel("OOD points found")
 
 
 def roc_curve(

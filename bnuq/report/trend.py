@@ -30,7 +30,7 @@ from bnuq.records.history import copy_of, in_order, made_at
 from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
-from bnuq.report.numbers import count, curve_cells, digits_of, headed, named, number, signed
+from bnuq.report.numbers import count, digits_of, headed, named, number, signed, sparkline
 from bnuq.report.plotting import label_of, line_styles
 from bnuq.store.table import Row
 
@@ -164,7 +164,7 @@ def _table(lines: Sequence[TrendLine]) -> Table:
         digits = digits_of(row["metric"], values)
         finite = values[np.isfinite(values)]
         low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        bars = curve_cells(np.where(np.isfinite(values), values, low), digits, low=low, high=high)[0]
+        bars = Cell(sparkline(np.where(np.isfinite(values), values, low), low=low, high=high), style="cyan")
         ends = (Cell(number(float(value), digits)) for value in (values[0], values[-1]))
         change, error = _moved(line)
         steep = _steepness(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -57,7 +58,8 @@ def test_the_demo_evaluates_its_network_in_a_folder_and_says_what_to_type_next(c
     assert made == SUPPLIES | {"fashion_cnn.bnuq.h5", "fashion_cnn.html"}
     result = bnuq.open("bnuq-demo/fashion_cnn.bnuq.h5")
     assert {"mcbn", "mcdo", "mcbn+mcdo"} < set(result.methods) and result.sets["mnist"].n == 30
-    assert "<title>bnuq evaluate" in Path("bnuq-demo/fashion_cnn.html").read_text(encoding="utf-8")
+    text = Path("bnuq-demo/fashion_cnn.html").read_text(encoding="utf-8")
+    assert "<title>bnuq evaluate" in text and re.search(r'alt="[a-zT]\S+, predicted [a-zT]\S+ \(', text)
 
 
 @pytest.mark.nightly  # three whole runs

@@ -81,7 +81,6 @@ def test_what_cannot_be_done_is_one_message(cli, batches, words, message):
 
 
 def test_pictures_are_drawn(cli, batches):
-    pytest.importorskip("matplotlib")
     cli("monitor", "run.toml", "--batch", "monday.npz", "--stream", "s.h5", *FEW)
     done = cli("monitor", "run.toml", "--batch", "tuesday.npz", "--stream", "s.h5", "--figures", "drawn", *FEW)
     assert done.code == 0 and [path.name for path in (batches / "drawn").iterdir()] == ["stream.svg"]

@@ -77,15 +77,6 @@ def test_what_cannot_be_drawn_is_refused_in_one_message(cli, there, arguments, m
     assert not (there / "x").exists()
 
 
-def test_without_matplotlib_the_report_is_shown_and_pictures_are_refused(cli, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli("report", RESULT).code == 0
-    outcome = cli("report", RESULT, "--figures", tmp_path / "x")
-    assert outcome.code == 2
-    assert 'matplotlib, which is not installed. Install it: pip install "bnuq[figures]"' in outcome.message
-    assert not (tmp_path / "x").exists()
-
-
 @pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), ("--no-images", "--full")])
 def test_a_page_without_a_name_has_that_of_the_result(cli, there, monkeypatch, tmp_path, more):
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ from bnuq.data.download import fetch
 from bnuq.data.known import known_set, places
 from bnuq.data.readers.tables import read_csv
 from bnuq.data.remote import Remote, default_splits, remotes_of, size_of
-from bnuq.errors import BnuqError, DataError, RequestError
+from bnuq.errors import BnuqError, DataError
 
 CONTENT = bytes(range(256)) * 4000  # 1 MB
 
@@ -217,12 +217,9 @@ def test_a_server_that_stalls_is_given_up_and_a_slow_one_is_not(offered, tmp_pat
     assert svhn(tmp_path / "root")[0].read_bytes() == CONTENT
 
 
-def test_without_a_server_or_pooch_there_is_a_message(offered, tmp_path, monkeypatch):
+def test_without_a_server_there_is_a_message(offered, tmp_path):
     offered(urls=("http://127.0.0.1:9/x.mat",))
     assert "http://127.0.0.1:9/x.mat: no connection" in refused(tmp_path / "root")
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(RequestError, match=r'pip install "bnuq\[data\]"'):
-        svhn(tmp_path / "root")
 
 
 def test_a_folder_that_cannot_be_written_is_refused(offered, tmp_path):

@@ -176,25 +176,6 @@ def test_a_damaged_file_is_refused_in_one_message(toy, tmp_path, damage, message
         read(tmp_path / "toy.h5")
 
 
-@pytest.mark.parametrize(("encoding", "mean", "data", "minus"), [("utf-8", "█", "▔", "−"), ("ascii", "#", "=", "-")])
-def test_the_drawing_has_the_curve_and_the_data_where_they_are(toy, encoding, mean, data, minus):
-    lines = rendered(report, toy, width=80, encoding=encoding).splitlines()
-    start = lines.index("MCDO, dropout 0.1") + 1
-    rows, below = lines[start : start + 11], lines[start + 11]
-    assert [row.index("|") for row in rows] == [6] * 11
-    assert rows[0].split()[0] == f"{float(rows[0].split()[0]):.1f}" and rows[-1].split()[0].startswith(minus)
-    room = 80 - 7
-    x = -5 + (np.arange(room) + 0.5) * 10 / room
-    marked = np.array([mark == data for mark in below[7:].ljust(room)])
-    np.testing.assert_array_equal(marked, (np.abs(x) >= 1) & (np.abs(x) <= 3))
-    for column, place in enumerate(x):
-        if not 1 <= abs(place) <= 3:
-            continue
-        (row,) = [number for number, line in enumerate(rows) if line[7:].ljust(room)[column] == mean]
-        top = 1.5 * max(np.abs(toy.truth).max(), np.abs(toy.train_y).max())
-        assert top - (row + 0.5) * 2 * top / 11 == pytest.approx(np.sin(2 * place) + 0.3 * place, abs=top / 11 + 0.3)
-
-
 def test_words_follow_the_estimates(toy):
     curve = toy.curves["mcdo"]
     inside = curve.places["inside"]

@@ -95,14 +95,3 @@ def test_groups_that_are_not_as_many_as_the_points_are_refused(lean, tmp_path):
     with edited(path) as record:
         record["sets"]["test"]["group"] = {"array": "/sets/test/group"}
     assert outcome(path) == "refused"
-
-
-@pytest.mark.parametrize("value", [1e308, -np.inf, np.nan])
-def test_curves_of_any_numbers_are_shown(lean, tmp_path, value):
-    path = Path(shutil.copy(lean, tmp_path / "spoiled.h5"))
-    with h5py.File(path, "r+") as file:
-        for data in file["methods/mcbn/convergence"].values():
-            data[...] = value if data.dtype.kind == "f" else 2**62
-            if data.dtype.kind == "f":
-                data[0] = -value
-    assert outcome(path) == "shown"

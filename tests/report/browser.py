@@ -85,7 +85,8 @@ class Browser:
         return json.loads(answer)
 
     def show(self, path: Path, *, width: int, dark: bool, height: int = 900, media: str = "screen") -> None:
-        """Open the file in a window of this width, of a phone where it is narrow, and wait until it is there."""
+        """Open the file in a window of this width, of a phone where it is narrow, wait until it is there, and unfold it
+        on a screen."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -95,6 +96,8 @@ class Browser:
         self.call("Page.navigate", url=path.as_uri())
         while not any(one.get("method") == "Page.loadEventFired" for one in self.events):
             self.events.append(self._next())
+        if media == "screen":
+            self.value("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression gives on the page, as JSON."""

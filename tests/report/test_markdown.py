@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, ReportSection, Table
+from bnuq.report.document import Cell, Heading, Listing, Paragraph, Part, PathLine, Report, ReportSection, Table
 from bnuq.report.render import print_report
 from bnuq.report.render.markdown import code, markdown, text
 from bnuq.report.sanitize import printable
@@ -171,7 +171,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
         facts=(("name", "what it is"),),
         summary=("the answer",),
         sections=(
-            ReportSection("A", (Heading("B"), Drawing(("▁▂ ```", "```")), *legend)),
+            ReportSection("A", (Heading("B"), Listing("so", "▁▂ ```\n```"), *legend)),
             ReportSection("Seldom read", (Paragraph("rest"),), folded=True),
             ReportSection("Origin", (Paragraph("machine"),), only_on_page=True),
         ),

@@ -58,7 +58,6 @@ def test_no_line_is_wider_than_the_terminal(width):
 
 
 def test_pictures_are_of_layers_and_of_a_stream_that_has_several_of_them(tmp_path: Path):
-    pytest.importorskip("matplotlib")
     assert [picture.kind for picture in pictures_of(made_up_monitor.quiet())] == [("shift",)]
     pictures = list(pictures_of(made_up_monitor.alarmed()))
     assert [picture.kind for picture in pictures] == [("shift",), ("stream",)]

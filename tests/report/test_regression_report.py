@@ -125,7 +125,6 @@ def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
     text = one_line(drawn(without_tau))
     assert "How far predictions are off is not known: no points held out of training were named." in text
     assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available" in text
-    assert "0.8 σ of the samples alone (no τ)" in text
     assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
 
 
@@ -181,32 +180,6 @@ def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
     return with_test(result, "mcdo", predicted=targets - errors[:, None], sigma=sigma[:, None])
 
 
-def bars(text: str, label: str) -> tuple[str, float, float]:
-    match = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", text, flags=re.MULTILINE)
-    assert match
-    return match[1], float(match[2]), float(match[3])
-
-
-def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
-    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(1.0, 11.0), 6))
-    text = drawn(ranked(regression, math.sqrt(2 / math.pi) * groups, groups))
-    errors, first, last = bars(text, "mean |error|")
-    assert (errors, first, last) == bars(text, "0.8 σ")
-    assert len(errors) == 10 and errors[0] == "▁" and errors[-1] == "█"
-    assert (first, last) == (pytest.approx(0.798, abs=0.005), pytest.approx(7.98, abs=0.05))
-    assert "Bars from 0 to 7.98" in text
-
-
-def test_bars_begin_at_zero_so_that_equal_errors_look_equal(regression):
-    text = drawn(ranked(regression, np.resize([-9.9, 10.1], 60), np.linspace(1, 2, 60)))
-    assert bars(text, "mean |error|")[0] == "█" * 10
-
-
-def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regression):
-    assert "groups of test points" not in drawn(ranked(regression, np.ones(60), np.ones(60)))
-    assert "groups of test points" in drawn(ranked(regression, np.ones(60), np.linspace(1, 2, 60)))
-
-
 def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     text = drawn(regression)
     table = text[text.index("Share of targets inside the central intervals") :]
@@ -214,15 +187,6 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     row = re.search(r"^ mcbn .*$", table, flags=re.MULTILINE)
     levels = [int(np.flatnonzero(np.isclose(curve["level"], level))[0]) for level in (0.5, 0.8, 0.95)]
     assert row and numbers_in(row[0]) == pytest.approx(curve["coverage"][levels], abs=5e-5)
-
-
-def test_convergence_is_drawn_of_crps_and_pll(regression):
-    text = drawn(regression)
-    for metric in ("CRPS", "PLL"):
-        part = text[text.index(f"{metric} of the first 1, 2, 4, … 16 samples") :]
-        values = regression.methods["mcdo"].convergence[metric.lower()]
-        row = re.search(r"^ mcdo +([▁-█]{5}) .*$", part, flags=re.MULTILINE)
-        assert row and numbers_in(row[0]) == pytest.approx([values[0], values[-1]], abs=5e-4)
 
 
 @pytest.mark.parametrize(

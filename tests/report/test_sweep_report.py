@@ -6,7 +6,6 @@ import contextlib
 import json
 import math
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,12 +20,11 @@ from PIL import Image
 from report_text import rendered
 
 from bnuq.cli.main import main
-from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, sentence, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
-from bnuq.report.document import Drawing, ReportSection, Table
+from bnuq.report.document import ReportSection, Table
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.sweep import report
 from bnuq.report.sweep.sweep_findings import findings
@@ -140,27 +138,6 @@ def test_a_size_with_nothing_random_is_marked_and_its_mutual_information_is_0():
     assert verdicts(sweep)["whole-reference"].values["sizes"] == [4096]
     unknown = replace(sweep, models=(replace(sweep.models[0], elbo=None),))
     assert "nothing-random" in verdicts(unknown) and "whole-reference" not in verdicts(unknown)
-
-
-def curves(sweep: Sweep) -> list[Drawing]:
-    return [part for picture in report(sweep).pictures for part in picture.instead if isinstance(part, Drawing)]
-
-
-def test_the_small_curves_fall_from_left_to_right():
-    [curve] = curves(small_sweep.single())
-    rows = [row.split("|", 1) for row in curve.rows[:-1]]
-    assert len(rows) == 9
-    where = [(row, at) for row, (_, text) in enumerate(rows) for at, c in enumerate(text) if c == "o"]
-    assert len(where) == 6 and where == sorted(where)
-    assert [at for _, at in where] == sorted(at for _, at in where)
-    assert float(rows[0][0]) == pytest.approx(0.176, abs=1e-3)
-    assert curve.rows[-1].split() == ["b", "32", "64", "128", "256", "512", "1,024"]
-    assert "o test, x svhn, + pcbdigits32; where they coincide, the first is shown." in curve.caption
-    in_ascii = drawn(small_sweep.single(), encoding="ascii")
-    assert "...x" in in_ascii and "**" not in in_ascii
-    two = small_sweep.single()
-    assert curves(replace(two, points=two.points[:2], recommended=None)) == []
-    assert len(curves(small_sweep.both())) == 2  # one for each protocol
 
 
 # ── what it finds ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -474,13 +451,6 @@ def test_a_sweep_gives_the_same_bytes_every_time(tmp_path):
     first, again = (save(small_sweep.regression(), tmp_path / name) for name in "ab")
     assert first.read_bytes() == again.read_bytes()
     assert first.read_bytes().startswith(b"<?xml")
-
-
-def test_without_matplotlib_the_way_out_is_told(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(RequestError, match="not installed"):
-        save(small_sweep.single(), tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 # ── shown again ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +154,11 @@ def test_a_result_has_every_form(result: bnuq.Result, tmp_path: Path) -> None:
     assert len(frame) == len(values(result)) and {"method", "set", "metric", "value", "mc_se"} <= set(frame.columns)
     assert "methods" in result.to_xarray().children
     assert str(path) not in str(result) and "--full" in str(result)
-    page = result._repr_html_()
-    assert "srcdoc" in page and "bnuq evaluate" in page
+    shown = result._repr_html_()
+    assert "bnuq evaluate" in shown and "<table>" in shown and result.decisions[0]["text"].split("`")[0] in shown
+    assert not re.search("<script|<iframe|<style|src=|href=", shown)
+    parts = (result, result.record, result.methods, result.sets, result.findings, result.decisions[0]["values"])
+    assert all(len(repr(part)) < 800 and "\n" not in repr(part) for part in parts)  # ten lines of a terminal
     assert result.figure(result.figures[0])._repr_svg_().endswith("</svg>\n")
     assert result.figure("reliability").save(tmp_path / "r.png").read_bytes()[:4] == b"\x89PNG"
     with pytest.raises(RequestError, match="there is no figure 'x'; this result has reliability"):

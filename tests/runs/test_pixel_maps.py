@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -264,13 +263,6 @@ def test_arrays_hold_the_values_of_an_image(result, tmp_path):
             assert set(arrays) == set(image)
             for name, plane in image.items():
                 np.testing.assert_array_equal(arrays[name], plane)
-
-
-def test_a_missing_library_is_named_with_the_command_that_installs_it(result, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(RequestError, match=r'matplotlib, which is not installed. Install it: pip install "bnuq\['):
-        write_maps(result, tmp_path / "maps", "png")
-    assert not (tmp_path / "maps").exists()
 
 
 def test_a_folder_that_is_a_file_is_refused(result, tmp_path):

@@ -9,15 +9,15 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from bnuq.files.writing import write_bytes
 from bnuq.frozen import frozen
-from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
     Cell,
-    Drawing,
+    Facts,
     Gallery,
     Heading,
     Listing,
@@ -38,7 +38,19 @@ _COLOURS = {
     "#332288": "indigo", "#8b1a1a": "brick",
     "#9ecae1": "band", "#dbe9f4": "pale-band",
 }  # fmt: skip
-_PICTURES = "In pictures"
+_PICTURES, _REST = "Figures", "Everything else"
+_SEEN = 8  # images of a kind that are not folded
+_EVALUATION = (
+    ("the points to look at first", "bnuq report {} --points 20"),
+    ("is a later result worse?", "bnuq check NEW.h5 {}"),
+    ("the same again", "bnuq evaluate --from {}"),
+)
+_NEXT = {  # commands by the one that made the result, which stands for the braces
+    "bnuq evaluate": _EVALUATION,
+    "bnuq shift": _EVALUATION,
+    "bnuq score": _EVALUATION[:-1],
+}
+_EVERY = (("every number, on a terminal", "bnuq report {} --full"),)
 
 Block = dict[str, Any]  # what the template draws: its kind, and that part's fields
 
@@ -55,7 +67,7 @@ class _Section:
     title: str
     name: str
     blocks: tuple[Block, ...]
-    kind: str = ""  # the class of its heading and parts: pictured, warn
+    kind: str = ""  # the class of its heading and parts: pictured, warn, folded
 
 
 def write_page(path: Path, report: Report) -> None:
@@ -64,23 +76,35 @@ def write_page(path: Path, report: Report) -> None:
 
 
 def page(report: Report) -> str:
-    """The report as a page, with its pictures where matplotlib is there to draw them.
+    """The report as a page: what to do, a table, warnings, figures, images; then everything else, folded.
 
     Every text is escaped, and between two backticks it is code; pictures are not: they are bnuq's own.
     """
+    style = (files("bnuq.report") / "assets" / "page.css").read_text(encoding="utf-8")
+    return _rendered(report, sections=list(_sections(report, drawn_for_page(report))), style=style)
+
+
+def excerpt(report: Report) -> str:
+    """What the page begins with, to stand in a notebook: what to do, a table, and warnings."""
+    return _rendered(report, sections=list(_named([_warnings(report)], {})))
+
+
+def _rendered(report: Report, **parts: Any) -> str:
     from jinja2 import Environment  # late: no other report needs it
 
-    drawn = drawn_for_page(report)
     environment = Environment(autoescape=True)
     environment.filters |= {"code": _with_code, "breakable": _breakable}
-    assets = files("bnuq.report") / "assets"
+    template = (files("bnuq.report") / "assets" / "page.html").read_text(encoding="utf-8")
     subject = f": {report.subject}" if report.subject else ""
-    return environment.from_string((assets / "page.html").read_text(encoding="utf-8")).render(
+    meaning = f"All numbers are {report.meaning}." if report.meaning else ""
+    return environment.from_string(template).render(
         heading=_clean(f"{report.command}{subject}"),
+        lines=[_clean(text) for text in (report.line, meaning, report.checked) if text],
         summary=[_clean(text) for text in _summary(report)],
-        facts=[(_clean(name), _clean(text)) for name, text in report.facts],
-        sections=list(_sections(report, drawn)),
-        style=(assets / "page.css").read_text(encoding="utf-8"),
+        table=list(_blocks(_first(report), {}, itertools.count(), "In short")),
+        seen=_SEEN,
+        rest=_REST,
+        **parts,
     )
 
 
@@ -90,69 +114,92 @@ def _summary(report: Report) -> Iterator[str]:
         codes = ", ".join(dict.fromkeys(code for _, code, _ in report.warnings))
         advised = ", with what to do" if any(todo for *_, todo in report.warnings) else ""
         yield f"{count(len(report.warnings), 'warning')} below{advised}: {codes}."
-    if report.pictures and (why_not := drawing.why_not()) is not None:
-        yield f"Figures are left out: {why_not}"
+
+
+def _first(report: Report) -> tuple[Part, ...]:
+    """The parts of the first screen; where there is none, the first section."""
+    if report.one_screen is not None or not report.sections:
+        return report.one_screen or ()
+    first = report.sections[0]
+    return (*([Heading(first.title)] if first.title else []), *_read(first))
+
+
+def _read(section: ReportSection) -> tuple[Part, ...]:
+    """What of a section is no picture."""
+    return tuple(part for part in section.parts if not isinstance(part, Picture | Gallery))
+
+
+_Shown = tuple[str, Sequence[Part | Warnings], str]  # the title of a section, its parts, and its kind
 
 
 def _sections(report: Report, drawn: dict[tuple[str, ...], DrawnPicture]) -> Iterator[_Section]:
-    """What is to be seen, then what is to be read: all pictures, the images, the tables, where it comes from."""
-    names = {"in-short"}
+    """What is to be seen, then what is to be read."""
+    images = [each for each in report.sections if any(map(_is_of_points, each.parts))]
+    rest = [part for each in report.sections if each not in images for part in each.parts]
+    figures = [part for part in rest if isinstance(part, Picture)]
+    notes = ReportSection("Notes", (BulletList(report.notes),) if report.notes else ())
+    about = ReportSection("About this result", (*([Facts(report.facts)] if report.facts else []), *report.paths))
+    shown: list[_Shown] = [_warnings(report), (_PICTURES, figures, "pictured")]
+    shown += [(each.title, each.parts, "") for each in images]
+    shown += [("Next", tuple(_next(report)), "")]
+    for each in (*report.sections[report.one_screen is None :], notes, about):
+        if each not in images and _read(each) != report.one_screen:
+            shown.append((each.title or "How to read this", _read(each), "folded"))
+    yield from _named(shown, drawn)
+
+
+def _is_of_points(part: Part) -> bool:
+    return isinstance(part, Gallery) or (isinstance(part, Picture) and part.kind[0] == "maps")
+
+
+def _warnings(report: Report) -> _Shown:
+    return "Warnings", (Warnings(report.warnings),) if report.warnings else (), "warn"
+
+
+def _next(report: Report) -> Iterator[Part]:
+    """Commands for a result that has a file, to be typed in its folder."""
+    if report.path is not None:
+        name = quote(report.path.path.name)
+        of_one = _NEXT.get(report.command, ()) if report.line else ()  # several runs have no line of facts
+        commands = (*of_one, *_EVERY)
+        lines = (f"# {why}\n{command.replace('{}', name)}" for why, command in commands)
+        yield Listing(f"In {report.path.path.parent.resolve()}", "\n".join(lines))
+
+
+def _named(shown: Iterable[_Shown], drawn: dict[tuple[str, ...], DrawnPicture]) -> Iterator[_Section]:
+    """The sections that have anything in them, each with a name that no other has."""
+    names = {"in-short", "rest"}
     numbers = itertools.count()  # of pictures, for names within SVGs that no other has
-
-    def apart(sections: Iterable[ReportSection]) -> Iterator[tuple[str, tuple[Part, ...]]]:
-        for each in sections:
-            yield each.title, tuple(part for part in each.parts if getattr(part, "kind", None) not in drawn)
-
-    images = [each for each in report.sections if any(isinstance(part, Gallery) for part in each.parts)]
-    rest = [each for each in report.sections if each not in images]
-    shown = [
-        (_PICTURES, tuple(picture for picture in report.pictures if picture.kind in drawn)),
-        *apart(images),
-        *apart(each for each in rest if not each.only_on_page),
-        ("Warnings", (Warnings(report.warnings),) if report.warnings else ()),
-        ("Notes", (BulletList(report.notes),) if report.notes else ()),
-        *apart(each for each in rest if each.only_on_page),
-        ("", report.paths),
-    ]
-    for title, parts in shown:
+    for title, parts, kind in shown:
         if blocks := tuple(_blocks(parts, drawn, numbers, _clean(title))):
             name = re.sub(r"[^a-z0-9]+", "-", _clean(title).lower()).strip("-")[:40] or "part"
             while name in names:
                 name += "-"
             names.add(name)
-            kind = {_PICTURES: "pictured", "Warnings": "warn"}.get(title, "")
             yield _Section(_clean(title), name, blocks, kind)
 
 
 def _blocks(
     parts: Sequence[Part | Warnings], drawn: dict[tuple[str, ...], DrawnPicture], numbers: Iterator[int], caption: str
 ) -> Iterator[Block]:
-    """What the template draws; pictures that follow each other stand side by side."""
-    row: list[DrawnPicture] = []
+    """What the template draws; all pictures stand side by side."""
+    kinds = [part.kind for part in parts if isinstance(part, Picture)]
+    if pictures := tuple(_inlined(drawn[kind], numbers) for kind in kinds if kind in drawn):
+        yield {"kind": "Pictures", "pictures": pictures}
     for part in parts:
-        if isinstance(part, Picture) and part.kind in drawn:
-            row.append(_inlined(drawn[part.kind], numbers))
-            continue
-        if row:
-            yield {"kind": "Pictures", "pictures": tuple(row)}
-            row = []
-        if isinstance(part, Picture):
-            yield from _blocks(part.instead, drawn, numbers, caption)
-            continue
         if isinstance(part, Heading):
             caption = _clean(part.text)
-        yield {"kind": type(part).__name__} | _fields(part, caption)
-    if row:
-        yield {"kind": "Pictures", "pictures": tuple(row)}
+        if not isinstance(part, Picture):
+            yield {"kind": type(part).__name__} | _fields(part, caption)
 
 
 def _fields(part: Part | Warnings, caption: str) -> Block:
-    """The fields of a part, every text in them clean; lines of code and curves keep their blanks."""
+    """The fields of a part, every text in them clean; lines of code keep their blanks."""
     if isinstance(part, Table):
         return _table(part, caption)
     if isinstance(part, Gallery):
         return {"pictures": [(b64encode(png).decode("ascii"), _clean(said)) for png, said in part.pictures]}
-    clean = printable if isinstance(part, Drawing | Listing) else _clean
+    clean = printable if isinstance(part, Listing) else _clean
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, tuple):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from bnuq.report import document
-from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, Picture, Report, Table
+from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, Report, Table
 from bnuq.report.sanitize import printable
 
 _APART = "&#8203;"  # no width: what it stands in is no mention, reference, link or emoji any more
@@ -75,8 +75,6 @@ def _blocks(parts: Iterable[Part], heading: str = "###") -> Iterator[str]:
         for part in run:
             if isinstance(part, Heading):
                 yield f"{heading} {text(part.text)}"
-            elif isinstance(part, Picture):
-                yield from _blocks(part.instead, heading)
             else:
                 yield from _block(part)
 
@@ -124,21 +122,13 @@ def _block(part: Part) -> Iterator[str]:
             yield "\n".join(_table(part))
         case document.PathLine(path, name):
             yield f"{text(name)}: {code(str(path))}"
-        case document.Drawing(rows, caption):
-            yield _fenced(rows, "text")
-            if caption:
-                yield text(caption)
         case document.Listing(caption, lines):
             yield f"{text(caption)}:"
-            yield _fenced(lines.splitlines(), "toml")
+            content = "\n".join(printable(line, lines=False) for line in lines.splitlines())
+            fence = _fence(content, 3)
+            yield f"{fence}toml\n{content}\n{fence}"
         case Paragraph(words):
             yield text(words)
-
-
-def _fenced(rows: Iterable[str], language: str) -> str:
-    rows = [printable(row, lines=False) for row in rows]
-    fence = _fence("\n".join(rows), 3)
-    return "\n".join([f"{fence}{language}", *rows, fence])
 
 
 def _table(table: Table) -> Iterator[str]:

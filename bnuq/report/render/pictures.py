@@ -31,19 +31,18 @@ class DrawnPicture:
 def draw_pictures(report: Report, folder: Path, form: drawing.Format = "svg") -> tuple[Path, ...]:
     """Draw every picture of the report into `folder`, which is made if it is missing; their paths, in order.
 
-    Raises RequestError without matplotlib, or where `folder` is a file, ResultError if one cannot be written.
+    Raises RequestError where `folder` is a file, ResultError if one cannot be written.
     """
-    drawing.check()
     drawing.make_folder(folder)
     return tuple(_files(report.pictures, folder, form))
 
 
 def drawn_for_page(report: Report) -> dict[tuple[str, ...], DrawnPicture]:
-    """Every picture of the report by its kind, as it stands on a page; none without matplotlib.
+    """Every picture of the report by its kind, as it stands on a page.
 
     What several pictures say of how to read them, the first of them says.
     """
-    if not report.pictures or drawing.why_not() is not None:
+    if not report.pictures:
         return {}
     with tempfile.TemporaryDirectory() as folder, drawing.for_page():
         paths = _files(report.pictures, Path(folder), "svg")

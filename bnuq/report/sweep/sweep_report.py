@@ -1,4 +1,4 @@
-"""The report of a sweep: its verdicts, then each line of sizes, the curves in characters, the ELBO and the slopes."""
+"""The report of a sweep: its verdicts, then each line of sizes, the curves, the ELBO and the slopes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 from bnuq.catalogue import advised, noted
 from bnuq.records.sweep import Sweep, SweptModel
-from bnuq.report.document import Heading, Part, PathLine, Picture, Report, ReportSection, explanations, section
+from bnuq.report.document import PathLine, Picture, Report, ReportSection, explanations, section
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.report.sweep.elbo_tables import elbo_parts
-from bnuq.report.sweep.sweep_curves import curves_of
 from bnuq.report.sweep.sweep_lines import SweepLine, disagreement_name, lines_of, names_of, score_name
 from bnuq.report.sweep.sweep_plots import draw
 from bnuq.report.sweep.sweep_sentences import sentences
@@ -35,32 +34,28 @@ _REPEAT = (
 )
 
 
-def report(sweep: Sweep, *, columns: int = 100) -> Report:
-    """The report: what was found, then every estimate by size. Curves in characters are drawn for `columns`."""
+def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - as of every kind
+    """The report: what was found, then every estimate by size."""
     return Report(
         command=f"bnuq {Sweep.COMMAND}",
         version=sweep.provenance["bnuq"],
         subject=", ".join(model.name for model in sweep.models),
         facts=tuple(_facts(sweep)),
         summary=sentences(sweep),
-        sections=tuple(_sections(sweep, columns)),
+        sections=tuple(_sections(sweep)),
         warnings=advised(sweep.findings),
         notes=noted(sweep.findings),
         path=None if sweep.path is None else PathLine(sweep.path),
     )
 
 
-def _sections(sweep: Sweep, columns: int) -> Iterator[ReportSection]:
+def _sections(sweep: Sweep) -> Iterator[ReportSection]:
     lines = lines_of(sweep)
     for line in lines:
         fixed = any(point.degenerate for point in line.points)
         note = explanations(["* nothing is random: no draw changes an output"] if fixed else [])
         yield ReportSection(line.title, (table(sweep, line), *note, *compared_parts(line)))
-    curves: list[Part] = []
-    for line in lines:
-        if drawn := list(curves_of(sweep, line, columns)):
-            curves += [*([Heading(line.title)] if len(lines) > 1 else []), *drawn]
-    picture = Picture(("sweep",), partial(draw, sweep), _HOW, tuple(curves))
+    picture = Picture(("sweep",), partial(draw, sweep), _HOW)
     yield ReportSection(f"Mean {disagreement_name(sweep)} over the mini-batch size", (picture,))
     yield from section("ELBO, in nats of the training set", elbo_parts(sweep, lines))
     slopes = f"Log-log slope of mean {disagreement_name(sweep)} against b; −1 is a fall as 1/b"

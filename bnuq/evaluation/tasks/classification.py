@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import Self
@@ -20,9 +19,9 @@ from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, ClassScores
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
-from bnuq.metrics import DrawWeights
+from bnuq.metrics import DrawWeights, registry
 from bnuq.metrics.estimands import UNBOUNDED
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, SetResult, parts_of
 from bnuq.shapes import Float
 from bnuq.tasks import CLASSIFICATION
@@ -50,12 +49,9 @@ def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate
 
 
 def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
-    """The range of a mean: only a jackknifed mutual information may be below 0; of classes the PLL is a logarithm of
-    probabilities."""
-    if name == "pll":
-        return -math.inf, 0.0
+    """The range of a mean: only a jackknifed mutual information may be below 0."""
     jackknifed = name == "mutual_information" and estimator == "jackknife"
-    return UNBOUNDED if jackknifed else metric_of(name).limits
+    return UNBOUNDED if jackknifed else registry.limits_of(name, "classification")
 
 
 def convergence(scores: ClassScores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -91,11 +87,10 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
     for number, (part, rows) in enumerate(scores.parts.get(kind, {}).items()):
         result[part] = {"count": Estimate(float(len(rows)))}
         for name in PART_SCORES:
-            influence = metrics.part_influence(scores.points[name], rows)
-            se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
+            within = None if group is None else group[rows]
+            se = estimates.error_over_points(metrics.standard_error(scores.points[name][rows], group=within), scores)
             replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
             found = estimates.of_replicates(name, replicates, draws, se=se, limits=limits_of(name, scores.estimator))
-            within = None if group is None else group[rows]
             result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
         result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)

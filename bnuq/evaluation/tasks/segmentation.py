@@ -318,8 +318,8 @@ class SegmentationScorer(TaskScorer):
             ranks=scored.ranks,
         )
 
-    def pll_by_temperature(self, scores: SetScores) -> Float[np.ndarray, "temperature image"] | None:
-        return PixelScores.among(scores).pll_by_temperature
+    def by_temperature(self, scores: SetScores) -> Float[np.ndarray, "likelihood image"] | None:
+        return PixelScores.among(scores).by_temperature
 
     def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
         return set_result(PixelScores.among(scores), draws, self.names)

@@ -46,7 +46,6 @@ def _used(
     alike: Sequence[str] = (),
     but: Sequence[Mapping[str, Any]] = (),
     also: Sequence[str] = (),
-    may: Sequence[str] = (),
     **_: Any,
 ) -> str:
     lost = _of_others(but)
@@ -57,7 +56,7 @@ def _used(
     if gain is not None:
         so = f", and so {'is' if len(also) == 1 else 'are'} {all_of([*map(plain, also)])}" if also else ""
         return f"{text}: its {_better(gain)} than that of the best single pass{so}{lost}."
-    perhaps = f" By {all_of([*map(plain, may)])} they may be better, or that is chance." if may else ""
+    perhaps = f" By {all_of([*map(plain, also)])} they may be better, or that is chance." if also else ""
     if only_by:
         return f"{text}{lost}. {most_passes} samples a point are better only by {_joined(only_by)}.{perhaps}"
     if files == 1:
@@ -69,7 +68,7 @@ def _used(
     if most_passes == 1:
         return f"{text}{lost}. No method of several samples was tried."
     undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
-    shown = f"{points:,} points could show{' beyond chance' if may else ''}"
+    shown = f"{points:,} points could show{' beyond chance' if also else ''}"
     return f"{text}{lost}. {most_passes} samples a point add nothing that {shown}.{perhaps}{undecided}"
 
 

@@ -7,7 +7,7 @@ verdict, the certificate and the points of the result, and never says more than 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -94,10 +94,8 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         return
     gains = verdict.gains
     if gain := _chosen(gains, of_labels):
-        also = [each.metric for each in of_labels if each.method == gain.method and each.is_likely]
-        beside = {"also": [metric for metric in also if metric != gain.metric], "but": _lost(of_labels, gain.method)}
-        prediction = _prediction(result, gain.method)
-        yield finding("use", **prediction, **shared, gain=_compared(gain), only_by=[], open_by=[], **beside)
+        prediction = _prediction(result, gain.method) | _beside(of_labels, gain.method, [gain.metric])
+        yield finding("use", **prediction, **shared, gain=_compared(gain), only_by=[], open_by=[])
     elif likely := None if gains or is_mismatched(result) else _likely(of_labels):
         among = len(verdict.comparisons)
         needed = {"comparisons": among, "points_needed": _points_needed(likely, shared["points"], among)}
@@ -105,9 +103,8 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     else:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for by in verdict.undecided.values() for key in by]
-        may = dict.fromkeys(each.metric for each in of_labels if each.passes > 1 and each.is_likely)
-        beside = {"may": [m for m in may if m not in dict(only_by)], "but": _lost(of_labels, single["method"])}
-        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, **beside)
+        single |= _beside(of_labels, single["method"], dict(only_by))
+        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -123,10 +120,16 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     return best if as_it_is is None else as_it_is.method
 
 
-def _lost(of_labels: Sequence[MethodComparison], method: str) -> list[dict[str, Any]]:
-    """By which metrics of the table another single pass is better than this method, beyond twice the paired error."""
+def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> dict[str, Any]:
+    """The metrics of the table that are not `said` of this method, beyond twice their paired errors: by which it is
+    better in its several passes, or others are where it is a single one; and by which another single pass is."""
+    sampled = [each for each in of_labels if each.passes > 1 and each.is_likely]
+    sampled = [each for each in sampled if each.method == method] or sampled
     lost = (each for each in of_labels if each.method == method and each.is_likely_worse)
-    return [_compared(each) | {"against": each.against} for each in lost]
+    return {
+        "also": [metric for metric in dict.fromkeys(each.metric for each in sampled) if metric not in said],
+        "but": [_compared(each) | {"against": each.against} for each in lost],
+    }
 
 
 def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:

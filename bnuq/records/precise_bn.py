@@ -62,7 +62,7 @@ class EstimateChange:
 
 @frozen
 class TestChange:
-    """What the change did to the test set: "accuracy" and "pll", or "rmse" and, where τ is known, "pll"."""
+    """What the change did to the test set: "accuracy" and "pll", or "rmse", "mae" and, where τ is known, "pll" and "crps"."""
 
     __test__ = False  # for pytest
 

@@ -25,7 +25,9 @@ from bnuq.records.evaluation import FEWEST_POINTS, SetResult
 from bnuq.records.precise_bn import EstimateChange, TestChange
 from bnuq.sampling.sites import Sites
 
-_ESTIMATES = {metric: metric_of(metric).direction for metric in ("accuracy", "rmse", "mae", "pll", "crps")}  # as tasks have
+_ESTIMATES = {
+    metric: metric_of(metric).direction for metric in ("accuracy", "rmse", "mae", "pll", "crps")
+}  # as tasks have
 
 
 def scoring_of_test_set(

@@ -20,7 +20,7 @@ from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.request_checks import notes_on_request
+from bnuq.evaluation.request_checks import notes_on_data, notes_on_request
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.evaluation.task import Task, task_named, task_of
 from bnuq.files.content import exists
@@ -78,11 +78,22 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    findings = (*notes_on_request([run], replaces=run.out if replaces else None), *found.findings)
+    findings = (
+        *notes_on_request([run], replaces=run.out if replaces else None),
+        *notes_on_data(run, [points]),
+        *_on_reference(run),
+        *found.findings,
+    )
     found = replace(found, findings=findings, seconds=watch.seconds(), path=run.out)
     write(found, run.out)
     session.save(stream=stream_path)
     return found
+
+
+def _on_reference(run: Run) -> Iterator[Finding]:
+    """A note on training points beside a test set, where nothing is normalised by them."""
+    if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
+        yield note("without-effect", key="--train", needs="--normalize train, or no test set")
 
 
 class Session:

@@ -116,7 +116,7 @@ from bnuq.metrics.fits import (
     optimal_tau_pll as optimal_tau_pll,
     refined_tau as refined_tau,
     tau_of_distances as tau_of_distances,
-    taus_of_mixture as taus_of_mixture,
+    tau_of_mixture as tau_of_mixture,
 )
 from bnuq.metrics.influence import (
     aurc_influence as aurc_influence,

@@ -412,44 +412,31 @@ def tau_of_distances(
     return _in_target_units(fit, scale, tau_range, score=-fit.score - constant)
 
 
-def taus_of_mixture(
-    errors: Float[Array, "sample point *output"],
-    weights: Float[np.ndarray, "replicate sample"],
-    start: float,
-    *,
-    tau_range: tuple[float, float] | None = None,
-) -> Float[np.ndarray, "all_and_replicate"]:
-    """The τ for which the mixture of N(f_t, 1/τ) has the smallest mean CRPS, in 1/(target unit)²; no direction: the
-    one nearest to `start`, of all samples first, from errors y − f_t.
+def tau_of_mixture(
+    errors: Float[Array, "sample point *output"], start: float, *, tau_range: tuple[float, float] | None = None
+) -> TauFit:
+    """The τ nearest to `start` for which the mixture of N(f_t, 1/τ) has the smallest mean CRPS, in 1/(target unit)²; no
+    direction. From the errors y − f_t, of which each pair is looked at for every τ that is tried.
 
-    Then those of `weights` of the samples, by a step of Newton's method. T² × n numbers are computed at every τ tried,
-    T × n are in memory. ∞ where all errors are 0.
-
-    Source: the root of ∂CRPS/∂σ of the mixture of Grimit et al. 2006, by ∂E|N(e, σ²)|/∂σ = 2φ(e/σ).
+    Source: Grimit et al. 2006 (the CRPS of a mixture), by ∂E|N(e, σ²)|/∂σ = 2φ(e/σ) set to 0.
     """
     _check(tau_range)
     error = as_float64(errors).reshape(len(errors), -1)
     scale = math.sqrt(float(np.mean(error**2)))
     if scale == 0 or not math.isfinite(scale):
-        return np.full(1 + len(weights), math.inf if scale == 0 else math.nan)
+        return TauFit(math.inf, math.nan, "infinite") if scale == 0 else TauFit(math.nan, math.nan, "")
 
-    def densities(z: Float[np.ndarray, "sample entry"]) -> Float[np.ndarray, "2 sample"]:
-        square, density = z**2, np.exp(-(z**2) / 2)
-        return np.stack([density.mean(-1), (square * density).mean(-1)])  # the second is the slope by ln s
-
-    def slopes(log_s: float, rows: Float[np.ndarray, "row sample"]) -> Float[np.ndarray, "2 row"]:
+    def slope(log_s: float) -> float:
         z = error * math.exp(-log_s)
-        pairs = np.stack([densities((z - of_one) / math.sqrt(2)) for of_one in z], axis=2)
-        return densities(z) @ rows.T - np.einsum("rt,ktu,ru->kr", rows, pairs, rows) / math.sqrt(2)
+        pairs = [np.exp(-((z - of_one) ** 2) / 4).mean() for of_one in z]
+        return float(np.exp(-(z**2) / 2).mean() - np.mean(pairs) / math.sqrt(2))
 
-    equal = np.full((1, len(error)), 1 / len(error))
-    ends = (1e-4 / scale**2, 1e8 / scale**2) if tau_range is None else tau_range
-    high, low = (-math.log(end) / 2 for end in ends)
-    begin = -math.log(start) / 2 if 0 < start < math.inf else math.log(scale)
-    log_s = _root(lambda at: float(slopes(at, equal)[0, 0]), start=begin, low=low, high=high)
-    slope, bend = slopes(log_s, as_float64(weights) / np.sum(weights, axis=1, keepdims=True))
-    step = np.where(bend > 0, np.clip(-slope / np.where(bend > 0, bend, 1.0), -0.5, 0.5), 0.0)
-    return np.clip(_tau(np.append(log_s, log_s + step)), *ends)
+    low, high = tau_range or (1e-4 / scale**2, 1e8 / scale**2)
+    begin = start if 0 < start < math.inf else scale**-2
+    log_s, *ends = (-math.log(tau) / 2 for tau in (begin, high, low))
+    log_s = _root(slope, start=log_s, low=ends[0], high=ends[1])
+    at_end = {ends[0]: "high", ends[1]: "low"}.get(log_s, "")
+    return TauFit({"low": low, "high": high, "": float(_tau(log_s))}[at_end], math.nan, at_end)
 
 
 def refined_tau(

@@ -647,8 +647,11 @@ def metric_of(name: str) -> Estimand:
     return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED, score=score)
 
 
-def limits_of(metric: str, task: str) -> tuple[float, float]:
-    """The smallest and the largest value of a metric; of classes the PLL is a logarithm of probabilities."""
+def limits_of(metric: str, task: str, estimator: str = "") -> tuple[float, float]:
+    """The smallest and the largest value of a metric. Of classes the PLL is a logarithm of probabilities; only a
+    jackknifed mutual information may be below 0."""
+    if metric == "mutual_information" and estimator == "jackknife":
+        return UNBOUNDED
     return (-math.inf, 0.0) if metric == "pll" and task != "regression" else metric_of(metric).limits
 
 

@@ -200,14 +200,10 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[M
         for row in ranked:
             if not (passes_of(row["method"], result) == 1 and row["method"] in seen):
                 comparison = _comparison(result, points, row, against)
-                if comparison.se != 0 or not _is_recalibrated_alike(row["method"], against["method"]):
+                plain, other = (method_named(each["method"]).plain for each in (row, against))
+                if comparison.se != 0 or plain != other:  # which a recalibration leaves as it is
                     yield comparison
             seen.add(row["method"])
-
-
-def _is_recalibrated_alike(method: str, other: str) -> bool:
-    """Whether they are one method with several recalibrations, which may leave an estimate as it is."""
-    return method_named(method).plain == method_named(other).plain
 
 
 def _comparison(result: Result, points: PointContributions, row: Row, against: Row) -> MethodComparison:

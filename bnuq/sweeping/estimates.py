@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -127,13 +128,7 @@ def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: st
     return _repeated("auroc", aurocs, math.sqrt(variance), test, ood)
 
 
-def _repeated(
-    metric: str,
-    set_values: np.ndarray,
-    se: float | None,
-    *points: Points,
-    limits: tuple[float, float] | None = None,
-) -> Repeated:
+def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Points, limits: Any = None) -> Repeated:
     """The mean over draw sets, with both errors; a single draw set has no Monte Carlo error."""
     value, mc_se = float(set_values.mean()), metrics.standard_error(set_values)
     over_points = None

@@ -78,22 +78,14 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    findings = (
-        *notes_on_request([run], replaces=run.out if replaces else None),
-        *notes_on_data(run, [points]),
-        *_on_reference(run),
-        *found.findings,
-    )
+    of_request = (*notes_on_request([run], replaces=run.out if replaces else None), *notes_on_data(run, [points]))
+    if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
+        of_request += (note("without-effect", key="--train", needs="--normalize train, or no test set"),)
+    findings = (*of_request, *found.findings)
     found = replace(found, findings=findings, seconds=watch.seconds(), path=run.out)
     write(found, run.out)
     session.save(stream=stream_path)
     return found
-
-
-def _on_reference(run: Run) -> Iterator[Finding]:
-    """A note on training points beside a test set, where nothing is normalised by them."""
-    if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
-        yield note("without-effect", key="--train", needs="--normalize train, or no test set")
 
 
 class Session:

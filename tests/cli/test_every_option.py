@@ -48,17 +48,18 @@ VALUES = {
     "--input-shape": "1,6,6", "--baseline": "first.h5", "--stream": "stream.h5", "--config": "run.toml",
     "--junit": "j.xml", "--markdown": "m.md", "--html": "r.html", "--maps": "maps", "--csv": "p.csv", "--by": "energy",
     "--set": "far", "--tolerance": "ece=0.5", "--require": "mcbn.sets.test.pll>=-9", "--allow": "draws", "--gate": "*",
-    "--history": "past", "--labels": "labels.csv", "--groups": "labels.csv", "--ids": "lab", "--columns": "a,b,c",
+    "--history": "past", "--labels": "labels.csv", "--groups": "labels.csv", "--ids": "lab", "--columns": "a,b",
     "--score": "lab", "--monitor": "baseline.h5", "--held-out": "0.4", "--level": "0.2", "--resamples": "300",
-    "--ignore": "lab", "--seed": "3", "--chunk-size": "7", "--bank": "32", "--budget": "5", "--train-size": "500",
+    "--ignore": "label", "--seed": "3", "--chunk-size": "7", "--bank": "32", "--budget": "5", "--train-size": "500",
     "--last": "1", "--power": "0.9", "--tau": "2.0", "--limit": "30", "--points": "40", "--draws": "12",
-    "--certificate-each": "class", "--inconclusive": "fail",
+    "--units": "1", "--certificate-each": "class", "--inconclusive": "fail",
 }  # fmt: skip
 SILENT = {
     "--target": "of tables",
     "--classes": "names, which not every report shows",
     "--group": "of points that depend on each other",
     "--palette": "of masks, whatever network they are for",
+    "score --seed": "of halves that are fitted to, which are not here",
     "export --interpolation": "of images of another size",
     "export --normalize-targets": "of a regression",
 }

@@ -123,7 +123,7 @@ def fit(
     `errors` are y − f̄ and `variance` is that of the draws, in target units; `subset` holds both under every replicate,
     for some of the points. y − f_t is needed where τ is the best of the mixture, by PLL or CRPS (those of a Gaussian of
     the moments ignore covariances, and other moments). The fit to all draws uses all points. A replicate uses the
-    subset, by its ratio to the fit to all draws there; of a mixture, all points.
+    subset, by its ratio to the fit of the Gaussian to all draws there.
     """
     unit = 1.0 if units is None else units
     errors, variance = errors / unit, variance / unit**2
@@ -152,8 +152,6 @@ def fit(
         ).tau
 
     best = metrics.optimal_tau(errors, variance, metric=scoring.fit, tau_range=scoring.tau_range)
-    if scoring.crps == "mixture" and scoring.fit == "crps" and deviation is not None and len(deviation) > 1:
-        return fitted(*_mixture_taus(deviation / unit, best, draws, scoring.tau_range))
     taus = np.empty(len(draws.weights))
     taus[full] = best_of(full)
     for row in range(draws.prefix.start, draws.prefix.stop):
@@ -166,6 +164,9 @@ def fit(
         metric=scoring.fit,
         tau_range=scoring.tau_range,
     )
+    if (scoring.fit, scoring.crps) == ("crps", "mixture") and deviation is not None and len(deviation) > 1:
+        best = metrics.tau_of_mixture(deviation / unit, best.tau, tau_range=scoring.tau_range)
+        taus = taus if math.isfinite(taus[full]) else np.full(len(taus), best.tau)
     return fitted(_scaled_like_subset(best.tau, taus, full), best)
 
 
@@ -178,25 +179,6 @@ def _scaled_like_subset(
     moved = value * (subset / subset[full])
     moved[full] = value
     return moved
-
-
-def _mixture_taus(
-    deviation: Float[np.ndarray, "sample point output"],
-    gaussian: metrics.TauFit,
-    draws: DrawWeights,
-    tau_range: tuple[float, float] | None,
-) -> tuple[Float[np.ndarray, " replicate"], metrics.TauFit]:
-    """τ under every replicate by the CRPS of the mixture, near that of the Gaussian, and the fit to all draws."""
-    resampled = slice(draws.jackknife.start, draws.bootstrap.stop)
-    found = metrics.taus_of_mixture(deviation, draws.weights[resampled], gaussian.tau, tau_range=tau_range)
-    taus = np.full(len(draws.weights), found[0])
-    taus[resampled] = found[1:]
-    for count, row in zip(draws.prefix_sizes, range(draws.prefix.start, draws.prefix.stop), strict=True):
-        few = metrics.taus_of_mixture(deviation[:count], draws.weights[:0, :count], found[0], tau_range=tau_range)
-        taus[row] = few[0]
-    low, high = tau_range or (0.0, math.inf)
-    at_end = "infinite" if found[0] == math.inf else "low" if found[0] <= low else "high" if found[0] >= high else ""
-    return taus, metrics.TauFit(float(found[0]), math.nan, at_end)
 
 
 def _pll_taus(

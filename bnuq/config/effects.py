@@ -38,6 +38,11 @@ def settings_without_effect(
             yield note("without-effect", key=place, needs=needs)
 
 
+def data_without_effect(run: Run, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same of the data of a run that is not scored, and whose task may be any."""
+    return settings_without_effect(run, None, (), "off", findings, section="data.")
+
+
 def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:
     """The place of each setting in the record of a run that has no effect, and what it needs: neither other settings
     that are there nor `facts` about the run."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 from bnuq.config import Named, Run
-from bnuq.config.effects import settings_without_effect
-from bnuq.data import Masks, Points, check_found, missing_set, parse_reference
+from bnuq.data import check_found, missing_set, parse_reference
 from bnuq.errors import RequestError
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.files.content import kind_of
@@ -16,7 +15,6 @@ from bnuq.findings import Finding, note
 from bnuq.methods import method_named
 from bnuq.models.kinds import kind_of_weights
 from bnuq.records import evaluation_file as result_file
-from bnuq.tasks import task_named
 from bnuq.trust import names_a_file, source_of
 
 
@@ -90,18 +88,6 @@ def _check_bank(run: Run) -> None:
             f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
             "chosen from it."
         )
-
-
-def notes_on_data(run: Run, sets: Iterable[Points | None]) -> Iterator[Finding]:
-    """Notes on settings of the data that have no effect on these sets, of a command that does not score a run."""
-    read = [points for points in sets if points is not None]
-    targets = next((points.targets for points in read if points.targets is not None), None)
-    task = None
-    if targets is not None:
-        name = "regression" if targets.dtype.kind == "f" else "classification"
-        task = task_named("segmentation" if isinstance(targets, Masks) else name)
-    of_sets = [finding for points in read for finding in points.findings]
-    yield from settings_without_effect(run, task, (), "off", of_sets, section="data.")
 
 
 def notes_on_request(runs: Sequence[Run], *, replaces: Path | None) -> Iterator[Finding]:

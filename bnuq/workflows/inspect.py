@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings
+from bnuq.config.effects import data_without_effect
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.datasets import fetch_missing
@@ -20,7 +21,7 @@ from bnuq.evaluation.plan import findings_on_dropout_rate
 from bnuq.evaluation.population import ReferenceBatches, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.reference_check import findings as reference_findings
-from bnuq.evaluation.request_checks import notes_on_data, notes_on_request
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.files.fetching import named_or_path
 from bnuq.files.writing import alone, within
 from bnuq.findings import Finding, note
@@ -106,7 +107,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         pipelines=pipelines,
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
-            *notes_on_data(run, [network.train]),
+            *data_without_effect(run, () if network.train is None else network.train.findings),
             *health.findings_on_sites(rows, broken),
             *findings_on_dropout_rate(sites, network.loaded.dropout_arguments),
             *network.loaded.findings,

@@ -14,13 +14,14 @@ import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run
+from bnuq.config.effects import data_without_effect
 from bnuq.data import Points, in_colour, parse_reference
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read_named, read_reference, takes_rgb_alone
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.request_checks import notes_on_data, notes_on_request
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.evaluation.task import Task, task_named, task_of
 from bnuq.files.content import exists
@@ -78,7 +79,10 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    of_request = (*notes_on_request([run], replaces=run.out if replaces else None), *notes_on_data(run, [points]))
+    of_request = (
+        *notes_on_request([run], replaces=run.out if replaces else None),
+        *data_without_effect(run, points.findings),
+    )
     if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
         of_request += (note("without-effect", key="--train", needs="--normalize train, or no test set"),)
     findings = (*of_request, *found.findings)

@@ -21,6 +21,7 @@ from bnuq.config import (
     Run,
     Split,
 )
+from bnuq.config.effects import data_without_effect
 from bnuq.data import Points, in_colour
 from bnuq.errors import ModelError, SamplingError
 from bnuq.evaluation import memory
@@ -37,7 +38,7 @@ from bnuq.evaluation.exactness import check_mcbn
 from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
-from bnuq.evaluation.request_checks import notes_on_data, notes_on_request
+from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
 from bnuq.files.fetching import named_or_path
 from bnuq.files.writing import alone, within, write_bytes
@@ -117,7 +118,7 @@ def precise_bn(
         test=test,
         findings=(
             *notes_on_request([run], replaces=None),
-            *notes_on_data(run, [train, prepared.data.test]),
+            *data_without_effect(run, prepared.data.findings),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
             *_on_number_of_points(points, train, batches),

@@ -62,6 +62,7 @@ SILENT = {
     "score --seed": "of halves that are fitted to, which are not here",
     "export --interpolation": "of images of another size",
     "export --normalize-targets": "of a regression",
+    "precise-bn --normalize-targets": "of a regression",
 }
 IDLE = {  # says how, where and how loud, and not what
     "--quiet", "--debug", "--json", "--full", "--strict", "--device", "--threads", "--chunk-size", "--work", "--on",

@@ -435,7 +435,7 @@ def tau_of_mixture(
     begin = start if 0 < start < math.inf else scale**-2
     log_s, *ends = (-math.log(tau) / 2 for tau in (begin, high, low))
     log_s = _root(slope, start=log_s, low=ends[0], high=ends[1])
-    at_end = {ends[0]: "high", ends[1]: "low"}.get(log_s, "")
+    at_end: Any = {ends[0]: "high", ends[1]: "low"}.get(log_s, "")
     return TauFit({"low": low, "high": high, "": float(_tau(log_s))}[at_end], math.nan, at_end)
 
 

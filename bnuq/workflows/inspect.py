@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings
-from bnuq.config.effects import data_without_effect
+from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings, data_without_effect
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.datasets import fetch_missing

@@ -20,8 +20,8 @@ from bnuq.config import (
     PreciseBnSection,
     Run,
     Split,
+    data_without_effect,
 )
-from bnuq.config.effects import data_without_effect
 from bnuq.data import Points, in_colour
 from bnuq.errors import ModelError, SamplingError
 from bnuq.evaluation import memory

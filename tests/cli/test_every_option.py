@@ -43,7 +43,7 @@ VALUES = {
     "--recalibration": "vector", "--pll": "moment", "--crps": "mixture", "--certificate-score": "energy",
     "--precision": "float64", "--images": "1,2", "--data-root": "root", "--out": "other.h5", "--on": "local:2",
     "--log": "mlflow", "--from": "first.h5", "--family": "brightness", "--severities": "2", "--figures": "drawn",
-    "--prior": "unit", "--prior-mean": "0,2", "--prior-deviation": "0,2", "--batch-sizes": "8,24",
+    "--prior": "flat", "--counts": "nominal", "--prior-mean": "0,2", "--prior-deviation": "0,2", "--batch-sizes": "8,24",
     "--estimator": "full",
     "--input-shape": "1,6,6", "--baseline": "first.h5", "--stream": "stream.h5", "--config": "run.toml",
     "--junit": "j.xml", "--markdown": "m.md", "--html": "r.html", "--maps": "maps", "--csv": "p.csv", "--by": "energy",
@@ -59,6 +59,8 @@ SILENT = {
     "--classes": "names, which not every report shows",
     "--group": "of points that depend on each other",
     "--palette": "of masks, whatever network they are for",
+    "--layers": "the only one",
+    "sweep-batch-size --budget": "a limit that is not reached",
     "score --seed": "of halves that are fitted to, which are not here",
     "export --interpolation": "of images of another size",
     "export --normalize-targets": "of a regression",
@@ -68,7 +70,7 @@ IDLE = {  # says how, where and how loud, and not what
     "--quiet", "--debug", "--json", "--full", "--strict", "--device", "--threads", "--chunk-size", "--work", "--on",
     "--force", "--download", "--trust-pickle", "--trust-code", "--data-root", "--out",
 }  # fmt: skip
-ECHOED = {"seconds", "provenance", "path", "seed", "bnuq", "result", "results", "settings", "run", "sha256"}
+ECHOED = {"seconds", "provenance", "path", "seed", "bnuq", "result", "results", "settings", "run", "sha256", "work"}
 
 
 def options(command: str) -> Iterator[tuple[str, list[str]]]:

@@ -43,7 +43,8 @@ VALUES = {
     "--recalibration": "vector", "--pll": "moment", "--crps": "mixture", "--certificate-score": "energy",
     "--precision": "float64", "--images": "1,2", "--data-root": "root", "--out": "other.h5", "--on": "local:2",
     "--log": "mlflow", "--from": "first.h5", "--family": "brightness", "--severities": "2", "--figures": "drawn",
-    "--prior": "flat", "--counts": "nominal", "--prior-mean": "0,2", "--prior-deviation": "0,2", "--batch-sizes": "8,24",
+    "--prior": "flat", "--counts": "nominal", "--prior-mean": "0,2", "--prior-deviation": "0,2",
+    "--batch-sizes": "8,24",
     "--estimator": "full",
     "--input-shape": "1,6,6", "--baseline": "first.h5", "--stream": "stream.h5", "--config": "run.toml",
     "--junit": "j.xml", "--markdown": "m.md", "--html": "r.html", "--maps": "maps", "--csv": "p.csv", "--by": "energy",
@@ -60,6 +61,8 @@ SILENT = {
     "--group": "of points that depend on each other",
     "--palette": "of masks, whatever network they are for",
     "--layers": "the only one",
+    "evaluate --no-images": "of points that are images",
+    "shift --no-images": "of points that are images",
     "sweep-batch-size --budget": "a limit that is not reached",
     "score --seed": "of halves that are fitted to, which are not here",
     "export --interpolation": "of images of another size",
@@ -68,7 +71,7 @@ SILENT = {
 }
 IDLE = {  # says how, where and how loud, and not what
     "--quiet", "--debug", "--json", "--full", "--strict", "--device", "--threads", "--chunk-size", "--work", "--on",
-    "--force", "--download", "--trust-pickle", "--trust-code", "--data-root", "--out",
+    "--force", "--save-samples", "--download", "--trust-pickle", "--trust-code", "--data-root", "--out",
 }  # fmt: skip
 ECHOED = {"seconds", "provenance", "path", "seed", "bnuq", "result", "results", "settings", "run", "sha256", "work"}
 

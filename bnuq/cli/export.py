@@ -24,7 +24,7 @@ _HELP = {"test": "A few points of this set are passed to compare the program wit
 
 @with_options(
     options=(
-        SectionOptions(DataSection, help=_HELP, without="ood perturb validation"),
+        SectionOptions(DataSection, help=_HELP, without="ood perturb validation train_size"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "samples batch_size seed"),
         SectionOptions(GivenOptions, "threads data_root download trust_pickle trust_code"),

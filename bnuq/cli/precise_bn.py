@@ -23,7 +23,7 @@ _HELP = {
 
 @with_options(
     options=(
-        SectionOptions(DataSection, help=_HELP, without="ood perturb validation"),
+        SectionOptions(DataSection, help=_HELP, without="ood perturb validation train_size"),
         SectionOptions(ModelSection),
         SectionOptions(SamplingSection, "seed"),
         SectionOptions(GivenOptions, "device threads data_root download trust_pickle trust_code"),

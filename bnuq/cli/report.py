@@ -147,6 +147,8 @@ def show(
     figures, maps = (None if folder is None else expanded(folder) for folder in (forms.figures, forms.maps))
     _check_points(points, printing.json, maps)
     _check_format(forms.format, figures, maps)
+    if not forms.images and forms.html is None:
+        raise RequestError("--no-images leaves images out of the page, and none is written; add --html.")
     if printing.json and forms.markdown == "-":
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = _target(forms.html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")

@@ -9,27 +9,38 @@ from bnuq.config.request import Run
 from bnuq.config.schema import Calibration, RecordedRun, Section, extra_of, parts_of, settings_of
 from bnuq.findings import Finding, note
 from bnuq.methods import Method
-from bnuq.tasks import Task
+from bnuq.tasks import TASKS, Task
 
 
 def settings_without_effect(
-    run: Run, task: Task, methods: Sequence[Method], calibration: Calibration, findings: Iterable[Finding]
+    run: Run,
+    task: Task | None,
+    methods: Sequence[Method],
+    calibration: Calibration,
+    findings: Iterable[Finding],
+    *,
+    section: str = "",
 ) -> Iterator[Finding]:
-    """Notes on the settings of a run by these methods, as far as what they need is in the schema. The `findings` on its
-    sets say which were adapted."""
+    """Notes on the settings of a run by these methods, or of a section of them, as far as what they need is in the
+    schema. The `findings` on its sets say which were adapted. An unknown task may be any."""
     known = {
-        f"a {task}": True,
+        **{f"a {each}": task in (None, each) for each in TASKS},
         "images of another size": any(finding.code == "set-adapted" for finding in findings),
         "--samples auto": run.samples == "auto",
         "a method of mini-batches": any(method.is_sampled_batchnorm for method in methods),
         "deterministic+own": any(method.normalizes_jointly for method in methods),
         "a method of test-time augmentation": any("augmentation" in method.differs_by for method in methods),
-        "a temperature of a classification": task.classifies_points and calibration != "off",
+        "a temperature of a classification": task is not None and task.classifies_points and calibration != "off",
     }
     facts = [fact for fact, holds in known.items() if holds]
     for place, needs in without_effect(run.record(), facts):
-        if place.removeprefix("data.") not in run.configured:
+        if place.startswith(section) and place.removeprefix("data.") not in run.configured:
             yield note("without-effect", key=place, needs=needs)
+
+
+def data_without_effect(run: Run, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The same of the data of a run that is not scored, and whose task may be any."""
+    return settings_without_effect(run, None, (), "off", findings, section="data.")
 
 
 def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -53,46 +53,51 @@ def fitted(
 ) -> dict[Recalibration, Recalibrated]:
     """The recalibrations of points whose raw samples come in these blocks; with `second` also those of both halves."""
     rows_of_fits = [np.full(len(y), fill_value=True), *(() if second is None else (~second, second))]
-    temperatures, errors = _temperatures(blocks, y, rows_of_fits)
+    temperatures, weights = _temperatures(blocks, y, rows_of_fits)
     maps: dict[Recalibration, Recalibrated] = {}
     if "temperature" in kinds:
-        maps["temperature"] = _of_temperatures(temperatures, len(y), second, errors)
+        maps["temperature"] = _of_temperatures(temperatures, len(y), second, weights)
     if "vector" in kinds:
         parts = [*blocks()]
         logits = array_namespace(*parts).concat(parts, axis=1)
-        numbers = zip(map(np.flatnonzero, rows_of_fits), temperatures, strict=True)
-        fits = [metrics.fitted_vector(logits[:, rows], y[rows], float(theta)) for rows, theta in numbers]
+        numbers = zip(map(np.flatnonzero, rows_of_fits), map(float, temperatures), weights, strict=True)
+        fits = [metrics.fitted_vector(logits[:, rows], y[rows], *numbers_of) for rows, *numbers_of in numbers]
         scales, shifts = map(np.stack, zip(*fits, strict=True))
         maps["vector"] = Recalibrated(scales, shifts, len(y), second)
     return maps
 
 
 def fitted_to_images(
-    pll: Float[np.ndarray, "temperature image"], second: Bool[np.ndarray, " image"] | None
+    by_temperature: Float[np.ndarray, "likelihood image"], second: Bool[np.ndarray, " image"] | None
 ) -> Recalibrated:
-    """The temperature of images with this PLL by temperature; with `second` also those of both halves."""
+    """The temperature of images with these likelihoods by temperature, as `TaskScorer.by_temperature` has them; with
+    `second` also those of both halves."""
+    count = len(metrics.TEMPERATURES)
+    pll, own, errors = np.split(by_temperature, [count, 2 * count])
     rows_of_fits = [..., *(() if second is None else (~second, second))]
-    temperatures = np.array([metrics.fitted_temperature(pll[:, rows]) for rows in rows_of_fits])
-    return _of_temperatures(temperatures, pll.shape[1], second)
+    weights = [metrics.pseudo_weight(errors[:, rows]) for rows in rows_of_fits]
+    held = zip(rows_of_fits, weights, strict=True)
+    temperatures = np.array([metrics.fitted_temperature((pll + weight * own)[:, rows]) for rows, weight in held])
+    return _of_temperatures(temperatures, pll.shape[1], second, weights)
 
 
 def _of_temperatures(
     temperatures: Float[np.ndarray, " map"],
     points: int,
     second: Bool[np.ndarray, " point"] | None,
-    errors: float | None = None,
+    weights: Sequence[float],
 ) -> Recalibrated:
     """Of temperatures as they are printed, to three digits, so that these give the same outputs."""
     scales = np.array([[1 / float(f"{temperature:.3g}")] for temperature in temperatures])
-    return Recalibrated(scales, np.zeros_like(scales), points, second, errors)
+    return Recalibrated(scales, np.zeros_like(scales), points, second, metrics.PSEUDO_ERRORS / max(weights))
 
 
 def _temperatures(
     blocks: Callable[[], Iterator[Float[Array, "sample chunk class"]]],
     y: Int64[np.ndarray, " point"],
     rows_of_fits: Sequence[Bool[np.ndarray, " point"]],
-) -> tuple[Float[np.ndarray, " fit"], float]:
-    """The temperature of each choice of rows, and the errors of that with the fewest. A grid over the points of a part
+) -> tuple[Float[np.ndarray, " fit"], list[float]]:
+    """The temperature of each choice of rows, and the weight that holds it near 1. A grid over the points of a part
     says which maximum is the largest, as the mean of several samples may have more than one; a few passes over all
     points find it, drawn towards 1 by `metrics.pseudo_weight`."""
     part, errors, first, step = list[Array](), list[np.ndarray](), 0, 0
@@ -119,7 +124,7 @@ def _temperatures(
             first = chunk.stop
         return totals
 
-    return metrics.refined_temperatures(start, slopes), metrics.PSEUDO_ERRORS / max(weights)
+    return metrics.refined_temperatures(start, slopes), weights
 
 
 def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:

@@ -39,10 +39,10 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",), reading: boo
         raise RequestError(
             f"scoring.tau_range is {list(ends)}; expected two finite numbers, the lower first, in 1/(target unit)²."
         )
-    if run.bank is not None and (run.scoring.fit, run.scoring.pll) == ("pll", "mixture") and run.scoring.tau is None:
+    if run.bank is not None and getattr(run.scoring, run.scoring.fit) == "mixture" and run.scoring.tau is None:
         raise RequestError(
-            '--bank and fit = "pll" cannot be combined: with a bank, points have different draws, so only CRPS can be '
-            "fitted. Leave one of them out."
+            f'--bank and fit = "{run.scoring.fit}" of a mixture cannot be combined: with a bank, points have different '
+            "draws, so only the CRPS or PLL of a Gaussian can be fitted. Leave one of them out."
         )
     check_sets(run)
 

@@ -213,8 +213,8 @@ class MethodScoring(ABC, Generic[AnySubject]):
             return []
         assert points.targets is not None
         fits: Mapping[Recalibration, Recalibrated]
-        if (pll := subject.scorer.pll_by_temperature(scores)) is not None:
-            fits = {"temperature": recalibration.fitted_to_images(pll, second)}
+        if (likelihoods := subject.scorer.by_temperature(scores)) is not None:
+            fits = {"temperature": recalibration.fitted_to_images(likelihoods, second)}
         else:
             blocks = partial(self._samples, name)
             fits = recalibration.fitted(subject.recalibrations, blocks, points.targets, second)

@@ -22,6 +22,7 @@ from bnuq.frozen import frozen
 from bnuq.gate.pairing import pairing, pairing_of
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
+from bnuq.metrics.replicates import independent_units
 from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import ERRORS, WITH_ERRORS, Result
@@ -123,11 +124,11 @@ class Errors:
         for name, values in contributions.items():
             evaluated = self._results[side].sets[name]
             group = None if row is not None and row["group"] else evaluated.group
+            if rows is not None:  # the other points have no influence
+                values, group = values[rows] * (len(rows) / len(values)), None if group is None else group[rows]
             with np.errstate(invalid="ignore", over="ignore"):  # an infinite value, whose error is then not known
                 se = metrics.standard_error(values, group=group)
-            df = (evaluated.n if rows is None else len(rows)) - 1
-            if group is not None:
-                df = len(np.unique(group if rows is None else group[rows])) - 1
+            df = independent_units(len(values), group) - 1
             parts.append(Error(se, df) if df > 0 else UNKNOWN)
         return Error.together(*parts)
 

@@ -116,6 +116,7 @@ from bnuq.metrics.fits import (
     optimal_tau_pll as optimal_tau_pll,
     refined_tau as refined_tau,
     tau_of_distances as tau_of_distances,
+    tau_of_mixture as tau_of_mixture,
 )
 from bnuq.metrics.influence import (
     aurc_influence as aurc_influence,
@@ -126,7 +127,6 @@ from bnuq.metrics.influence import (
     error_auroc_influence as error_auroc_influence,
     label_auroc_influence as label_auroc_influence,
     normalized_influence as normalized_influence,
-    part_influence as part_influence,
     rmse_influence as rmse_influence,
     scod_influence as scod_influence,
     selective_influence as selective_influence,
@@ -164,6 +164,7 @@ from bnuq.metrics.recalibration import (
     errors_of_points as errors_of_points,
     fitted_temperature as fitted_temperature,
     fitted_vector as fitted_vector,
+    likelihoods_by_temperature as likelihoods_by_temperature,
     pll_by_temperature as pll_by_temperature,
     pll_slopes as pll_slopes,
     pseudo_weight as pseudo_weight,

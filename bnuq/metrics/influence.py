@@ -64,19 +64,6 @@ def normalized_influence(
     return (100 * (scores - low) - share * span) / float(np.mean(span))
 
 
-def part_influence(values: Float[Array, "point"], rows: Integer[np.ndarray, "part"]) -> Float[np.ndarray, "point"]:
-    """The influence of every point on the mean of the points `rows`, in the unit of the values; no direction.
-
-    n/m (x − mean) for these m points, 0 for the others: a ratio, since their number is random, too.
-
-    Source: Cochran 1977, Sampling Techniques, §2.12 (estimates for subpopulations).
-    """
-    point_values, result = as_float64(values), np.zeros(len(values))
-    with np.errstate(invalid="ignore"):  # a PLL of −∞
-        result[rows] = (point_values[rows] - np.mean(point_values[rows])) * (len(result) / len(rows))
-    return result
-
-
 def ece_influence(
     confidence: Float[Array, "point"],
     correct: Float[Array, "point"],

@@ -48,24 +48,40 @@ def pll_by_temperature(
 
     Source: Guo et al. 2017, §4.2, with the mean probability of T samples in place of that of one.
     """
-    xp, pll_values = array_namespace(logits), []
+    return likelihoods_by_temperature(logits, y)[0]
+
+
+def likelihoods_by_temperature(
+    logits: Float[Array, "sample point class"], y: Integer[Array, "point"]
+) -> Float[Array, "2 temperature point"]:
+    """`pll_by_temperature`, and the same by labels that the predictions draw themselves: Σ_k p_k(1) ln p_k(θ), the mean
+    over samples.
+
+    Source: as there; `pseudo_weight`.
+    """
+    xp, pll_values, own_values = array_namespace(logits), [], []
     samples, points, classes = logits.shape
     # Classes before points: sums over the few numbers of each point would take several times as long
     by_class = xp.reshape(xp.reshape(xp.moveaxis(logits, -1, 1), (samples, -1)), (samples, classes, points))
     largest = xp.max(by_class, axis=1)
     below, true = by_class - largest[:, None], true_class_values(logits, y) - largest
+    own = xp.exp(below)
+    own = xp.sum(own * xp.where(own > 0, below, xp.zeros_like(below)), axis=1) / xp.sum(own, axis=1)
     lowest = xp.asarray(_LOWEST, dtype=below.dtype, device=device(below))  # `clip` takes several passes on tensors
     weight = xp.empty_like(below)  # always the same memory
     together = classes  # temperatures, whose likelihoods take as much memory as the logits
     for first in range(0, len(TEMPERATURES), together):
-        terms = []
+        terms, own_terms = [], []
         for tau in map(float, TEMPERATURES[first : first + together]):
             weight = xp.multiply(below, 1 / tau, out=weight)
             weight = xp.exp(xp.maximum(weight, lowest, out=weight), out=weight)  # 1 or more in all; underflow is slow
-            terms.append(true / tau - xp.log(xp.sum(weight, axis=1)))
+            log_sum = xp.log(xp.sum(weight, axis=1))
+            terms.append(true / tau - log_sum)
+            own_terms.append(xp.mean(own / tau - log_sum, axis=0))
         rows = xp.reshape(xp.stack(terms, axis=1), (samples, -1))
         pll_values.append(xp.reshape(pll_from_log_likelihood(rows), (len(terms), -1)))
-    return xp.concat(pll_values)
+        own_values.append(xp.stack(own_terms))
+    return xp.stack([xp.concat(pll_values), xp.concat(own_values)])
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:
@@ -194,10 +210,10 @@ def refined_temperatures(
 
 
 def fitted_vector(
-    logits: Float[Array, "sample point class"], y: Integer[Array, "point"], temperature: float
+    logits: Float[Array, "sample point class"], y: Integer[Array, "point"], temperature: float, weight: float = 0.0
 ) -> tuple[Float[np.ndarray, " class"], Float[np.ndarray, " class"]]:
     """The scale a_k and the shift b_k of each class that maximise the predictive log-likelihood of the points, of the
-    mean over samples of softmax(a·logits + b)[y].
+    mean over samples of softmax(a·logits + b)[y], and `weight` times that by their own predictions, as in `pll_slopes`.
 
     L-BFGS in float64, from a = 1/θ of the `temperature` and b = 0. A ridge of VECTOR_RIDGE/2 · Σ ((θ a_k − 1)² + b_k²)
     nats for all points together keeps what they do not determine finite: the shift of a class that never occurs, and
@@ -218,7 +234,7 @@ def fitted_vector(
 
     def loss(parameters: Float[np.ndarray, " parameter"]) -> tuple[float, Float[np.ndarray, " parameter"]]:
         scale, shift = parameters.reshape(2, classes)
-        block_values = [_pll_and_gradient(*block, scale / temperature, shift) for block in blocks]
+        block_values = [_pll_and_gradient(*block, scale / temperature, shift, weight) for block in blocks]
         pll, gradient = (sum(values) for values in zip(*block_values, strict=True))
         change = parameters - start
         penalty = VECTOR_RIDGE / 2 * float(change @ change)
@@ -237,8 +253,10 @@ def _pll_and_gradient(
     y: Integer[Array, "point"],
     scale: Float[np.ndarray, " class"],
     shift: Float[np.ndarray, " class"],
+    weight: float,
 ) -> tuple[float, Float[np.ndarray, " parameter"]]:
-    """The sum of the points' predictive log-likelihoods, and its gradient by scales, then shifts."""
+    """The sum of the points' predictive log-likelihoods, and of `weight` times those by their own predictions, and its
+    gradient by scales, then shifts."""
     xp = array_namespace(logits)
     options: dict[str, Any] = {"dtype": xp.float64, "device": device(logits)}
     logits = xp.asarray(logits, **options)
@@ -257,4 +275,12 @@ def _pll_and_gradient(
     true_logits = xp.sum(share * logits[:, rows, y], axis=0)
     scale_slope = true_logits @ is_true - xp.sum(p * logits, axis=(0, 1))
     shift_slope = xp.sum(is_true, axis=0) - xp.sum(p, axis=(0, 1))
-    return float(xp.sum(pll_from_log_likelihood(sample_logs))), as_float64(xp.stack([scale_slope, shift_slope])).ravel()
+    total_pll, each = xp.sum(pll_from_log_likelihood(sample_logs)), weight / len(logits)
+    if weight:
+        own = xp.exp(xp.where(masked, nothing - math.inf, logits - xp.max(logits, axis=-1, keepdims=True)))
+        own = own * (each / xp.sum(own, axis=-1, keepdims=True))
+        total_pll = total_pll + xp.sum(own * xp.where(masked, nothing, below - xp.log(total)[..., None]))
+        missing = own - exp * (each / total[..., None])
+        scale_slope = scale_slope + xp.sum(missing * logits, axis=(0, 1))
+        shift_slope = shift_slope + xp.sum(missing, axis=(0, 1))
+    return float(total_pll), as_float64(xp.stack([scale_slope, shift_slope])).ravel()

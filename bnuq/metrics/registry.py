@@ -647,6 +647,14 @@ def metric_of(name: str) -> Estimand:
     return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED, score=score)
 
 
+def limits_of(metric: str, task: str, estimator: str = "") -> tuple[float, float]:
+    """The smallest and the largest value of a metric. Of classes the PLL is a logarithm of probabilities; only a
+    jackknifed mutual information may be below 0."""
+    if metric == "mutual_information" and estimator == "jackknife":
+        return UNBOUNDED
+    return (-math.inf, 0.0) if metric == "pll" and task != "regression" else metric_of(metric).limits
+
+
 def estimates_of_task(task: str, *, shown: Place | None = None) -> dict[str, Estimand]:
     """The estimates that results of this task have, of those shown at this place of a report if one is named."""
     return {

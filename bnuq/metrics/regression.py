@@ -190,7 +190,7 @@ def crps_mixture(
 ) -> Float[Array, "point"]:
     """CRPS of the mixture of N(f_t, 1/τ) over samples, exactly, in target units, ≥ 0; lower is better.
 
-    Averaged over outputs. T² terms per point, in blocks of bounded memory; at τ = ∞ it is `crps_ensemble`. Computed in
+    Averaged over outputs. T² terms per point, T of them in memory; at τ = ∞ it is `crps_ensemble`. Computed in
     float64. Raises ValueError for a τ that is not positive.
 
     Source: Grimit et al. 2006, The Continuous Ranked Probability Score for Circular Variables and Its Application to
@@ -200,26 +200,9 @@ def crps_mixture(
         raise ValueError(f"tau is {tau}; expected a positive precision, or infinity for no observation noise.")
     if tau == math.inf:
         return crps_ensemble(f, y)
-    noise = tau**-0.5
-
-    def score(x: Float[Array, "sample point"], truth: Float[Array, "point"]) -> Float[Array, "point"]:
-        xp, samples = array_namespace(x), x.shape[0]
-        truth_distance = xp.mean(_noisy_distance(truth - x, noise), axis=0)
-        between = xp.zeros_like(truth)
-        for lag in range(1, samples):
-            between = between + xp.sum(_noisy_distance(x[lag:] - x[:-lag], noise * math.sqrt(2)), axis=0)
-        # Each pair is counted once; the last term is that of each sample with itself.
-        return truth_distance - between / samples**2 - noise / math.sqrt(math.pi) / samples
-
-    return _by_blocks(score, f, y)
-
-
-def _noisy_distance(error: Float[Array, "..."], sigma: float) -> Float[Array, "..."]:
-    # `_mean_distance` for a single σ above 0, without checks, for the T² terms per point
-    z = error / (sigma * math.sqrt(2))
-    with np.errstate(over="ignore"):
-        density = array_namespace(error).exp(-(z * z))
-    return error * _erf(z) + (sigma * math.sqrt(2 / math.pi)) * density
+    to_truth, between = crps_terms(f, y, tau=tau)
+    xp = array_namespace(f)
+    return xp.astype(xp.mean(to_truth - between / (2 * f.shape[0]), axis=0), f.dtype)
 
 
 _BLOCK_ENTRIES = 2**16  # numbers in one block, so that intermediate results stay in the processor's cache

@@ -45,26 +45,39 @@ def _used(
     metric: str = "",
     alike: Sequence[str] = (),
     but: Sequence[Mapping[str, Any]] = (),
+    also: Sequence[str] = (),
     **_: Any,
 ) -> str:
-    text = f"Use {_prediction(method, passes, temperatures)}"
+    lost = _of_others(but)
+    text = f"{f'By {plain(metric)} use' if lost and files < 2 and gain is None else 'Use'} "
+    text += _prediction(method, passes, temperatures)
     if method_named(method).plain.name == POPULATION:
         text = f"{_CORRECT} Then use it{_with(method, passes, temperatures)}"
     if gain is not None:
-        return f"{text}: its {_better(gain)} than that of the best single pass."
+        so = f", and so {'is' if len(also) == 1 else 'are'} {all_of([*map(plain, also)])}" if also else ""
+        return f"{text}: its {_better(gain)} than that of the best single pass{so}{lost}."
+    perhaps = f" By {all_of([*map(plain, also)])} they may be better, or that is chance." if also else ""
     if only_by:
-        return f"{text}. {most_passes} samples a point are better only by {_joined(only_by)}."
-    lost = "".join(f" {each['against']} is better by {_size(each)} in {plain(each['metric'])}." for each in but)
+        return f"{text}{lost}. {most_passes} samples a point are better only by {_joined(only_by)}.{perhaps}"
     if files == 1:
         is_plain = not (but or method_named(method).recalibration)
-        return text + (f" as it is: no recalibration has a better {plain(metric)}." if is_plain else f".{lost}")
+        return text + (f" as it is: no recalibration has a better {plain(metric)}." if is_plain else f"{lost}.")
     if files:
         same = f" {all_of(alike)} may be as good." if alike else ""
-        return f"{text}, the best of {files} files by {plain(metric)}.{same}{lost}"
+        return f"{text}, the best of {files} files by {plain(metric)}{lost}.{same}"
     if most_passes == 1:
-        return f"{text}. No method of several samples was tried.{lost}"
+        return f"{text}{lost}. No method of several samples was tried."
     undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
-    return f"{text}. {most_passes} samples a point add nothing that {points:,} points could show.{undecided}{lost}"
+    shown = f"{points:,} points could show{' beyond chance' if also else ''}"
+    return f"{text}{lost}. {most_passes} samples a point add nothing that {shown}.{perhaps}{undecided}"
+
+
+def _of_others(but: Sequence[Mapping[str, Any]]) -> str:
+    """What others are better by, by the one that is."""
+    found: dict[str, list[str]] = {}
+    for each in but:
+        found.setdefault(each["against"], []).append(f"by {_size(each)} in {plain(each['metric'])}")
+    return "".join(f"; but {name} is better {all_of(sizes)}" for name, sizes in found.items())
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:

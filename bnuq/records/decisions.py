@@ -7,7 +7,7 @@ verdict, the certificate and the points of the result, and never says more than 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
 
@@ -94,7 +94,8 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
         return
     gains = verdict.gains
     if gain := _chosen(gains, of_labels):
-        yield finding("use", **_prediction(result, gain.method), **shared, gain=_compared(gain), only_by=[], open_by=[])
+        prediction = _prediction(result, gain.method) | _beside(of_labels, gain.method, [gain.metric])
+        yield finding("use", **prediction, **shared, gain=_compared(gain), only_by=[], open_by=[])
     elif likely := None if gains or is_mismatched(result) else _likely(of_labels):
         among = len(verdict.comparisons)
         needed = {"comparisons": among, "points_needed": _points_needed(likely, shared["points"], among)}
@@ -102,8 +103,8 @@ def _use(result: Result, verdict: Verdict) -> Iterator[Finding]:
     else:
         only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
         open_by = [key for by in verdict.undecided.values() for key in by]
-        but = [_compared(each) | {"against": each.against} for each in _losses(of_labels, single["method"])]
-        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by, but=but)
+        single |= _beside(of_labels, single["method"], dict(only_by))
+        yield finding("use", **single, **shared, gain=None, only_by=only_by, open_by=open_by)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -111,7 +112,7 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     the first, that one; and the network without corrected statistics where these may help by chance."""
     first = of_labels[0]
     best, worse = first.against, {each.method for each in of_labels if each.metric == first.metric and each.is_worse}
-    for loss in _losses(of_labels, best):
+    for loss in (each for each in of_labels if each.method == best and each.is_worse):
         if loss.against not in worse and method_named(loss.against).plain != method_named(best).plain:
             best = loss.against  # but no temperature that lowers the PLL
             break
@@ -119,9 +120,16 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     return best if as_it_is is None else as_it_is.method
 
 
-def _losses(of_labels: Sequence[MethodComparison], method: str) -> list[MethodComparison]:
-    """By which metrics a method is worse than another single pass, beyond chance."""
-    return [each for each in of_labels if each.method == method and each.is_worse]
+def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> dict[str, Any]:
+    """The metrics of the table that are not `said` of this method, beyond twice their paired errors: by which it is
+    better in its several passes, or others are where it is a single one; and by which another single pass is."""
+    sampled = [each for each in of_labels if each.passes > 1 and each.is_likely]
+    sampled = [each for each in sampled if each.method == method] or sampled
+    lost = (each for each in of_labels if each.method == method and each.is_likely_worse)
+    return {
+        "also": [metric for metric in dict.fromkeys(each.metric for each in sampled) if metric not in said],
+        "but": [_compared(each) | {"against": each.against} for each in lost],
+    }
 
 
 def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
@@ -131,8 +139,8 @@ def _shared(result: Result, verdict: Verdict, metric: str) -> dict[str, Any]:
         same = [each for each in verdict.comparisons if each.metric == metric]
         plain = dict.fromkeys(method_named(each.method).plain.name for each in same if not each.is_worse)
         best = {method_named(each.against).plain.name for each in same}
-        of_files = {"files": len(result.model["files"]), "metric": metric, "alike": [n for n in plain if n not in best]}
-    return {"most_passes": passes, "points": result.sets["test"].n, **of_files}
+        of_files = {"files": len(result.model["files"]), "alike": [n for n in plain if n not in best]}
+    return {"most_passes": passes, "points": result.sets["test"].n, "metric": metric, **of_files}
 
 
 def _checked_first(result: Result, method: str, is_compared: bool) -> tuple[str, dict[str, Any]]:

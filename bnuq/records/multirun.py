@@ -22,6 +22,7 @@ from bnuq.findings import Finding, warnings
 from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, POPULATION, method_named
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
+from bnuq.metrics.registry import limits_of
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
@@ -248,7 +249,7 @@ def summary(several: Several) -> dict[str, Any]:
         "test_share": several.test_share,
         "aggregate": nested(
             ((method, group) for method in several.methods for group in ("sets", "ood")),
-            {path_of(aggregate.coordinates): _aggregate(aggregate) for aggregate in several.aggregates.values()},
+            {path_of(each.coordinates): _aggregate(each, several.task) for each in several.aggregates.values()},
         ),
         "seconds": {"total": round(several.seconds, 3)},
         **catalogue.summary(several.findings),
@@ -256,7 +257,7 @@ def summary(several: Several) -> dict[str, Any]:
     }
 
 
-def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
+def _aggregate(aggregate: Aggregate, task: TaskName) -> dict[str, Any]:
     values = json_fields(aggregate, "mean", "sd", "values")
     if aggregate.normalized:
         test = aggregate.t_test
@@ -265,7 +266,8 @@ def _aggregate(aggregate: Aggregate) -> dict[str, Any]:
     corrected = aggregate.nadeau_bengio
     if corrected is None:
         return values | {"nadeau_bengio": None}
-    low, high = map(json_number, corrected.interval())
+    limits = (-math.inf, math.inf) if aggregate.normalized else limits_of(aggregate["metric"], task)
+    low, high = (json_number(float(np.clip(end, *limits))) for end in corrected.interval())
     interval = {**json_fields(corrected, "se"), "low": low, "high": high}
     test = json_fields(corrected, *(_OF_TEST if aggregate.normalized else ("df",)))
     return values | {"nadeau_bengio": interval | test}

@@ -62,7 +62,8 @@ class EstimateChange:
 
 @frozen
 class TestChange:
-    """What the change did to the test set: "accuracy" and "pll", or "rmse" and, where τ is known, "pll"."""
+    """What the change did to the test set: "accuracy" and "pll", or "rmse" and "mae", and, where τ is known, "pll" and
+    "crps"."""
 
     __test__ = False  # for pytest
 

@@ -25,7 +25,8 @@ from bnuq.store.table import Row
 
 LEVEL = 0.05  # of all comparisons together
 REACH = NormalDist().inv_cdf(0.975)  # of a 95 % interval, in standard deviations
-_OF_LABELS = "pll", "crps", "ece", "aurc"  # of the test set; beside them the AUROC of each OOD set
+# Of the test set, the one that decides first before the others; after them the AUROC of each OOD set
+_OF_LABELS = "pll", "crps", "ece", "aurc", "accuracy", "rmse", "mae", "mean_iou"
 
 
 @frozen
@@ -179,7 +180,8 @@ def _groups(result: Result) -> dict[str, list[Row]]:
             continue
         if math.isfinite(row.estimate.value):
             groups.setdefault(metric, []).append(row)
-    return {metric: rows for metric, rows in groups.items() if any(_is_single(row, result) for row in rows)}
+    ordered = dict.fromkeys((*(metric for metric in _OF_LABELS if metric in groups), *groups))
+    return {metric: groups[metric] for metric in ordered if any(_is_single(row, result) for row in groups[metric])}
 
 
 def _is_single(row: Row, result: Result) -> bool:
@@ -197,7 +199,10 @@ def _compared(result: Result, groups: Mapping[str, Sequence[Row]]) -> Iterator[M
         seen = {against["method"]}
         for row in ranked:
             if not (passes_of(row["method"], result) == 1 and row["method"] in seen):
-                yield _comparison(result, points, row, against)
+                comparison = _comparison(result, points, row, against)
+                plain, other = (method_named(each["method"]).plain for each in (row, against))
+                if comparison.se != 0 or plain != other:  # which a recalibration leaves as it is
+                    yield comparison
             seen.add(row["method"])
 
 

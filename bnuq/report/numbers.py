@@ -14,6 +14,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.report.document import Cell
 from bnuq.shapes import Float
 
+_MOST = 10_000  # percents
 _ROUNDING = 1e-15  # of float64: what is smaller with its error is 0 in a table
 UNITS = {"nats": " nats", "percent": " %"}  # behind a number in a sentence; others go without saying
 
@@ -58,9 +59,11 @@ def share(value: float) -> str:
 
 
 def share_with_error(estimate: Estimate | None) -> Cell:
-    """Percents in a table; a dash if there are none."""
+    """Percents in a table; a dash if there are none, or where they are so many that they say nothing."""
     if estimate is None or math.isnan(estimate.value):
         return Cell("–")
+    if abs(estimate.value) > _MOST:
+        return Cell("–", f"{'<−' if estimate.value < 0 else '>'}{_MOST:,} %")
     error = total(estimate)
     return Cell(f"{share(estimate.value)} %", "" if error is None else f"±{share(error)}")
 

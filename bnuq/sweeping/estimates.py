@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -14,7 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import estimates_of_task, limits_of, metric_of
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.sweep import Decay, Repeated, SweepComparison
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -79,7 +80,7 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
     result = {}
     for metric in estimates_of_task(task.name, shown="sweep"):
         if metric in values:
-            result[metric] = _mean(metric, values[metric], points)
+            result[metric] = _mean(metric, values[metric], points, limits_of(metric, task.name))
     if "squared_error" in values:
         result["rmse"] = _root(values["squared_error"], points)
         if at_size.fitted:
@@ -89,9 +90,9 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
     return result
 
 
-def _mean(metric: str, values: np.ndarray, points: Points) -> Repeated:
+def _mean(metric: str, values: np.ndarray, points: Points, limits: tuple[float, float] | None = None) -> Repeated:
     se = metrics.standard_error(values.mean(0), group=points.group)
-    return _repeated(metric, values.mean(1), se, points)
+    return _repeated(metric, values.mean(1), se, points, limits=limits)
 
 
 def compared(at_size: AtSize, network: AtSize, test: Points, task: Task) -> dict[str, SweepComparison]:
@@ -127,7 +128,7 @@ def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: st
     return _repeated("auroc", aurocs, math.sqrt(variance), test, ood)
 
 
-def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Points) -> Repeated:
+def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Points, limits: Any = None) -> Repeated:
     """The mean over draw sets, with both errors; a single draw set has no Monte Carlo error."""
     value, mc_se = float(set_values.mean()), metrics.standard_error(set_values)
     over_points = None
@@ -136,7 +137,7 @@ def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Po
     error = mc_se if math.isfinite(mc_se) else None
     # `interval` assumes normal errors; the Monte Carlo error is scaled to Student's t, because draw sets are few.
     errors = (over_points, None if error is None else error * float(stdtrit(len(set_values) - 1, 0.975)) / NORMAL)
-    low, high = interval(metric, value, *errors, limits=metric_of(metric).limits)
+    low, high = interval(metric, value, *errors, limits=limits or metric_of(metric).limits)
     return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), set_values)
 
 

@@ -11,20 +11,23 @@ from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import ModelError
-from bnuq.estimates import Direction, Estimate
+from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import replicate_weights
 from bnuq.evaluation.passes import deterministic_outputs
 from bnuq.evaluation.plan import plan_of
 from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
 from bnuq.evaluation.tasks.scorer import ScoredSet
 from bnuq.findings import Finding, note
+from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
 from bnuq.progress import Progress
 from bnuq.records.evaluation import FEWEST_POINTS, SetResult
 from bnuq.records.precise_bn import EstimateChange, TestChange
 from bnuq.sampling.sites import Sites
 
-_ESTIMATES: dict[str, Direction] = {"accuracy": "higher", "rmse": "lower", "pll": "higher"}  # those that the task has
+_ESTIMATES = {
+    metric: metric_of(metric).direction for metric in ("accuracy", "rmse", "mae", "pll", "crps")
+}  # as tasks have
 
 
 def scoring_of_test_set(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings
+from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings, data_without_effect
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.datasets import fetch_missing
@@ -106,6 +106,7 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         pipelines=pipelines,
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
+            *data_without_effect(run, () if network.train is None else network.train.findings),
             *health.findings_on_sites(rows, broken),
             *findings_on_dropout_rate(sites, network.loaded.dropout_arguments),
             *network.loaded.findings,
@@ -167,8 +168,11 @@ def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_b
     options of domains where there are none; and the keys of [sampling] that an inspection ignores: its mini-batches are
     random."""
     for_domains = {"--samples": settings.samples != InspectSection().samples, "--limit": run.limit is not None}
+    for_domains["--test"] = run.test is not None and "test" not in run.configured
     for option in (option for option, is_given in for_domains.items() if is_given and not settings.domains):
         yield note("without-effect", key=option, needs="--domain")
+    if settings.input_shape is not None and network.train is not None:
+        yield note("without-effect", key="--input-shape", needs="a network without points")
     if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
     names = [field.name for field in msgspec.structs.fields(SamplerSettings)]

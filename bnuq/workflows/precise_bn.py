@@ -20,6 +20,7 @@ from bnuq.config import (
     PreciseBnSection,
     Run,
     Split,
+    data_without_effect,
 )
 from bnuq.data import Points, in_colour
 from bnuq.errors import ModelError, SamplingError
@@ -117,6 +118,7 @@ def precise_bn(
         test=test,
         findings=(
             *notes_on_request([run], replaces=None),
+            *data_without_effect(run, prepared.data.findings),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
             *_on_number_of_points(points, train, batches),

@@ -132,6 +132,8 @@ def test_a_replicate_without_a_draw_is_the_run_without_it(pll, crps) -> None:
     for draw in (0, 5):
         row = draws.jackknife.start + draw
         fewer, tau = without(f, draw), fitted_to(without(f_validation, draw), y_validation)[0]
+        if crps == "mixture":
+            tau *= full_tau / fitted_to(f_validation, y_validation)[0]
         mean, variance = metrics.predictive_moments(fewer)
         scored = {
             "gaussian": lambda m=mean, v=variance, t=tau: metrics.crps_gaussian(m, np.sqrt(v + 1 / t), y),

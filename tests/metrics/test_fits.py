@@ -276,6 +276,22 @@ def test_no_other_tau_has_a_larger_mean_pll(f, y, log_s):
     assert fit.score >= metrics.pll_regression(f, y, tau=other**-2).mean() - 1e-6
 
 
+def test_tau_of_the_mixture_has_its_smallest_crps() -> None:
+    rng = np.random.default_rng(5)
+    y, f = rng.normal(size=(200, 2)), 0.8 * rng.choice([-1, 1], size=(12, 200, 2)) + rng.normal(size=(12, 1, 2)) / 5
+    y = y / 3 + rng.choice([-1, 1], size=y.shape)
+    gaussian = metrics.optimal_tau(y - f.mean(0), f.var(0)).tau
+    tau = metrics.tau_of_mixture(y - f, gaussian).tau
+
+    def crps(of: float) -> float:
+        return float(metrics.crps_mixture(f, y, tau=of).mean())
+
+    assert crps(tau) < min(crps(tau * 1.02), crps(tau / 1.02), crps(gaussian) - 5e-4)
+    assert metrics.tau_of_mixture(y - f, gaussian, tau_range=(0.1, 0.2)).tau == 0.2
+    single = metrics.optimal_tau(y - f[0], np.zeros_like(y)).tau
+    assert metrics.tau_of_mixture((y - f)[:1], 1.0).tau == pytest.approx(single, rel=1e-6)
+
+
 def test_the_tau_of_a_single_sample_by_pll_is_the_inverse_mean_square():
     rng = np.random.default_rng(3)
     y = rng.normal(size=(50, 3))

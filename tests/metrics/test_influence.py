@@ -61,21 +61,6 @@ def error(influence, test_group=None, ood_group=None):
 
 
 @laws
-@given(st.lists(some, min_size=1, max_size=8), st.data())
-def test_the_influence_on_a_part_is_the_derivative_of_its_mean(values, data):
-    rows = np.array(sorted(data.draw(st.sets(st.integers(0, len(values) - 1), min_size=1))))
-    within = np.isin(np.arange(len(values)), rows)
-
-    def mean_of_part(score, belongs):
-        return score[belongs].mean()
-
-    expected = slopes(mean_of_part, np.array(values), within)
-    influence = metrics.part_influence(np.array(values), rows)
-    np.testing.assert_allclose(influence, expected, rtol=0.02, atol=0.02 * (1 + np.ptp(values)))
-    assert (influence[~within] == 0).all()
-
-
-@laws
 @given(columns(st.floats(0.01, 10)))
 def test_rmse_moves_with_a_points_share_by_its_influence(data):
     found = metrics.rmse_influence(*copied(*data))

@@ -345,4 +345,4 @@ def test_the_pairs_of_a_mixture_are_never_all_held():
     metrics.crps_mixture(f, y, tau=4.0)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 8 * f.nbytes  # all pairs at once would be 200 of it
+    assert peak < 10 * f.nbytes  # all pairs at once would be 200 of it

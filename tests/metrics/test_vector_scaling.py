@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, softmax
 
 from bnuq import metrics
 
@@ -25,11 +25,17 @@ def made(samples: int) -> tuple[np.ndarray, np.ndarray]:
     return logits + 0.7 * RNG.normal(size=(samples, N, K)), y
 
 
+WEIGHT = 0.3
+
+
 def loss(parameters: np.ndarray, logits: np.ndarray, y: np.ndarray) -> float:
-    """Minus the log-likelihood of the mean probability, and the ridge towards the temperature."""
+    """Minus the log-likelihood of the mean probability, and of predictions by themselves, and the ridge towards the
+    temperature."""
     scale, shift = parameters[:K], parameters[K:]
     of_samples = log_softmax(logits * scale + shift, axis=-1)[:, np.arange(len(y)), y]
     ridge = ((scale * TEMPERATURE - 1) ** 2).sum() + (shift**2).sum()
+    own = (softmax(logits, axis=-1) * log_softmax(logits * scale + shift, axis=-1)).sum() / len(logits)
+    ridge -= 2 * WEIGHT * own / metrics.VECTOR_RIDGE
     return float(-(logsumexp(of_samples, axis=0) - np.log(len(logits))).sum() + metrics.VECTOR_RIDGE / 2 * ridge)
 
 
@@ -40,7 +46,7 @@ def test_it_is_the_optimum_that_scipy_finds(samples: int) -> None:
     start = np.concatenate([SCALE, SHIFT])
     found: Any = minimize(loss, start, args=(logits, y), method="Nelder-Mead", options=options)
     for make in (np.asarray, torch.from_numpy):
-        scale, shift = metrics.fitted_vector(make(logits), make(y), TEMPERATURE)
+        scale, shift = metrics.fitted_vector(make(logits), make(y), TEMPERATURE, WEIGHT)
         np.testing.assert_allclose(np.concatenate([scale, shift]), found.x, atol=2e-5)
 
 

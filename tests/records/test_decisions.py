@@ -163,7 +163,21 @@ def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
     assert texts(result, judgement)[0].startswith("The BatchNorm statistics do not fit the data: correct the network")
     worse = replace(singles[0], passes=1, difference=-0.2, p=1e-9)  # by PLL
     text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
-    assert text.endswith("population is better by 0.0315 ± 0.0038 in continuous ranked probability score.")
+    assert text.startswith(
+        "By predictive log-likelihood use the network as it is; but deterministic+population is better by 0.0315 ± "
+        "0.0038 in continuous ranked probability score. 32 samples"
+    )
+
+
+def test_metrics_beside_that_of_a_gain_are_named() -> None:
+    of = (0.05, 0.01, 0.001), (0.02, 0.005, 0.02, "accuracy"), (0.011, 0.005, 0.2, "ece")
+    text = texts(made(), judged(*(compared(*each) for each in of)))[0]
+    assert text == (
+        "Use mcbn with 32 samples: its predictive log-likelihood is better by 0.0500 ± 0.0100 than that of the best "
+        "single pass, and so is accuracy; but deterministic is better by 0.0110 ± 0.0050 in expected calibration error."
+    )
+    [text] = texts(made(), judged(compared(0.0, 0.01, 1.0), compared(0.0024, 0.001, 0.1, "accuracy")))
+    assert text.endswith("could show beyond chance. By accuracy they may be better, or that is chance.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:

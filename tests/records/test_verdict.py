@@ -135,7 +135,7 @@ def test_a_run_is_compared_by_every_metric_and_score(tmp_path):
     small_run.write(tmp_path)
     result = small_run.evaluated(tmp_path, samples=8, calibrate="cross")
     content = json.loads(json.dumps(summary(result)["verdict"]))
-    assert set(content["best"]) == {"pll", "ece", "aurc", "auroc.other"}
+    assert set(content["best"]) == {"pll", "ece", "aurc", "accuracy", "auroc.other"}
     of_ood = [each for each in content["comparisons"] if each["set"] == "other"]
     sampled = {(each["method"], each["score"]) for each in of_ood if each["passes"] == 8}
     assert sampled == {(m, score) for m in result.sampled for score in result.methods[m].ood["other"]}

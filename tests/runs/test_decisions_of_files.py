@@ -11,6 +11,8 @@ import pytest
 from scipy.special import log_softmax, softmax
 
 import bnuq
+from bnuq.metrics.registry import metric_of
+from bnuq.records.decision_sentences import plain
 from bnuq.records.verdict import judged
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
@@ -51,6 +53,11 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
             found.append("a worse PLL is recommended")
         if ("confidence agrees with how often" in use["text"]) != (chosen["ece"]["value"] <= floor["high"]):
             found.append("calibration")
+        for each in said["verdict"]["comparisons"]:
+            gain = each["difference"] * (-1 if metric_of(each["metric"]).direction == "lower" else 1)
+            is_worse = each["method"] == values["method"] and each["se"] and gain < -1.97 * each["se"]
+            if is_worse and plain(each["metric"]) not in use["text"]:
+                found.append(f"{each['against']} is better by {each['metric']}, which is not said")
         if kind in ("overconfident", "underconfident") and not values["temperatures"]:
             found.append("no temperature")
     for text in (each["text"] for each in others if each["code"] == "defer"):

@@ -397,6 +397,7 @@ def test_one_output_and_targets_of_0_and_1_may_be_a_classifier_and_are_asked_abo
 
 def test_a_bank_does_not_go_with_a_mixture_that_is_fitted_to(folder: Path) -> None:
     refused(folder, RequestError, "--bank and fit", bank=64, fit="pll")
+    refused(folder, RequestError, "--bank and fit", bank=64, crps="mixture")
     outcome = evaluated(folder, bank=64, fit="pll", pll="moment").methods["mcbn"]
     assert np.isfinite(outcome.sets["test"].estimates["pll"].mc_se)
 

@@ -192,7 +192,7 @@ def test_of_a_regression_the_rmse_is_told(tmp_path):
     write_regression(tmp_path)
     result = mended(tmp_path)
     assert result.test is not None
-    assert list(result.test.estimates) == ["rmse"]
+    assert list(result.test.estimates) == ["rmse", "mae"]
     assert result.test.estimates["rmse"].direction == "lower"
 
 

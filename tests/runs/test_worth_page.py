@@ -35,4 +35,4 @@ def test_a_section_has_the_decisions_and_every_method_with_its_difference(tmp_pa
     assert f"**{best.value_of_against:.4f}**".replace("-", "−") in rows[best.against]
     for method in result.sampled:
         assert rows[method].split(" | ")[1] == "8"
-        assert rows[method].count("<br>") == 4, "a difference of PLL, ECE, AURC and AUROC"
+        assert rows[method].count("<br>") == 5, "a difference of PLL, ECE, AURC, accuracy and AUROC"

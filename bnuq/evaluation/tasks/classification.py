@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import Self
@@ -12,7 +11,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points, check_labels
-from bnuq.estimates import Estimate, Estimator
+from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import class_probabilities, failure_detection
@@ -21,8 +20,7 @@ from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, C
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
-from bnuq.metrics.estimands import UNBOUNDED
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import estimates_of_task, limits_of
 from bnuq.records.evaluation import MethodResult, SetResult, parts_of
 from bnuq.shapes import Float
 from bnuq.tasks import CLASSIFICATION
@@ -37,7 +35,7 @@ def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate
     Errors take the temperature as given: PLL is stationary in it, so that its own error is of second order there.
     """
     result = {
-        name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, scores.estimator))
+        name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, "classification", scores.estimator))
         for name in scores.replicates
     }
     result |= failure_detection.of_set(scores, draws)
@@ -47,15 +45,6 @@ def set_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Estimate
     if "temperature" in scores.points:
         result["temperature"] = Estimate(float(np.mean(scores.points["temperature"])))
     return {name: result[name] for name in metrics.METRICS if name in result}
-
-
-def limits_of(name: str, estimator: Estimator) -> tuple[float, float]:
-    """The range of a mean: only a jackknifed mutual information may be below 0; of classes the PLL is a logarithm of
-    probabilities."""
-    if name == "pll":
-        return -math.inf, 0.0
-    jackknifed = name == "mutual_information" and estimator == "jackknife"
-    return UNBOUNDED if jackknifed else metric_of(name).limits
 
 
 def convergence(scores: ClassScores, draws: DrawWeights) -> dict[str, np.ndarray]:
@@ -91,11 +80,12 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
     for number, (part, rows) in enumerate(scores.parts.get(kind, {}).items()):
         result[part] = {"count": Estimate(float(len(rows)))}
         for name in PART_SCORES:
-            influence = metrics.part_influence(scores.points[name], rows)
-            se = estimates.error_over_points(metrics.standard_error(influence, group=group), scores)
-            replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
-            found = estimates.of_replicates(name, replicates, draws, se=se, limits=limits_of(name, scores.estimator))
             within = None if group is None else group[rows]
+            se = estimates.error_over_points(metrics.standard_error(scores.points[name][rows], group=within), scores)
+            replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
+            found = estimates.of_replicates(
+                name, replicates, draws, se=se, limits=limits_of(name, "classification", scores.estimator)
+            )
             result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
         result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)

@@ -61,8 +61,7 @@ def coverage_of_part(scores: ClassScores, rows: _Points, kind: str, draws: DrawW
         if inside.any():
             shares = covered[:, inside].mean(1)
             replicates[: len(shares)] += shares - shares[draws.full.start]
-        influence = metrics.part_influence(scores.points[name], rows)
-        found[name] = _of_influence(name, replicates, influence, scores, draws, kind=kind)
+        found[name] = _of_influence(name, replicates, scores.points[name][rows], scores, draws, rows=rows, kind=kind)
     return found
 
 
@@ -119,10 +118,8 @@ def _estimate(
     replicates = np.full(len(draws.weights), value)
     if formula.needs <= {*scores.ranked, *(() if scores.ranked_wrong is None else ("accuracy",))}:
         replicates[draws.jackknife.start : draws.bootstrap.stop] += _moved(formula, scores, rows)
-    influence = np.zeros(scores.n)
-    influence[chosen] = formula.influence(points, scores.group) * (scores.n / len(points[min(points)]))
-    limits = metric_of(name).limits
-    return _of_influence(name, np.clip(replicates, *limits), influence, scores, draws, kind=kind)
+    influence, limits = formula.influence(points, scores.group), metric_of(name).limits
+    return _of_influence(name, np.clip(replicates, *limits), influence, scores, draws, rows=rows, kind=kind)
 
 
 def _moved(formula: Formula, scores: ClassScores, rows: _Points | None) -> Float[np.ndarray, " error_replicate"]:
@@ -147,11 +144,13 @@ def _of_influence(
     scores: ClassScores,
     draws: DrawWeights,
     *,
+    rows: _Points | None,
     kind: str,
 ) -> Estimate:
-    """An estimate whose error over points follows from their influence; points count by their groups, but as
-    independent within a group. Where no point has an influence, as at an AUROC of 1, the error is unknown."""
-    group = None if kind == "group" else scores.group
+    """An estimate whose error over points, all or those of a part, follows from their influence; points count by their
+    groups, but as independent within a group. Where none has an influence, as at an AUROC of 1, the error is unknown.
+    """
+    group = None if kind == "group" or scores.group is None else scores.group[slice(None) if rows is None else rows]
     error = metrics.standard_error(influence, group=group)
     se = estimates.error_over_points(error, scores) if error > 0 or name.startswith("set_coverage") else None
     return estimates.of_replicates(name, replicates, draws, se=se)

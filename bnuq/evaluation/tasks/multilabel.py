@@ -27,6 +27,7 @@ from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace
+from bnuq.metrics.registry import limits_of
 from bnuq.records.evaluation import SetResult
 from bnuq.shapes import Float, Int64
 from bnuq.tasks import MULTILABEL
@@ -191,7 +192,7 @@ def set_estimates(
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
     """The estimates of one set, which are means over labels, and where it is labelled those of each label."""
     means = {
-        name: estimates.mean_estimate(name, scores, draws, limits=classification.limits_of(name, scores.estimator))
+        name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, "classification", scores.estimator))
         for name in scores.replicates
     }
     by_label: dict[str, dict[str, Estimate]] = {}
@@ -199,7 +200,7 @@ def set_estimates(
     for label, of_label in enumerate(scores.labels):
         estimates_by_name = {
             name: estimates.mean_estimate(
-                name, of_label, draws, limits=classification.limits_of(name, scores.estimator)
+                name, of_label, draws, limits=limits_of(name, "classification", scores.estimator)
             )
             for name in _LABEL_MEANS
             if name in of_label.replicates

@@ -111,7 +111,7 @@ def are_uneven(sizes: Float[np.ndarray, " output"]) -> bool:
 def fit(
     errors: Float[np.ndarray, "point output"],
     variance: Float[np.ndarray, "point output"],
-    squared_distance: Float[np.ndarray, "sample point output"] | None,
+    deviation: Float[np.ndarray, "sample point output"] | None,
     *,
     subset: tuple[Float[np.ndarray, "replicate kept output"], Float[np.ndarray, "replicate kept output"]],
     scoring: ScoringSection,
@@ -121,9 +121,9 @@ def fit(
     """The best τ and constant σ on validation points, in `units` if any, for all draws and every replicate.
 
     `errors` are y − f̄ and `variance` is that of the draws, in target units; `subset` holds both under every replicate,
-    for some of the points. (y − f_t)² is needed where τ maximises the PLL of the mixture (the PLL of a Gaussian of the
-    moments ignores covariances). The fit to all draws uses all points. A replicate uses the subset, by its ratio to the
-    fit to all draws there.
+    for some of the points. y − f_t is needed where τ is the best of the mixture, by PLL or CRPS (those of a Gaussian of
+    the moments ignore covariances, and other moments). The fit to all draws uses all points. A replicate uses the
+    subset, by its ratio to the fit of the Gaussian to all draws there.
     """
     unit = 1.0 if units is None else units
     errors, variance = errors / unit, variance / unit**2
@@ -141,8 +141,8 @@ def fit(
         return NoiseFit(taus, sigmas, best.at_end, units, covered, coverage_error)
 
     if scoring.fit == "pll" and scoring.pll == "mixture":
-        assert squared_distance is not None
-        distance, outputs = (squared_distance / unit**2).sum(-1), errors.shape[1]
+        assert deviation is not None
+        distance, outputs = (deviation**2 / unit**2).sum(-1), errors.shape[1]
         best = metrics.tau_of_distances(distance, outputs=outputs, tau_range=scoring.tau_range)
         return fitted(_pll_taus(distance, outputs, best.tau, draws, scoring.tau_range), best)
 
@@ -164,6 +164,9 @@ def fit(
         metric=scoring.fit,
         tau_range=scoring.tau_range,
     )
+    if (scoring.fit, scoring.crps) == ("crps", "mixture") and deviation is not None and len(deviation) > 1:
+        best = metrics.tau_of_mixture(deviation / unit, best.tau, tau_range=scoring.tau_range)
+        taus = taus if math.isfinite(taus[full]) else np.full(len(taus), best.tau)
     return fitted(_scaled_like_subset(best.tau, taus, full), best)
 
 

@@ -22,4 +22,4 @@ class PixelScores(SetScores):
 
     of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
     of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
-    pll_by_temperature: Float[np.ndarray, "temperature image"] | None = field(default=None, kw_only=True)
+    by_temperature: Float[np.ndarray, "likelihood image"] | None = field(default=None, kw_only=True)

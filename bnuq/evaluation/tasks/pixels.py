@@ -310,19 +310,22 @@ class PixelReduction:
             values |= self._of_map(image, fetched)
         return values | {"pixels": np.array(float(image.region.count))}
 
-    def _by_temperature(self, image: _Image) -> Float[np.ndarray, " temperature"]:
+    def _by_temperature(self, image: _Image) -> Float[np.ndarray, " likelihood"]:
+        """As `TaskScorer.by_temperature`, sums over pixels: all count alike, in whatever image."""
         truth, every = image.region.truth, _grid(image.first.shape[1])
         valid = torch.from_numpy(image.region.plane.ravel()[every])
         if truth is None or not image.region.count or not bool(valid.any()):
-            return np.zeros(len(metrics.TEMPERATURES))
+            return np.zeros(2 * len(metrics.TEMPERATURES) + 2)
         chosen = devices.upload(valid.nonzero()[:, 0], truth.device)
         logits, truth = torch.cat(image.grid), truth[every]
-        total = torch.zeros(len(metrics.TEMPERATURES), dtype=torch.float64, device=truth.device)
+        total = np.zeros(2 * len(metrics.TEMPERATURES) + 2)
         for pixels in chosen.split(max(1, self._step(logits) // 2)):  # in float64, in a cache
             # in float64: at its flat optimum a rounding error of 1e-8 moves the temperature by 1e-4
-            pll = metrics.pll_by_temperature(taken(logits, pixels).movedim(1, -1).double(), truth[pixels])
-            total += torch.as_tensor(pll)[:, torch.isfinite(torch.as_tensor(pll)).all(0)].sum(1)
-        return as_numpy(total) / len(valid)  # so that all pixels count alike, in whatever image
+            given = taken(logits, pixels).movedim(1, -1).double(), truth[pixels]
+            by_temperature = torch.as_tensor(metrics.likelihoods_by_temperature(*given))
+            known = by_temperature[..., torch.isfinite(by_temperature).all(0).all(0)].sum(-1)
+            total += np.concatenate([as_numpy(known).ravel(), metrics.errors_of_points(*given).sum(1)])
+        return total
 
     def _maps(self, every: PixelValues, region: Region) -> dict[str, np.ndarray]:
         """The scores of all draws of an image, (H, W) each."""
@@ -413,7 +416,7 @@ class PixelReduction:
             samples_differ=self._temperature is not None or estimates.samples_differ(arrays["most"]),
             of_pixels={name: value for name, value in sums.items() if "." in name},
             of_images=of_images,
-            pll_by_temperature=draws.get("by_temperature"),
+            by_temperature=draws.get("by_temperature"),
         )
 
 

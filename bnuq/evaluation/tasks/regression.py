@@ -45,12 +45,12 @@ def fitted(scores: RegressionScores, draws: DrawWeights, second: Bool[np.ndarray
     uneven = by.tau is None and by.tau_range is None and are_uneven(sizes_of(errors))
 
     def fit_to(rows: Any) -> NoiseFit:
-        distance = None if scores.squared_distance is None else scores.squared_distance[:, rows]
+        deviation = None if scores.deviation is None else scores.deviation[:, rows]
         ranked = rows[scores.ranked_rows]
         subset = error[:, ranked], variance[:, ranked]
         units = sizes_of(errors[rows]) if uneven else None
         moments = errors[rows], scores.variance[rows]
-        return fit(*moments, distance, subset=subset, scoring=by, draws=draws, units=units)
+        return fit(*moments, deviation, subset=subset, scoring=by, draws=draws, units=units)
 
     whole = fit_to(np.full(scores.n, fill_value=True))
     if second is None:

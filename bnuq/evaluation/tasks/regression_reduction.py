@@ -44,7 +44,7 @@ class RegressionScores(estimates.SetScores):
     scoring: ScoringSection
     ranked_error: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
     ranked_variance: Float[np.ndarray, "replicate ranked output"] | None = field(default=None, kw_only=True)
-    squared_distance: Float[np.ndarray, "sample point output"] | None = field(default=None, kw_only=True)
+    deviation: Float[np.ndarray, "sample point output"] | None = field(default=None, kw_only=True)
 
 
 class RegressionReduction:
@@ -116,7 +116,7 @@ class RegressionReduction:
     ) -> dict[str, Float[Array, "replicate chunk"]]:
         """The scores of the points under every replicate."""
         error = y - mean
-        self._blocks.add("draw", {"squared_distance": as_numpy((y - f) ** 2)})
+        self._blocks.add("draw", {"deviation": as_numpy(y - f)})
         values = {
             "squared_error": (error**2).sum(-1),
             "mae": abs(error).mean(-1),
@@ -239,7 +239,7 @@ class RegressionReduction:
             group=group,
             ranked_error=draws.get("ranked.error"),
             ranked_variance=draws["ranked.variance"],
-            squared_distance=draws.get("squared_distance"),
+            deviation=draws.get("deviation"),
             samples_differ=estimates.samples_differ(arrays["most"]),
         )
 

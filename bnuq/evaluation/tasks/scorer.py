@@ -126,8 +126,9 @@ class TaskScorer(ABC):
         nothing is."""
         return None
 
-    def pll_by_temperature(self, scores: SetScores) -> Float[np.ndarray, "temperature image"] | None:
-        """The PLL that temperatures are fitted to where samples are not kept; None where they are."""
+    def by_temperature(self, scores: SetScores) -> Float[np.ndarray, "likelihood image"] | None:
+        """What temperatures are fitted to where samples are not kept; None where they are: the
+        `likelihoods_by_temperature` of every image, then its `errors_of_points`."""
         return None
 
     def findings(self, method: str) -> Iterator[Finding]:

@@ -20,11 +20,11 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import failing_images
-from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
+from bnuq.metrics.registry import limits_of
 from bnuq.perturbations import change_in
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.shapes import Float, Int64
@@ -78,8 +78,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
 
 def _estimate(name: str, each: _Estimated, scores: PixelScores, draws: DrawWeights) -> Estimate:
     se = estimates.error_over_points(metrics.standard_error(each.contributions, group=scores.group), scores)
-    limits = limits_of(name, "plug-in")
-    return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits)
+    return estimates.of_replicates(name, each.replicates, draws, se=se, limits=limits_of(name, "segmentation"))
 
 
 def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScores) -> Estimate:
@@ -318,8 +317,8 @@ class SegmentationScorer(TaskScorer):
             ranks=scored.ranks,
         )
 
-    def pll_by_temperature(self, scores: SetScores) -> Float[np.ndarray, "temperature image"] | None:
-        return PixelScores.among(scores).pll_by_temperature
+    def by_temperature(self, scores: SetScores) -> Float[np.ndarray, "likelihood image"] | None:
+        return PixelScores.among(scores).by_temperature
 
     def set_result(self, scores: SetScores, draws: DrawWeights) -> SetResult:
         return set_result(PixelScores.among(scores), draws, self.names)

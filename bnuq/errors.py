@@ -14,7 +14,7 @@ Any other exception is a bug in bnuq (exit code 3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 Arguments = ParamSpec("Arguments")
@@ -63,6 +63,42 @@ class Mistakes:
         """Raise MistakenError if there are any."""
         if self._found:
             raise MistakenError(*dict.fromkeys(self._found), rest=rest)
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Run every check. Raises the error of the one that fails; of several, a RequestError with all their messages."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except BnuqError as error:
+            errors.append(error)
+    if len(messages := [*dict.fromkeys(map(str, errors))]) == 1:
+        raise errors[0]
+    if messages:
+        paragraphs = (f"{number}. {text}" for number, text in enumerate(messages, 1))
+        raise RequestError("\n\n".join([f"{len(messages)} problems:", *paragraphs])) from errors[0]
+
+
+def failures(*checks: Callable[[], object]) -> list[BnuqError]:
+    """The errors of the checks that fail."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except BnuqError as error:
+            errors.append(error)
+    return errors
+
+
+def raise_all(errors: Sequence[BnuqError]) -> None:
+    """Raise the one error; of several, a RequestError with all their messages."""
+    if len(texts := [*dict.fromkeys(map(str, errors))]) > 1:
+        raise RequestError(
+            "\n\n".join([f"{len(texts)} problems:", *(f"{number}. {text}" for number, text in enumerate(texts, 1))])
+        )
+    if texts:
+        raise errors[0]
 
 
 class UntrustedCodeError(BnuqError):

@@ -13,7 +13,7 @@ from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.cli.streams import print_line
 from bnuq.config import MonitorSection, Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, SamplingSection
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
     "test": f"The reference: points that the network was not trained on, drawn as later ones should be: {REFERENCE}.",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bnuq.config import DEFAULT_BATCH_SIZE, Named, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
-from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.errors import BnuqError, MistakenError, RequestError, UntrustedCodeError, failures
 from bnuq.frozen import frozen
 from bnuq.methods import method_named
 
@@ -50,6 +51,19 @@ def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -
             checkpoint = _read(run)
     lacks = [*_lacks(run, checkpoint if without_arch else None, needs, batchnorms(checkpoint))]
     raise RequestError(_message(run, lacks, checkpoint))
+
+
+@contextmanager
+def reported_at_once(needs: Collection[Need] = ("test",)) -> Iterator[None]:
+    """Inside the block, a request with settings that are wrong is refused with all that the rest of it lacks, see
+    `check_complete`."""
+    try:
+        yield
+    except MistakenError as error:
+        rest = error.rest if isinstance(error.rest, tuple) else (error.rest,)
+        checks = (partial(check_complete, run, needs=needs) for run in rest if isinstance(run, Run))
+        lacks = (lack for lack in failures(*checks) if isinstance(lack, RequestError))  # not what loading it will say
+        raise RequestError("\n".join(map(str, (error, *lacks)))) from None
 
 
 def _check_complete_in_memory(run: Run, needs: Collection[Need]) -> None:

@@ -234,7 +234,12 @@ class DataSection(Section, frozen=True):
     ] = ()
     validation: Annotated[
         str | Split | None,
-        setting("Held-out points, to which τ and the constant baselines are fitted.", "Data", metavar="REF"),
+        setting(
+            "Held-out points, to which temperatures, τ and the constant baselines are fitted; or a part of the test "
+            "set, split_of=test,fraction=0.5.",
+            "Data",
+            metavar="REF",
+        ),
     ] = None
     train_size: Annotated[
         Positive | None,

@@ -100,11 +100,9 @@ class Delimited:
             elif _is_number(text) and not _DECIMAL_COMMA.fullmatch(text):
                 yield missing(column, row, float(text)), MISSING_VALUES
             elif _DECIMAL_COMMA.fullmatch(text):
-                yield (
-                    f"{column} has {where}: a decimal comma, or one of thousands",
-                    "Write numbers with a point, as pandas does after "
-                    f"read_csv(FILE, sep={self.separator!r}, decimal=',').",
-                )
+                by_pandas = f"as pandas does after read_csv(FILE, sep={self.separator!r}, decimal=',')"
+                remedy = f"A decimal comma, or one of thousands: write numbers with a point, {by_pandas}."
+                yield f"{column} has {where}", remedy
             else:
                 yield f"{column} holds words, first {where}", WORDS_IN_TABLES
 

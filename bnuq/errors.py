@@ -2,6 +2,7 @@
 
     BnuqError               exit code 2 on the command line
     ├── RequestError        an option or a run file: a bad value, a missing piece, a contradiction
+    │   ├── NoModelError    that names no network
     │   └── MistakenError   several of its settings, each of which can be left out to look at the others
     ├── UntrustedCodeError  code that a file names which the user did not, or a pickle, without permission to run it
     ├── ModelError          a checkpoint or an architecture: unreadable, hostile, or not matching
@@ -26,6 +27,10 @@ class BnuqError(Exception):
 
 class RequestError(BnuqError):
     """An option or a run file that is wrong or incomplete."""
+
+
+class NoModelError(RequestError):
+    """A request that names no network."""
 
 
 class MistakenError(RequestError):
@@ -63,21 +68,6 @@ class Mistakes:
         """Raise MistakenError if there are any."""
         if self._found:
             raise MistakenError(*dict.fromkeys(self._found), rest=rest)
-
-
-def check_all(*checks: Callable[[], object]) -> None:
-    """Run every check. Raises the error of the one that fails; of several, a RequestError with all their messages."""
-    errors = []
-    for check in checks:
-        try:
-            check()
-        except BnuqError as error:
-            errors.append(error)
-    if len(messages := [*dict.fromkeys(map(str, errors))]) == 1:
-        raise errors[0]
-    if messages:
-        paragraphs = (f"{number}. {text}" for number, text in enumerate(messages, 1))
-        raise RequestError("\n\n".join([f"{len(messages)} problems:", *paragraphs])) from errors[0]
 
 
 def failures(*checks: Callable[[], object]) -> list[BnuqError]:

@@ -30,6 +30,14 @@ def silence(text: str) -> None:
     """Announces nothing."""
 
 
+@contextmanager
+def stage(progress: Progress, title: str) -> Iterator[None]:
+    """Work whose steps are not counted."""
+    with progress(title, 1) as advance:
+        yield
+        advance(1)
+
+
 def forecast(progress: Progress, announce: Callable[[float], object]) -> Progress:
     """`progress` that also announces, once and after seconds of passes, how many a pass takes."""
     is_said = False

@@ -91,7 +91,7 @@ class Delimited:
                 if len(row) != len(self.names):
                     return
                 for at, cell in enumerate(row) if number >= 0 else ():
-                    if at not in first and at not in converters and not _is_finite(cell):
+                    if at not in first and not _is_read(cell, converters.get(at, float)):
                         first[at] = number, cell.strip()
         for at, (row, text) in sorted(first.items()):
             column, where = column_named(self.names[at]), f"{text[:50]!r} in row {row}"
@@ -190,9 +190,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _is_finite(text: str) -> bool:
+def _is_read(cell: str, read: Callable[[str], float]) -> bool:
     try:
-        return math.isfinite(float(text))
+        return math.isfinite(read(cell))
     except ValueError:
         return False
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import bnuq
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
@@ -29,8 +27,6 @@ from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
-from bnuq.files.content import sha256_of_file
-from bnuq.files.folders import expanded
 from bnuq.files.writing import sole_request
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
@@ -38,7 +34,7 @@ from bnuq.methods import Method, method_named
 from bnuq.progress import Progress, silent, stage
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import EvaluatedSet, Scored
-from bnuq.workflows.score_request import Loaded, ScoreRequest, Source, loaded_of, name_of_source
+from bnuq.workflows.score_request import Loaded, ScoreRequest, digest_of_source, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
 _RANKING = {"predictive_entropy", "expected_entropy", "least_confidence", "max_probability", "energy", "max_logit"}
@@ -71,6 +67,10 @@ class _FileScoring(MethodScoring):
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         return {view.method: scores for view, scores in zip(views, self._scored_again(name, views), strict=True)}
+
+    def _recalibrated(self, name: str, scores: SetScores) -> list[View]:
+        with stage(self._progress, "Fitting recalibrations"):
+            return super()._recalibrated(name, scores)
 
     def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
         points = self._subject.sets[name]
@@ -267,7 +267,7 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     files = {
         name: {
             "path": name_of_source(source),
-            "sha256": _digest(source),
+            "sha256": digest_of_source(source),
             "samples": loaded.given[name]["test"].samples if loaded.given[name]["test"].is_of_samples else 1,
             "outputs": loaded.given[name]["test"].kind,
             "roles": {role: [*columns] for role, columns in loaded.given[name]["test"].roles.items()},
@@ -279,15 +279,6 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
     common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
     return common | count | labels | {"files": files}
-
-
-def _digest(source: Source) -> str:
-    if not isinstance(source, Columns):
-        return sha256_of_file(Path(expanded(str(source))))
-    digest = sha256()
-    for name, values in source.values.items():
-        digest.update(f"{name} {values.dtype.str}{values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def _evaluated(name: str, points: Points) -> EvaluatedSet:

@@ -403,6 +403,47 @@ def test_a_signal_that_user_code_swallows_ends_the_run_all_the_same(small, cli, 
     assert not (small / "model.bnuq.h5").exists()
 
 
+STOPPING = """
+import os, pathlib
+class Stopping(nn.Sequential):
+    def forward(self, x):
+        if pathlib.Path("number").exists():
+            os.kill(os.getpid(), int(pathlib.Path("number").read_text()))
+        return super().forward(x)
+
+_net = net
+def net():
+    return Stopping(*_net())
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate run.toml -T 8 -o new",
+        "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16 -o new",
+        "inspect run.toml --draws 8 -o new",
+        "shift run.toml -T 2 --family gaussian --severities 1 -o new",
+        "monitor run.toml test.npz -o new",
+        "export run.toml -o new.pt2",
+        "precise-bn run.toml -o new",
+        "init model.pt --arch net.py:net --train train.npz --test test.npz -o new.toml",
+    ],
+)
+@pytest.mark.usefixtures("terminated")
+def test_each_command_that_is_stopped_says_what_is_kept_and_leaves_nothing_half_written(small, cli, command):
+    (small / "net.py").write_text((small / "net.py").read_text() + STOPPING)
+    before = {path.name for path in small.iterdir()} | {"number", "__pycache__"}
+    for number, code, word in ((2, 130, "interrupted"), (15, 143, "terminated")):
+        (small / "number").write_text(str(number))
+        done = cli(*command.split())
+        assert (done.code, done.out.count("\n") > 1) == (code, False)
+        kept = {path.name for path in small.iterdir()} - before
+        place = f"finished parts are kept in {small / 'new.work'}: the same command resumes from them."
+        note = place if kept else "an unfinished result is not saved."
+        assert kept <= {"new.work"} and done.err.endswith(f"bnuq: {word}; {note}\n")
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_written(small, cli, terminated):
     dies = "import os\nclass Dies:\n    def __del__(self): os.kill(os.getpid(), 15)\n\n"

@@ -117,9 +117,11 @@ def with_replaced_head(state: Mapping[str, Tensor], index: Index | None = None) 
         for replaced in (module, *([parent] if (parent := module.rpartition(".")[0]) else ())):
             inside = [name for name in shapes if name.startswith(f"{replaced}.")]
             inputs = next((shapes[name][1] for name in inside if len(shapes[name]) == 2), None)
-            body = {name: shape for name, shape in shapes.items() if name not in inside}
-            original = {name: (1, inputs) if name.endswith(".weight") else (1,) for name, _ in head}
-            if inputs and (groups := index.architectures.get(digest_of({**body, **original}, head))):
+            body: dict[str, tuple[int, ...]] = {name: shape for name, shape in shapes.items() if name not in inside}
+            if inputs is None:
+                continue
+            body |= {name: (1, inputs) if name.endswith(".weight") else (1,) for name, _ in head}
+            if groups := index.architectures.get(digest_of(body, head)):
                 named = tuple(tuple(map(Architecture.of, group)) for group in groups)
                 return Recognised(1, named, index.releases), replaced
     return None

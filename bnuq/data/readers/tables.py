@@ -145,7 +145,7 @@ def _checked(
     problems = []
     for values, columns in checked:
         finite = np.isfinite(values)
-        for at in np.flatnonzero(~finite.all(axis=0)):
+        for at in map(int, np.flatnonzero(~finite.all(axis=0))):
             row = int(finite[:, at].argmin())
             problems.append((missing(column_named(names[columns[at]]), row, values[row, at]), MISSING_VALUES))
     if problems:

@@ -34,7 +34,7 @@ from bnuq.config import (
 from bnuq.config.schema import settings_of
 from bnuq.config.shorthand import read_families
 from bnuq.errors import RequestError, ResultError
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.writing import alone, within, write_bytes
 from bnuq.progress import Progress, silent
 from bnuq.report.kinds import Kind, kind_named

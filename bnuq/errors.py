@@ -2,6 +2,7 @@
 
     BnuqError               exit code 2 on the command line
     ├── RequestError        an option or a run file: a bad value, a missing piece, a contradiction
+    │   ├── NoModelError    that names no network
     │   └── MistakenError   several of its settings, each of which can be left out to look at the others
     ├── UntrustedCodeError  code that a file names which the user did not, or a pickle, without permission to run it
     ├── ModelError          a checkpoint or an architecture: unreadable, hostile, or not matching
@@ -14,7 +15,7 @@ Any other exception is a bug in bnuq (exit code 3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
 Arguments = ParamSpec("Arguments")
@@ -26,6 +27,10 @@ class BnuqError(Exception):
 
 class RequestError(BnuqError):
     """An option or a run file that is wrong or incomplete."""
+
+
+class NoModelError(RequestError):
+    """A request that names no network."""
 
 
 class MistakenError(RequestError):
@@ -63,6 +68,27 @@ class Mistakes:
         """Raise MistakenError if there are any."""
         if self._found:
             raise MistakenError(*dict.fromkeys(self._found), rest=rest)
+
+
+def failures(*checks: Callable[[], object]) -> list[BnuqError]:
+    """The errors of the checks that fail."""
+    errors = []
+    for check in checks:
+        try:
+            check()
+        except BnuqError as error:
+            errors.append(error)
+    return errors
+
+
+def raise_all(errors: Sequence[BnuqError]) -> None:
+    """Raise the one error; of several, a RequestError with all their messages."""
+    if len(texts := [*dict.fromkeys(map(str, errors))]) > 1:
+        raise RequestError(
+            "\n\n".join([f"{len(texts)} problems:", *(f"{number}. {text}" for number, text in enumerate(texts, 1))])
+        )
+    if texts:
+        raise errors[0]
 
 
 class UntrustedCodeError(BnuqError):

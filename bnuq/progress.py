@@ -30,6 +30,14 @@ def silence(text: str) -> None:
     """Announces nothing."""
 
 
+@contextmanager
+def stage(progress: Progress, title: str) -> Iterator[None]:
+    """Work whose steps are not counted."""
+    with progress(title, 1) as advance:
+        yield
+        advance(1)
+
+
 def forecast(progress: Progress, announce: Callable[[float], object]) -> Progress:
     """`progress` that also announces, once and after seconds of passes, how many a pass takes."""
     is_said = False
@@ -56,4 +64,6 @@ def in_words(seconds: float) -> str:
     """A duration to two digits or so."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.0f} days"

@@ -18,7 +18,7 @@ from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import discard_stdout, importing, stdout
 from bnuq.config import CheckSection, GateSection, section_from
 from bnuq.config.schema import Positive, Section, setting
-from bnuq.errors import BnuqError, RequestError, ResultError
+from bnuq.errors import BnuqError, RequestError, ResultError, raise_all
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, note, warnings
@@ -206,6 +206,11 @@ def _verdict(
     from bnuq.files.apart import start
 
     start(current, *([] if baseline is None else [baseline]))
+    absent = [] if exists(current) else [ResultError(f"{current}: there is no such file. Check the path.")]
+    if not (update or baseline is None or exists(baseline)):
+        remedy = "Check the path, or make a first one by --update."
+        absent.append(ResultError(f"{baseline}: there is no such baseline. {remedy}"))
+    raise_all(absent)
     from bnuq.gate import check
     from bnuq.gate.checking import uncompared
     from bnuq.records.evaluation_file import read
@@ -221,8 +226,6 @@ def _verdict(
         return replace(verdict, findings=(*verdict.findings, *notes))
     if baseline is None:
         return check(result, None, settings)
-    if not update and not exists(baseline):
-        raise ResultError(f"{baseline}: there is no such baseline. Check the path, or make a first one by --update.")
     if not update:
         return check(result, read(baseline), settings)
     from bnuq.gate.baseline import check_acceptable, held_images

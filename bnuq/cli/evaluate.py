@@ -31,7 +31,7 @@ from bnuq.config.schema import (
     ScoringSection,
 )
 from bnuq.errors import RequestError
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 
 
 @with_options(

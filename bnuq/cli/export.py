@@ -15,7 +15,7 @@ from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection
 from bnuq.errors import RequestError
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.folders import expanded
 from bnuq.methods import method_named
 

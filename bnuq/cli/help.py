@@ -17,7 +17,7 @@ from typing import Any, get_args
 from typer.core import TyperCommand, TyperGroup
 
 _WIDEST = 120
-_FEW = 20  # options beside the common ones that are shown at once
+_FEW = 12  # options beside the common ones that are shown at once
 _NO_BREAK = "\ue000"  # stands for a space at which a note must not be broken
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
 

@@ -73,13 +73,12 @@ def command(
     from bnuq.evaluation.request_checks import check_readable
 
     check_readable(run)  # before torch is imported
-    from bnuq.cli.progress import bars_or_lines
+    from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.progress import silent
     from bnuq.workflows.init import init
 
     with threads(run.threads):
-        written = init(run, path, given=asked.keys(), progress=silent if printing.quiet else bars_or_lines)
+        written = init(run, path, given=asked.keys(), progress=progress_of(printing))
     if printing.quiet:
         return
     print_line(f"{_shown(path, folder)} was written.")

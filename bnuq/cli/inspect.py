@@ -11,7 +11,7 @@ from bnuq.cli.output import Printing
 from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, Run, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.fetching import stem_of
 
 _HELP = {

@@ -20,15 +20,20 @@ from bnuq import stopping
 from bnuq.cli.failures import DONE, REFUSED, reported
 from bnuq.cli.help import Command, CommandGroup, first_sentence
 from bnuq.cli.streams import importing, own_the_process, print_line, reserved_stdout, stdout_to_stderr
-from bnuq.errors import RequestError
+from bnuq.errors import NoModelError, RequestError
 from bnuq.files.folders import strictly
 
 
 class Later(NamedTuple):
-    """A command that is imported when it is asked for, from `bnuq.cli`, and the first sentence of its help."""
+    """A command that is imported when it is asked for, from `bnuq.cli`."""
 
     module: str
-    sentence: str
+
+    @property
+    def help(self) -> str:
+        """The docstring of its function, without the import."""
+        text = Path(__file__).with_name(f"{self.module}.py").read_text(encoding="utf-8")
+        return text.partition("\ndef command(")[2].split('"""')[1]
 
 
 class _Commands(Mapping[str, Any]):
@@ -43,7 +48,7 @@ class _Commands(Mapping[str, Any]):
             with importing():
                 command = importlib.import_module(f"bnuq.cli.{command.module}").command
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-        app.command(name, cls=Command)(_wrapping_exceptions(command))
+        app.command(name, cls=Command)(_wrapping_exceptions(command, name))
         return typer.main.get_command(app)
 
     def __iter__(self) -> Iterator[str]:
@@ -55,7 +60,7 @@ class _Commands(Mapping[str, Any]):
     def sentences(self) -> Iterator[tuple[str, str]]:
         """Each command with the first sentence of its help."""
         for name, command in self._commands.items():
-            yield name, command.sentence if isinstance(command, Later) else first_sentence(command.__doc__ or "")
+            yield name, first_sentence(command.help if isinstance(command, Later) else command.__doc__ or "")
 
 
 def program(
@@ -83,15 +88,17 @@ def program(
     return group
 
 
-def _wrapping_exceptions(command: Callable[..., None]) -> Callable[..., None]:
-    """`command`, with those exceptions wrapped that typer handles itself, or raises after a completion; it would turn a
-    closed pipe into exit code 1."""
+def _wrapping_exceptions(command: Callable[..., None], name: str) -> Callable[..., None]:
+    """`command`, whose `name` an error shows where no network was named, with those exceptions wrapped that typer
+    handles itself, or raises after a completion; it would turn a closed pipe into exit code 1."""
 
     @functools.wraps(command)
     def called(*args: Any, **kwargs: Any) -> None:
         try:
             with stdout_to_stderr(), strictly(strict=bool(kwargs.get("strict"))):
                 command(*args, **kwargs)
+        except NoModelError as error:
+            raise NoModelError(f"{error}: bnuq {name} model.pt") from error
         except (KeyboardInterrupt, EOFError, OSError, SystemExit) as error:
             raise _WrappedException(error) from error
 
@@ -119,60 +126,22 @@ def _installed(package: str) -> str:
 app = program(
     "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
     {
-        "demo": Later("demo", "Evaluate a small network that comes with bnuq, on its own data."),
-        "evaluate": Later(
-            "evaluate",
-            "Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it "
-            "separates unfamiliar data from the test set.",
-        ),
-        "score": Later(
-            "score", "Score predictions that any software made: calibration, errors, and separation of unfamiliar data."
-        ),
-        "init": Later("init", "Write the run file of a checkpoint."),
-        "sweep-batch-size": Later(
-            "sweep",
-            "Sweep the mini-batch size of Monte Carlo Batch Normalization (MCBN): where does the uncertainty vanish, "
-            "does it still separate unfamiliar data, and which size does the evidence lower bound (ELBO) select?",
-        ),
-        "shift": Later(
-            "shift",
-            "Evaluate a network on its test set under corruptions of rising severity: how far do metrics fall, which "
-            "scores raise an alarm before accuracy falls, and can accuracy be estimated without labels?",
-        ),
-        "inspect": Later(
-            "inspect",
-            "Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems with "
-            "their statistics.",
-        ),
-        "precise-bn": Later(
-            "precise_bn",
-            "Write a copy of a checkpoint with the BatchNorm statistics of its training data, for running averages "
-            "that lag or were never computed.",
-        ),
-        "export": Later(
-            "export",
-            "Write a network with its draws as one program: for inputs of the network it gives the mean prediction "
-            "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
-        ),
-        "monitor": Later("monitor", "Test whether unlabelled points are still drawn like the reference."),
-        "check": Later("check", "Compare the uncertainty of a result with that of a baseline."),
-        "report": Later(
-            "report", "Show the report of a result file, as originally printed; several are shown side by side."
-        ),
-        "verify": Later(
-            "verify",
-            "Compute some units of a result again from its request, and compare them bitwise with the digests in the "
-            "file.",
-        ),
-        "data": Later(
-            "data",
-            "List the known data sets: their splits, location, source and size; or fetch some with "
-            "`bnuq data get NAME`.",
-        ),
-        "metrics": Later(
-            "metrics", "List the metrics: name, unit, direction, the tolerance of `bnuq check`, and source."
-        ),
-        "methods": Later("methods", "List the methods, and what each needs."),
+        "demo": Later("demo"),
+        "evaluate": Later("evaluate"),
+        "score": Later("score"),
+        "init": Later("init"),
+        "sweep-batch-size": Later("sweep"),
+        "shift": Later("shift"),
+        "inspect": Later("inspect"),
+        "precise-bn": Later("precise_bn"),
+        "export": Later("export"),
+        "monitor": Later("monitor"),
+        "check": Later("check"),
+        "report": Later("report"),
+        "verify": Later("verify"),
+        "data": Later("data"),
+        "metrics": Later("metrics"),
+        "methods": Later("methods"),
     },
     _options,
     completes=True,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
@@ -13,7 +16,8 @@ from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.cli.streams import print_line
 from bnuq.config import MonitorSection, Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, SamplingSection
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.errors import RequestError
+from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
     "test": f"The reference: points that the network was not trained on, drawn as later ones should be: {REFERENCE}.",
@@ -35,6 +39,14 @@ _HELP = {
 )
 def command(
     model: Model = None,
+    points: Annotated[
+        str | None,
+        typer.Argument(
+            help="The unlabelled points to compare with the reference; also --batch REF.",
+            metavar="BATCH",
+            show_default=False,
+        ),
+    ] = None,
     figures: Figures = None,
     *,
     options: Options,
@@ -45,6 +57,10 @@ def command(
     layer, the outputs and the scores it computes one p-value, the layers that differ and by how much, and an alarm for
     a stream of batches, which stays valid if you look after every batch. Writes one HDF5 file and prints a report."""
     folder = Path.cwd()
+    if points is not None:
+        if settings.batch is not None:
+            raise RequestError(f"the batch was named twice: {points} and --batch {settings.batch}.")
+        settings = msgspec.structs.replace(settings, batch=points)
     with reported_at_once(()):
         run = resolve(model, options, folder=folder)
         if "out" not in options:
@@ -82,5 +98,5 @@ def _line(baseline: Any) -> str:
     return (
         f"{baseline.path.name} was written ({baseline.path.stat().st_size / 1000:.0f} kB): coordinates of "
         f"{len(baseline.bag):,} points of {baseline.reference['reference']}. Compare later points with it, without "
-        "any data: --batch REF."
+        "any data: bnuq monitor MODEL BATCH."
     )

@@ -11,20 +11,21 @@ from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
 from bnuq.config.schema import GivenOptions
 
+_MODEL = (
+    "A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
+    "(model.toml); default: bnuq.toml in this folder."
+)
 Model = Annotated[
     str | None,
     typer.Argument(
-        help="A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
-        "(model.toml); default: bnuq.toml in this folder.",
+        help=_MODEL,
         metavar="MODEL",
     ),
 ]
 Models = Annotated[
     list[str] | None,
     typer.Argument(
-        help="A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
-        "(model.toml); default: bnuq.toml in this folder. Further "
-        "checkpoints are the other networks of an ensemble.",
+        help=f"{_MODEL} Further checkpoints are the other networks of an ensemble.",
         metavar="MODEL",
     ),
 ]

@@ -13,7 +13,7 @@ from bnuq.cli.options import Model
 from bnuq.cli.output import Printing, print_result
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, PreciseBnSection, SamplingSection
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
     "train": f"Reference whose statistics are computed, through the training pipeline: {REFERENCE}.",

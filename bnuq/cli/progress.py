@@ -1,4 +1,4 @@
-"""Progress on standard error: bars on a terminal, lines elsewhere, and warnings of work that takes days."""
+"""Progress on standard error: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,28 +12,8 @@ from bnuq import stopping
 from bnuq.cli.output import Printing
 from bnuq.progress import Progress, in_words, silent
 
-_MIN_ELAPSED, _MAX_ELAPSED = 2.0, 600.0  # seconds of work between which its rate predicts the duration
-_DAY = 86_400.0
 _BETWEEN_LINES = 30.0  # seconds
 Clock = Callable[[], float]
-
-
-class _DurationWarning:
-    """Announces once that the work will take longer than a day, estimated from its first steps."""
-
-    def __init__(self, title: str, total: int, clock: Clock) -> None:
-        self._title, self._total, self._done, self._clock, self._begin = title, total, 0, clock, clock()
-        self._ended = False
-
-    def __call__(self, steps: int) -> None:
-        self._done += steps
-        elapsed = self._clock() - self._begin
-        if self._ended or elapsed < _MIN_ELAPSED or not self._done:
-            return
-        self._ended = elapsed > _MAX_ELAPSED
-        if (seconds := elapsed * self._total / self._done) > _DAY:
-            self._ended = True
-            _write(f"{self._title}: about {_in_days(seconds)} at this rate. Ctrl-C stops it.")
 
 
 def progress_of(printing: Printing) -> Progress:
@@ -42,7 +22,7 @@ def progress_of(printing: Printing) -> Progress:
 
 
 class Bars:
-    """A Progress that shows a bar while work runs, and a permanent line where it takes longer than a day.
+    """A Progress that shows a bar while work runs.
 
     Where standard error is no terminal, there is a line every 30 s in place of bars, over all pieces of work: how much
     of the current one is done, and the time left for it.
@@ -53,7 +33,6 @@ class Bars:
 
     @contextmanager
     def __call__(self, title: str, total: int) -> Iterator[Callable[[int], object]]:
-        watch = _DurationWarning(title, total, self._clock)
         if not sys.stderr.isatty():
             begin, done = self._clock(), 0
 
@@ -61,7 +40,6 @@ class Bars:
                 nonlocal done
                 stopping.check()
                 done += steps
-                watch(steps)
                 self._write_line(title, done, total, begin)
 
             yield count
@@ -72,7 +50,6 @@ class Bars:
             def advance_bar(steps: int) -> None:
                 stopping.check()
                 progress.advance(task, steps)
-                watch(steps)
 
             yield advance_bar
 
@@ -99,20 +76,6 @@ def _bar() -> Any:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-@contextmanager
-def bars_or_lines(title: str, total: int) -> Iterator[Callable[[int], object]]:
-    """The bar of one piece of work; a line when it starts where standard error is no terminal."""
-    if not sys.stderr.isatty():
-        _write(f"{title} …")
-    with Bars()(title, total) as advance:
-        yield advance
-
-
-def _in_days(seconds: float) -> str:
-    days = seconds / _DAY
-    return f"{days:,.0f} days" if days >= 9.5 else f"{days:.1f} days"
 
 
 def _write(sentence: str) -> None:

@@ -40,6 +40,7 @@ def command(
 ) -> None:
     """Score predictions that any software made: calibration, errors, and separation of unfamiliar data. Writes one HDF5
     file and prints a report."""
+    from bnuq.cli.progress import progress_of
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
     from bnuq.report.render import print_record
@@ -55,5 +56,5 @@ def command(
         dict(named), out, section.labels, sets_named(section.ood), section.validation, section, sampling, scoring,
         certificate,
     )  # fmt: skip
-    result = score(request)
+    result = score(request, progress_of(printing))
     print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))

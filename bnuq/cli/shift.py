@@ -15,7 +15,7 @@ from bnuq.cli.output import Printing, check_tracker
 from bnuq.config import Options, resolve_ensemble
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.config.shorthand import read_families
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 from bnuq.perturbations import FAMILIES
 
 

@@ -14,7 +14,7 @@ from bnuq.cli.output import Printing, check_tracker
 from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
-from bnuq.evaluation.mistakes import reported_at_once
+from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
     "samples": ("Stochastic forward passes T of a draw set.", "20"),

@@ -27,6 +27,7 @@ from bnuq.config.shorthand import (
     read_normalize,
     read_perturbations,
     read_size,
+    read_validation,
 )
 from bnuq.errors import MistakenError, Mistakes, ModelError, RequestError
 from bnuq.files.fetching import stem_of, timm_architecture
@@ -110,6 +111,7 @@ def merged(
     model, data, sampling, computation = request.model, request.data, request.sampling, request.options
     checkpoint, *others = [Path(without_dots(folder / path)) for path in checkpoints]
     archs = _for_each([checkpoint, *others], [named("arch", text) for text in texts_in(model.arch)])
+    validation = read("validation", read_validation)
     unchanged = _unchanged_settings(model, data, sampling, computation)
     # Every reader runs before anything is raised, so that one message lists all mistakes.
     resolved: dict[str, Any] = {
@@ -121,7 +123,7 @@ def merged(
         "test": None if data.test is None else named("test", data.test),
         "ood": tuple(named("ood", text) for text in data.ood),
         "perturb": _with_sources(read("perturb", read_perturbations) or (), origin),
-        "validation": named("validation", data.validation) if isinstance(data.validation, str) else data.validation,
+        "validation": named("validation", validation) if isinstance(validation, str) else validation,
         "palette": origin.path("palette", data.palette),
         "classes": _names_or_file(data.classes, origin),
         "resize": read("resize", read_size),

@@ -19,7 +19,7 @@ from bnuq.config.schema import (
     SweepSection,
     settings_of,
 )
-from bnuq.errors import MistakenError, Mistakes, RequestError
+from bnuq.errors import MistakenError, Mistakes, NoModelError, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.fetching import model_path, stem_of
 from bnuq.files.folders import expanded
@@ -219,9 +219,9 @@ def named_files(model: str | None, folder: Path) -> tuple[Path | None, Path | No
     if model is None:
         path = folder / "bnuq.toml"
         if not is_file(path):
-            raise RequestError(
-                "no model was named and there is no bnuq.toml in this folder. "
-                "Name a checkpoint (bnuq evaluate model.pt) or a run file (bnuq evaluate model.toml)."
+            raise NoModelError(
+                "no model was named and there is no bnuq.toml in this folder. Name a checkpoint (model.pt) or a run "
+                "file (model.toml)"
             )
         return path, None, True
     path = folder / expanded(model) if is_run_file(model) else model_path(model, folder)

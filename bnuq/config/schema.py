@@ -199,7 +199,6 @@ class ModelSection(Section, frozen=True):
         setting(
             "What the network's outputs are: logits, probabilities (a softmax or sigmoid at the end), "
             "log_probabilities, binary (one logit, of class 1), or multilabel (one logit per yes/no label).",
-            "Classification",
         ),
     ] = "logits"
     train_batch_size: Annotated[
@@ -234,7 +233,11 @@ class DataSection(Section, frozen=True):
     ] = ()
     validation: Annotated[
         str | Split | None,
-        setting("Held-out points, to which τ and the constant baselines are fitted.", "Data", metavar="REF"),
+        setting(
+            "Held-out points, to fit temperatures, τ and constant baselines to; or a part of the test set, "
+            "split_of=test,fraction=0.5.",
+            metavar="REF",
+        ),
     ] = None
     train_size: Annotated[
         Positive | None,
@@ -291,7 +294,6 @@ class DataSection(Section, frozen=True):
         Size | None,
         setting(
             "Resize the images of all sets, as in training: the shorter side (256), or height and width (256x256).",
-            "Data",
             metavar="SIZE",
             expected=f"the shorter side in pixels, such as 256, or {_SIZE_EXPECTED}",
         ),
@@ -300,7 +302,6 @@ class DataSection(Section, frozen=True):
         Size | None,
         setting(
             "Crop the centre of the images of all sets, after --resize: 224, or 224x224.",
-            "Data",
             metavar="SIZE",
             expected=f"a side in pixels, such as 224, or {_SIZE_EXPECTED}",
         ),
@@ -1045,9 +1046,7 @@ class RecordedOptions(Section, frozen=True):
         Annotated[int, Meta(ge=1, le=4096)] | None,
         setting("CPU threads for computation.", "Computation", shown="all cores"),
     ] = None
-    limit: Annotated[
-        Positive | None, setting("At most this many points of each evaluated set.", "Data", shown="all")
-    ] = None
+    limit: Annotated[Positive | None, setting("At most this many points of each evaluated set.", shown="all")] = None
     save_samples: Annotated[bool, setting("Store the raw outputs (T, n, K) in the result file.", "Output")] = False
     save_maps: Annotated[
         bool,

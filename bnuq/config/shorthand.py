@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile import as_toml, table_from, unusable
-from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size
+from bnuq.config.schema import MAX_SIDE, Augment, Normalize, Size, Split
 from bnuq.errors import MistakenError, Mistakes
 from bnuq.perturbations import ALL, FAMILIES, Perturbation, perturbation
 
@@ -102,17 +102,30 @@ def read_augment(setting: Augment | str | None, where: str) -> Augment | None:
         return setting
     if setting.strip() == NONE:
         return None
+    return table_from(_values(setting, where, "pad=4,crop=32,flip"), Augment, f"{where}: ")
+
+
+def read_validation(setting: Split | str | None, where: str) -> Split | str | None:
+    """The part of a set that `setting`, set at `where`, denotes, or the reference that it is; MistakenError for an
+    invalid string."""
+    if not isinstance(setting, str) or not setting.startswith("split_of="):
+        return setting
+    return table_from(_values(setting, where, "split_of=test,fraction=0.5"), Split, f"{where}: ")
+
+
+def _values(setting: str, where: str, example: str) -> dict[str, Any]:
+    """The values of KEY=VALUE,KEY=VALUE; those of keys alone are true."""
     values: dict[str, Any] = {}
     for part in re.split(r",(?![^\[]*\])", setting):  # commas inside [] separate the numbers of a list
         key, equals, text = (word.strip() for word in part.partition("="))
         if not key or (equals and not text):
-            raise MistakenError(f"{where} is {as_toml(setting)}; expected keys and values, such as pad=4,crop=32,flip.")
+            raise MistakenError(f"{where} is {as_toml(setting)}; expected keys and values, such as {example}.")
         if key in values:
             raise MistakenError(f"{where} is {as_toml(setting)}, with {key} twice; expected it once.")
         values[key] = _toml_or_text(text) if equals else True
     if (wrong := unusable(values)) is not None:
         raise MistakenError(f"{where}: {wrong}")
-    return table_from(values, Augment, f"{where}: ")
+    return values
 
 
 def read_size(setting: Size | None, where: str) -> int | tuple[int, int] | None:

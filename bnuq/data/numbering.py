@@ -17,7 +17,7 @@ from bnuq.errors import DataError
 from bnuq.findings import listed, note
 from bnuq.frozen import frozen
 
-_CHOICE = 'classes = [...] or classes = "names.txt" (a name on each line) under [data]'
+_CHOICE = "--classes NAME,NAME or --classes names.txt (a name on each line), or classes = [...] under [data]"
 _LISTED = 20  # names in a message
 
 

@@ -408,6 +408,10 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
         name for name in difflib.get_close_matches(requested, names, n=2) if name not in used and _typo(requested, name)
     ]
     hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
+    if Path(requested).suffix.lower() in _SUFFIXES or "/" in requested:
+        files = [entry.name for entry in path.parent.iterdir()] if is_folder(path.parent) else []
+        alike = [str(Path(requested).with_name(name)) for name in difflib.get_close_matches(path.name, files, n=1)]
+        hint = f"Did you mean {alike[0]}?" if alike else "Check the path."
     if len(parts := requested.split(",")) == 2 and all(part.endswith(".npy") for part in parts):
         hint = f"A pair of files is named with a colon: {':'.join(parts)}."
     if re.search(r"\{\d+\.\.\d+\}", path.name) and (suffix := _suffix_of_several([path])):

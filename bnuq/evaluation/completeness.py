@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bnuq.config import DEFAULT_BATCH_SIZE, Named, Run, Split
 from bnuq.config.runfile_writing import Line, table
 from bnuq.config.schema import DataSection, ModelSection, settings_of
-from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
+from bnuq.errors import BnuqError, MistakenError, RequestError, UntrustedCodeError, failures
 from bnuq.frozen import frozen
 from bnuq.methods import method_named
 
@@ -29,12 +30,14 @@ def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -
     if run.network is not None:
         _check_complete_in_memory(run, needs)
         return
-    checkpoint = None
+    checkpoint = untrusted = None
     if run.arch is None:
         if not reading:
             return
-        with suppress(UntrustedCodeError):  # a pickled network, or what loading it will say
+        try:
             checkpoint = _read(run)
+        except UntrustedCodeError as error:  # a pickled network, or what loading it will say
+            untrusted = None if run.trust_pickle else error
     without_arch = checkpoint is not None and checkpoint.state is not None and checkpoint.hub is None
     if without_arch and checkpoint is not None and checkpoint.state is not None:
         from bnuq.models.recognition import recognised
@@ -43,13 +46,31 @@ def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -
         without_arch = network is None or network.one is None
     if not without_arch and all(getattr(run, need) for need in needs):
         return
-    if checkpoint is None and (run.train is None or not _is_toml(run.run_file)):  # the message depends on it
+    if (
+        checkpoint is None and untrusted is None and (run.train is None or not _is_toml(run.run_file))
+    ):  # the message depends on it
         if not reading:
             return
         with suppress(BnuqError):  # what loading it will say
             checkpoint = _read(run)
     lacks = [*_lacks(run, checkpoint if without_arch else None, needs, batchnorms(checkpoint))]
+    if untrusted is not None:
+        sentence = f"no leave to run code: the file {str(untrusted).partition(': ')[2].rstrip('.')}"
+        lacks = [_Lack("options", "trust_pickle", None, "--trust-pickle", sentence), *lacks]
     raise RequestError(_message(run, lacks, checkpoint))
+
+
+@contextmanager
+def reported_at_once(needs: Collection[Need] = ("test",)) -> Iterator[None]:
+    """Inside the block, a request with settings that are wrong is refused with all that the rest of it lacks, see
+    `check_complete`."""
+    try:
+        yield
+    except MistakenError as error:
+        rest = error.rest if isinstance(error.rest, tuple) else (error.rest,)
+        checks = (partial(check_complete, run, needs=needs) for run in rest if isinstance(run, Run))
+        lacks = (lack for lack in failures(*checks) if isinstance(lack, RequestError))  # not what loading it will say
+        raise RequestError("\n".join(map(str, (error, *lacks)))) from None
 
 
 def _check_complete_in_memory(run: Run, needs: Collection[Need]) -> None:
@@ -74,7 +95,7 @@ def _is_toml(run_file: Path | None) -> bool:
 class _Lack:
     """A part that is missing: its section and key in a run file, a value to start from, its option, and what it is."""
 
-    section: Literal["model", "data"]
+    section: Literal["model", "data", "options"]
     key: str
     value: Any
     option: str
@@ -149,13 +170,22 @@ def recorded_lines(run: Run, checkpoint: Checkpoint | None) -> Iterator[Line]:
 
 def _message(run: Run, lacks: Sequence[_Lack], checkpoint: Checkpoint | None) -> str:
     """What is missing, the options to add to the command, and the lines of the run file."""
+    code = ""
+    if checkpoint is not None and any(lack.key == "arch" for lack in lacks):
+        from bnuq.models.suggestions import factory_file
+
+        code = "" if (file := factory_file(checkpoint)) is None else f"Save this as net.py:\n\n{file}\n\n"
     if len(lacks) == 1:
         head = f"{run.checkpoint}: there is {lacks[0].sentence}."
     else:
         listed = "\n".join(f"  - {lack.sentence}" for lack in lacks)
         head = f"{run.checkpoint}: {len(lacks)} things are missing:\n{listed}"
     options = " ".join(lack.option for lack in lacks)
-    message = f"{head}\nAdd to the command: {options}"
+    message = f"{head}\n{code}Add to the command: {options}"
+    if "REF" in options:
+        message += (
+            "\n(REF: a file such as data.npz, a folder of class folders, file.py:function, or a name of `bnuq data`)"
+        )
     if run.run_file is None:
         name = run.checkpoint.with_suffix(".toml").name
         return f"{message}\nor write {name} beside the checkpoint:\n\n{_lines(run, lacks, checkpoint)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from bnuq.config import Named, Run
 from bnuq.data import check_found, missing_set, parse_reference
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, failures, raise_all
 from bnuq.evaluation.completeness import Need, check_complete
 from bnuq.files.content import kind_of
 from bnuq.findings import Finding, note
@@ -28,12 +29,26 @@ def check_readable(run: Run) -> None:
                 source_of(single.arch.text, single.arch.base)
 
 
-def check_request(run: Run, *, needs: Collection[Need] = ("test",), reading: bool = True) -> None:
-    """Raise BnuqError for every error in `run` that can be found before anything is computed; one message lists all
-    that it lacks. Without `reading`, torch is not imported, see `check_complete`."""
-    check_readable(run)
-    check_complete(run, needs=needs, reading=reading)
-    check_out(run)
+def check_request(
+    run: Run,
+    *others: Callable[[], object],
+    needs: Collection[Need],
+    sets: Collection[Need | Literal["validation"]] | None = None,
+    reading: bool = True,
+) -> None:
+    """Raise BnuqError for every error in `run` that can be found before anything is computed, also by the `others`: one
+    message lists all that is wrong with its files and with its `sets` (None: all), and all that it lacks of its
+    `needs`. Without `reading`, torch is imported only where something else is wrong, see `check_complete`."""
+    errors = failures(partial(check_readable, run))
+    complete = None if errors else partial(check_complete, run, needs=needs)
+    errors += failures(*others, *_set_checks(run, sets))
+    if complete is not None:
+        errors += failures(partial(complete, reading=reading or bool(errors)))
+    raise_all(errors)
+
+
+def check_scoring(run: Run) -> None:
+    """Raise RequestError for a bank that is too small, or settings of a regression's scoring that contradict it."""
     _check_bank(run)
     if (ends := run.scoring.tau_range) is not None and not ends[0] < ends[1] < float("inf"):
         raise RequestError(
@@ -44,31 +59,39 @@ def check_request(run: Run, *, needs: Collection[Need] = ("test",), reading: boo
             f'--bank and fit = "{run.scoring.fit}" of a mixture cannot be combined: with a bank, points have different '
             "draws, so only the CRPS or PLL of a Gaussian can be fitted. Leave one of them out."
         )
-    check_sets(run)
 
 
 def check_out(run: Run) -> None:
     """Raise BnuqError where the result of `run` cannot be written to its place."""
-    if kind_of(run.out.parent) != "folder":
-        raise RequestError(f"--out {run.out}: the folder {run.out.parent} does not exist.")
+    check_folder(run.out)
     result_file.check_replaceable(run.out)
     if run.run_file is not None and run.run_file.resolve() == run.out.resolve():
         raise RequestError(f"--out {run.out} is a file that this run reads; name another file to write.")
 
 
-def check_sets(run: Run, *, only: Collection[Need | Literal["validation"]] | None = None) -> None:
-    """Raise DataError for a set of `run` that is nowhere, or for one of `only` these, unless it will be downloaded."""
+def check_folder(path: Path, option: str = "--out") -> None:
+    """Raise RequestError where the folder of a file to be written does not exist."""
+    if kind_of(path.parent) != "folder":
+        raise RequestError(f"{option} {path}: the folder {path.parent} does not exist.")
+
+
+def _set_checks(run: Run, only: Collection[Need | Literal["validation"]] | None) -> Iterator[Callable[[], object]]:
+    """For each set of `run`, or each of `only` these, a check that raises DataError where it is nowhere, unless it will
+    be downloaded."""
     named = {"test": (run.test,), "train": (run.train,), "ood": run.ood, "validation": (run.validation,)}
     files = [each for each in (run.train, run.test) if each is not None and each.data is None]
     beside = tuple(parse_reference(each.text, base=each.base)[1] for each in files)
     for split, sets in named.items():
         for ref in sets if only is None or split in only else ():
-            if not isinstance(ref, Named) or ref.data is not None:
-                continue
-            _, text = parse_reference(ref.text, base=ref.base)
-            default = "test" if split == "ood" else split
-            if not (run.download and missing_set(text, default, base=ref.base, data_root=run.data_root)):
-                check_found(text, default, base=ref.base, data_root=run.data_root, beside=beside)
+            if isinstance(ref, Named) and ref.data is None:
+                yield partial(check_set, run, ref, "test" if split == "ood" else split, beside=beside)
+
+
+def check_set(run: Run, ref: Named, split: str, *, beside: Collection[str] = ()) -> None:
+    """Raise DataError where there is nothing that `ref` could name, unless `run` will download it."""
+    _, text = parse_reference(ref.text, base=ref.base)
+    if not (run.download and missing_set(text, split, base=ref.base, data_root=run.data_root)):
+        check_found(text, split, base=ref.base, data_root=run.data_root, beside=beside)
 
 
 def _check_bank(run: Run) -> None:

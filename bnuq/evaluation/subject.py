@@ -168,7 +168,7 @@ class Subject(ScoredSubject):
 
     @property
     def half_of_test(self) -> str:
-        return 'validation = { split_of = "test", fraction = 0.5 } under [data] of the run file'
+        return "--validation split_of=test,fraction=0.5"
 
     @property
     def method_names(self) -> tuple[str, ...]:

@@ -66,7 +66,7 @@ def build(
     base: Path | None = None,
     named_by: NamedBy = BY_USER,
     trust: bool = False,
-    keys: tuple[str, str] = ("model.arch", "model.arch_args"),
+    keys: tuple[str, str] = ("--arch (model.arch)", "model.arch_args"),
 ) -> Built:
     """The network that `arch` names, freshly made: a factory of the user's, or a model of timm or torchvision.
 
@@ -89,7 +89,7 @@ def build(
             factory, network = _from_library(arch, library, name, arguments, keys)
         else:
             if not arch.rpartition(":")[0]:
-                raise RequestError(f"model.arch is {arch!r}; expected {_FORMS}.")
+                raise RequestError(f"--arch (model.arch) is {arch!r}; expected {_FORMS}.")
             factory = resolve_factory(arch, base=base or Path.cwd(), named_by=named_by, trust=trust)
             # A factory that requires a number of classes gets the file's, so that the common case needs no --arch-arg.
             needed = next((key for key in _CLASSES if _parameters(factory).get(key) is inspect.Parameter.empty), None)

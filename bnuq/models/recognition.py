@@ -68,6 +68,11 @@ class Recognised:
         )
 
     @property
+    def usual(self) -> Architecture:
+        """An architecture whose library is installed, or else of torchvision, whose heads are replaced most."""
+        return max(self.groups[0], key=lambda known: (is_installed(known.package), known.package == "torchvision"))
+
+    @property
     def first(self) -> tuple[Architecture, ...]:
         """The shortest name of each group."""
         return tuple(group[0] for group in self.groups)
@@ -98,6 +103,27 @@ def recognised(state: Mapping[str, Tensor], index: Index | None = None) -> Recog
         if len(classes) == 1 and (groups := index.architectures.get(digest_of(shapes, head))):
             named = tuple(tuple(map(Architecture.of, group)) for group in groups)
             return Recognised(classes.pop(), named, index.releases)
+    return None
+
+
+def with_replaced_head(state: Mapping[str, Tensor], index: Index | None = None) -> tuple[Recognised, str] | None:
+    """What the tensors of `state` fit but for those of one module in the place of a linear head, and the name of that
+    module; None where no network does."""
+    shapes, index = shapes_of(state), shipped_index() if index is None else index
+    for head in index.heads:
+        modules = {name.rpartition(".")[0] for name, _ in head}
+        if len(modules) != 1 or (f"{(module := modules.pop())}.weight", 0) not in head:
+            continue
+        for replaced in (module, *([parent] if (parent := module.rpartition(".")[0]) else ())):
+            inside = [name for name in shapes if name.startswith(f"{replaced}.")]
+            inputs = next((shapes[name][1] for name in inside if len(shapes[name]) == 2), None)
+            body: dict[str, tuple[int, ...]] = {name: shape for name, shape in shapes.items() if name not in inside}
+            if inputs is None:
+                continue
+            body |= {name: (1, inputs) if name.endswith(".weight") else (1,) for name, _ in head}
+            if groups := index.architectures.get(digest_of(body, head)):
+                named = tuple(tuple(map(Architecture.of, group)) for group in groups)
+                return Recognised(1, named, index.releases), replaced
     return None
 
 

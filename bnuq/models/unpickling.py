@@ -120,8 +120,8 @@ def unpickled(
                 return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         except Exception as refusal:
             if trust_pickle:
-                with _as_main(main() if main and any(name.startswith("__main__.") for name in survey.code) else None):
-                    return _run(path, data)
+                with _as_main(main() if main and _of_main(survey) else None):
+                    return _run(path, data, _of_main(survey))
             if survey.code:
                 _refuse_to_run(path, survey, refusal)
             raise
@@ -131,11 +131,17 @@ def _refuse_to_run(path: Path, survey: PickleSurvey, refusal: Exception) -> NoRe
     lightning = " It is a Lightning checkpoint: these are in its hyper-parameters or callbacks." * (
         "pytorch-lightning_version" in survey.keys
     )
+    script = f" --arch FILE.py:{names[0]} (the file that defines it)" if (names := _of_main(survey)) else ""
     raise UntrustedCodeError(
         f"{path}: holds more than weights: to load it, {listed(survey.code, order=False)} would have to run. "
         f"Nothing was run.{lightning} Save the weights alone (torch.save(model.state_dict(), …)) or, if you trust "
-        f"whoever made the file, add --trust-pickle (in Python: trust_pickle=True)."
+        f"whoever made the file, add --trust-pickle{script} (in Python: trust_pickle=True)."
     ) from refusal
+
+
+def _of_main(survey: PickleSurvey) -> list[str]:
+    """The names in the pickle that the script which wrote it defined."""
+    return [name.removeprefix("__main__.") for name in survey.code if name.startswith("__main__.")]
 
 
 @contextlib.contextmanager
@@ -148,16 +154,22 @@ def _as_main(module: types.ModuleType | None) -> Iterator[None]:
         sys.modules["__main__"] = before
 
 
-def _run(path: Path, data: bytes) -> Any:
+def _run(path: Path, data: bytes, of_main: Sequence[str]) -> Any:
     """Unpickle for real, with the folder of the file importable: a pickled network names its class, not its code."""
     folders = [str(path.resolve().parent), str(Path.cwd())]
     sys.path.extend(folders)
     try:
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=False)
     except (ImportError, AttributeError) as error:
+        remedy = "put the file that defines it beside the checkpoint, or save the state dict and name --arch"
+        if of_main and "__main__" in str(error):
+            remedy = (
+                f"{of_main[0]} was defined in the script that saved it. Name the file that defines it: --arch "
+                f"FILE.py:{of_main[0]} --trust-pickle; or save the weights alone, torch.save(model.state_dict(), …)"
+            )
         raise ModelError(
             f"{path}: needs code that is not here: {error}. A pickled network is found by the name of its class; "
-            f"put the file that defines it beside the checkpoint, or save the state dict and name --arch."
+            f"{remedy}."
         ) from error
     finally:
         for folder in folders:

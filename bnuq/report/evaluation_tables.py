@@ -50,6 +50,8 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     of_ood, text = ood.columns(result)
     columns |= of_ood
     words += [text] if text else []
+    if not columns:  # of points without labels, beside no OOD set
+        return
     labels = [method_label(name, roomy=roomy) for name in methods]
     rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
     yield Table(tuple(columns), rows, stacks=True)

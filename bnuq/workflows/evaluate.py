@@ -26,7 +26,7 @@ from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import note
-from bnuq.progress import Progress, silent
+from bnuq.progress import Progress, silent, stage
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
 from bnuq.workflows.helpers import helpers
@@ -101,8 +101,9 @@ def evaluate(
             path=run.out,
             units=dict(sorted(journal.digests.items())),
         )
-        result = analysed(result)
-        result_file.write(result, run.out)
+        with stage(progress, "Deciding, and writing the result"):
+            result = analysed(result)
+            result_file.write(result, run.out)
     return result
 
 

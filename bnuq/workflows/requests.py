@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,9 @@ from bnuq.config import (
     section_from,
 )
 from bnuq.config.schema import settings_of
-from bnuq.data import check_found, missing_set, parse_reference
 from bnuq.errors import BnuqError, RequestError
-from bnuq.evaluation.completeness import Need, check_complete
-from bnuq.evaluation.request_checks import check_out, check_readable, check_request, check_sets
+from bnuq.evaluation.completeness import Need
+from bnuq.evaluation.request_checks import check_folder, check_out, check_request, check_scoring, check_set
 from bnuq.files.content import exists, is_checkpoint, kind_of
 from bnuq.files.folders import expanded
 from bnuq.files.writing import check_writable
@@ -47,21 +47,20 @@ _DEFAULTS = InspectSection()
 def check_evaluation(run: Run, work: Path | str | None, *, reading: bool = True) -> None:
     """Raise BnuqError for every error that can be found before anything is computed; without `reading` a checkpoint,
     for which torch is imported, only for those that can be seen without it."""
-    check_request(run, reading=reading)
+    check_request(run, partial(check_out, run), partial(check_scoring, run), needs=("test",), reading=reading)
     if run.on != "local":
         check_shareable([run], work, f"--on {run.on}")
 
 
 def check_several(runs: Runs, *, reading: bool = True) -> None:
     """As `check_evaluation`, of every run and the place of their aggregate."""
-    if kind_of(runs.out.parent) != "folder":
-        raise RequestError(f"--out {runs.out}: the folder {runs.out.parent} does not exist.")
+    check_folder(runs.out)
     check_replaceable(runs.out)
     for run_of_series in runs.all:
         if run_of_series.run.run_file is not None and run_of_series.run.run_file.resolve() == runs.out.resolve():
             raise RequestError(f"--out {runs.out} is a file that these runs read; name another file to write.")
         try:
-            check_request(run_of_series.run, reading=reading)
+            check_evaluation(replace(run_of_series.run, on="local"), None, reading=reading)
         except BnuqError as error:
             raise type(error)(f"{run_of_series.words}: {error}") from error
 
@@ -81,7 +80,9 @@ def check_sweep(
     """As `check_evaluation`, of a sweep of these runs."""
     needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
     for run in runs:
-        check_request(replace(run, out=out, bank=None, samples=samples_of(run)), needs=needs, reading=reading)
+        requested = replace(run, out=out, bank=None, samples=samples_of(run))
+        others = (partial(check_out, requested), partial(check_scoring, requested))
+        check_request(requested, *others, needs=needs, reading=reading)
     if any(run.outputs == "multilabel" for run in runs):
         raise RequestError('outputs is "multilabel", which a sweep does not score; `bnuq evaluate` does.')
     for run in runs:
@@ -136,24 +137,20 @@ class InspectSettings:
 
 def check_inspection(run: Run, settings: InspectSettings, *, reading: bool = True) -> None:
     """As `check_evaluation`, of an inspection."""
-    check_readable(run)
     on_data = bool(settings.domains) or settings.suggest_pipeline
     needs: tuple[Need, ...] = ("train",) if settings.needs_reference or on_data else ()
-    check_complete(run, needs=needs, reading=reading)
-    check_out(run)
-    section_from(
-        InspectSection, {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")}
-    )
-    check_sets(run, only=(*needs, "test") if settings.domains else needs)
+    given = {name: getattr(settings, name) for name in ("points", "draws", "samples", "batch_size")}
+    others = (partial(check_out, run), partial(section_from, InspectSection, given))
+    sets = (*needs, "test") if settings.domains else needs
+    check_request(run, *others, needs=needs, sets=sets, reading=reading)
 
 
 def check_precise_bn(run: Run, points: int, batch_size: int | None, *, reading: bool = True) -> None:
     """As `check_evaluation`, of a copy with other statistics."""
-    check_readable(run)
-    section_from(PreciseBnSection, {"points": points, "batch_size": batch_size})
-    check_complete(run, needs=("train",), reading=reading)
-    _check_copy(run)
-    check_sets(run, only=("train",) if run.task == "segmentation" else ("train", "test"))
+    given = {"points": points, "batch_size": batch_size}
+    others = (partial(section_from, PreciseBnSection, given), partial(_check_copy, run))
+    sets = ("train",) if run.task == "segmentation" else ("train", "test")
+    check_request(run, *others, needs=("train",), sets=sets, reading=reading)
 
 
 def _check_copy(run: Run) -> None:
@@ -161,8 +158,7 @@ def _check_copy(run: Run) -> None:
     out, kind = run.out, kind_of(run.out)
     if kind in ("folder", "special", "unreadable"):
         raise RequestError(f"--out {out} cannot be written: {_NOT_FILES[kind]}. Name a file to write.")
-    if kind_of(out.parent) != "folder":
-        raise RequestError(f"--out {out}: the folder {out.parent} does not exist.")
+    check_folder(out)
     for source in (run.checkpoint, run.run_file):
         if source is not None and exists(out) and out.samefile(source):
             raise RequestError(
@@ -182,28 +178,28 @@ def check_monitor(run: Run, section: MonitorSection, *, folder: Path, reading: b
     """As `check_evaluation`, of a batch that is compared with a reference."""
     baseline = None if section.baseline is None else folder / expanded(section.baseline)
     has_baseline = baseline is not None and exists(baseline)
-    if section.batch is None and (baseline is None or has_baseline):
-        there = "there is nothing to do" if baseline is None else f"{baseline.name} is there already"
-        raise RequestError(f"no batch is named, and {there}. Name the points of today: --batch REF.")
-    check_readable(run)
+    checks = [partial(_check_files_of_monitor, run, section, folder)]
+    if section.batch is not None:
+        checks.append(partial(check_set, run, Named(section.batch, folder), "test"))
+    lacks_reference = not has_baseline and run.test is None and run.train is None
+    needs: tuple[Need, ...] = ("test",) if lacks_reference else ()
+    sets: tuple[Need, ...] = () if has_baseline else ("train",) if run.test is None else ("test",)
+    check_request(run, *checks, needs=needs, sets=sets, reading=reading)
+
+
+def _check_files_of_monitor(run: Run, section: MonitorSection, folder: Path) -> None:
+    """Raise BnuqError where no batch is named and there is nothing else to do, and for what cannot be written."""
+    named = (("--baseline", section.baseline), ("--stream", section.stream))
+    paths = {option: folder / expanded(name) for option, name in named if name is not None}
+    if section.batch is None and ("--baseline" not in paths or exists(paths["--baseline"])):
+        there = "there is nothing to do" if section.baseline is None else f"{section.baseline} is there already"
+        raise RequestError(f"no batch is named, and {there}. Name the points of today: bnuq monitor MODEL BATCH.")
     if run.out.exists() or section.batch is not None:
         check_out(run)
-    for option, name in (("--baseline", section.baseline), ("--stream", section.stream)):
-        path = None if name is None else folder / expanded(name)
-        if path is not None and kind_of(path.parent) != "folder":
-            raise RequestError(f"{option} {name}: the folder {path.parent} does not exist.")
-        if path is not None and path.resolve() == run.out.resolve():
-            raise RequestError(f"{option} {name} is also the result file; name another.")
-    if not has_baseline and run.test is None and run.train is None:
-        check_complete(run, needs=("test",), reading=reading)
-    elif run.arch is None:
-        check_complete(run, needs=(), reading=reading)
-    if section.batch is not None:
-        _, text = parse_reference(section.batch, base=folder)
-        if not (run.download and missing_set(text, "test", base=folder, data_root=run.data_root)):
-            check_found(text, "test", base=folder, data_root=run.data_root)
-    if not has_baseline:
-        check_sets(run, only=("test",) if run.test is not None else ("train",))
+    for option, path in paths.items():
+        check_folder(path, option)
+        if path.resolve() == run.out.resolve():
+            raise RequestError(f"{option} {path} is also the result file; name another.")
 
 
 def check_export(
@@ -214,10 +210,8 @@ def check_export(
         raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export, or in .onnx.")
     if path is not None:
         check_writable(path)
-    check_readable(run)
     _, run = exported_run(run, method, result)
-    check_complete(run, needs=("test",), reading=reading)
-    check_sets(run)
+    check_request(run, needs=("test",), reading=reading)
 
 
 def exported_run(run: Run, method: str | None, result: Result | None) -> tuple[Method | None, Run]:

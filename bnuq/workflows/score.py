@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import bnuq
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.data.readers.columns import Columns
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
@@ -29,15 +27,14 @@ from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.evaluation.units import Gathered
 from bnuq.evaluation.views import MethodScoring, Outcome, ScoredMethod, SetScoring, View
-from bnuq.files.content import sha256_of_file
-from bnuq.files.folders import expanded
 from bnuq.files.writing import sole_request
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
+from bnuq.progress import Progress, silent, stage
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import EvaluatedSet, Scored
-from bnuq.workflows.score_request import Loaded, ScoreRequest, Source, loaded_of, name_of_source
+from bnuq.workflows.score_request import Loaded, ScoreRequest, digest_of_source, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
 _RANKING = {"predictive_entropy", "expected_entropy", "least_confidence", "max_probability", "energy", "max_logit"}
@@ -58,8 +55,11 @@ class _FileSubject(ScoredSubject):
 class _FileScoring(MethodScoring):
     """Scores the predictions of one file on every set."""
 
-    def __init__(self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any]) -> None:
+    def __init__(
+        self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any], progress: Progress
+    ) -> None:
         self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
+        self._progress = progress
         self._weights, self._is_single = subject.weights(self.method, 1), subject.samples == 1
 
     def _samples(self, name: str) -> Iterator[np.ndarray]:
@@ -68,19 +68,25 @@ class _FileScoring(MethodScoring):
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         return {view.method: scores for view, scores in zip(views, self._scored_again(name, views), strict=True)}
 
+    def _recalibrated(self, name: str, scores: SetScores) -> list[View]:
+        with stage(self._progress, "Fitting recalibrations"):
+            return super()._recalibrated(name, scores)
+
     def _scored_again(self, name: str, views: Sequence[View]) -> list[SetScores]:
         points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
         gathered = [Gathered() for _ in views]
         reductions, first, start = [scoring.reduction(view) for view in views], 0, 0
-        for block in self._samples(name):
-            for reduction in reductions:
-                reduction.add(block)
-            first += block.shape[1]
-            if first - start >= _TILE or first == len(points):
-                for of_view, reduction in zip(gathered, reductions, strict=True):
-                    of_view.add(reduction.arrays())
-                start = first
+        with self._progress(f"Scoring {len(points):,} points of {name}", len(points)) as advance:
+            for block in self._samples(name):
+                for reduction in reductions:
+                    reduction.add(block)
+                first += block.shape[1]
+                if first - start >= _TILE or first == len(points):
+                    for of_view, reduction in zip(gathered, reductions, strict=True):
+                        of_view.add(reduction.arrays())
+                    advance(first - start)
+                    start = first
         scored = []
         for view, reduction, of_view in zip(views, reductions, gathered, strict=True):
             scored.append(self._with_ties(scoring.scores(view, reduction, of_view)))
@@ -96,17 +102,18 @@ class _FileScoring(MethodScoring):
         return scores
 
 
-def score(request: ScoreRequest) -> Scored:
+def score(request: ScoreRequest, progress: Progress = silent) -> Scored:
     """Score the predictions of `request`, write the result file, and return the result. BnuqError with one message
     where that cannot be done; the file is then not touched."""
     evaluation_file.check_replaceable(request.out)
     with sole_request(request.out, request.record()):
-        return _result(request)
+        return _result(request, progress)
 
 
-def _result(request: ScoreRequest) -> Scored:
+def _result(request: ScoreRequest, progress: Progress) -> Scored:
     started = datetime.now(UTC)
-    loaded = loaded_of(request)
+    with stage(progress, "Reading predictions"):
+        loaded = loaded_of(request)
     run = Run(
         Path(name_of_source(next(iter(request.predictions.values())))),
         request.out,
@@ -116,7 +123,7 @@ def _result(request: ScoreRequest) -> Scored:
         scoring=request.scoring,
         certificate=request.certificate,
     )
-    subject, outcome = _scored(run, loaded)
+    subject, outcome = _scored(run, loaded, progress)
     outcome, promised = certification.certify(subject, outcome)
     test = loaded.points["test"]
     findings = [*loaded.findings, *outcome.findings]
@@ -149,14 +156,15 @@ def _result(request: ScoreRequest) -> Scored:
         certification=promised,
         path=request.out,
     )
-    evaluation_file.write(result, request.out)
+    with stage(progress, "Writing the result"):
+        evaluation_file.write(result, request.out)
     return result
 
 
 # ── scoring ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
+def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject, Outcome]:
     """The results of all files, and of their recalibrations; the subject of all together is that of the first."""
     methods = {name: replace(method_named(name), differs_by=frozenset({"file"})) for name in loaded.given}
     subjects = {
@@ -178,12 +186,13 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
     scored: dict[Method, ScoredMethod] = {}
     findings, results, fits = [*whole.notes()], {}, {}
     for name, of_file in subjects.items():
-        made = _FileScoring(of_file, loaded.given[name], second).scored(of_file.fitted_to)
+        made = _FileScoring(of_file, loaded.given[name], second, progress).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
         made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
         for method, each in made.items():
             scorer = each.view.scorer
-            result = scorer.result(each.sets, weights, each.ranked)
+            with stage(progress, f"Estimates of {method.name}, and their errors"):
+                result = scorer.result(each.sets, weights, each.ranked)
             recalibrated = made.get(methods[name].recalibrated("temperature")) if method.recalibration is None else None
             if recalibrated is not None:
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
@@ -258,7 +267,7 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     files = {
         name: {
             "path": name_of_source(source),
-            "sha256": _digest(source),
+            "sha256": digest_of_source(source),
             "samples": loaded.given[name]["test"].samples if loaded.given[name]["test"].is_of_samples else 1,
             "outputs": loaded.given[name]["test"].kind,
             "roles": {role: [*columns] for role, columns in loaded.given[name]["test"].roles.items()},
@@ -270,15 +279,6 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
     common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
     return common | count | labels | {"files": files}
-
-
-def _digest(source: Source) -> str:
-    if not isinstance(source, Columns):
-        return sha256_of_file(Path(expanded(str(source))))
-    digest = sha256()
-    for name, values in source.values.items():
-        digest.update(f"{name} {values.dtype.str}{values.shape}".encode() + np.ascontiguousarray(values).tobytes())
-    return digest.hexdigest()
 
 
 def _evaluated(name: str, points: Points) -> EvaluatedSet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.roles import matching as columns_matching
 from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
-from bnuq.files.content import exists
+from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
@@ -107,6 +108,16 @@ def sets_named(texts: Sequence[str]) -> dict[str, list[str]]:
         name, file = parse_reference(text)
         sets.setdefault(set_name(name or Path(file).stem, reference=file, reserved=True), []).append(file)
     return sets
+
+
+def digest_of_source(source: Source) -> str:
+    """The SHA-256 of a file, or of columns in memory."""
+    if not isinstance(source, Columns):
+        return sha256_of_file(Path(expanded(str(source))))
+    digest = sha256()
+    for name, values in source.values.items():
+        digest.update(f"{name} {values.dtype.str}{values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
 
 
 def name_of_source(source: Source) -> str:

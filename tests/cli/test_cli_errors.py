@@ -291,13 +291,21 @@ def test_all_that_is_missing_is_listed_at_once_with_options_and_lines_that_compl
     assert cli("evaluate", "model.pt", *given, *added, *TINY, "-o", "r.h5").code == 0
 
 
+@pytest.mark.usefixtures("small")
+def test_all_that_is_wrong_is_one_error_with_all_that_is_missing(cli):
+    done = cli("evaluate", "model.pt", "--ood", "svhn,nope.npz", "--out", "no/r.h5")
+    problems = ("no/r.h5: the folder", "bnuq data get svhn:test", "nope.npz: there is no such file or folder")
+    assert done.code == 2 and all(text in done.message for text in ("4 problems:\n", *problems))
+    assert "Add to the command: --arch file.py:factory --train REF --test REF" in done.message
+    for command in ("sweep-batch-size", "inspect", "monitor", "shift"):
+        assert cli(command).message.endswith(f"run file (model.toml): bnuq {command} model.pt")
+
+
 def test_what_a_run_file_lacks_is_shown_as_the_lines_to_add_to_it(cli, small):
     (small / "model.toml").write_text('[model]\narch = "net.py:net"\n')
     done = cli("evaluate", "model.pt")
-    assert done.message.endswith(
-        "Add to the command: --train REF --test REF\nor to model.toml:\n\n"
-        '[data]\ntrain = "train.npz"\ntest = "test.npz"'
-    )
+    assert "Add to the command: --train REF --test REF\n" in done.message
+    assert done.message.endswith('\nor to model.toml:\n\n[data]\ntrain = "train.npz"\ntest = "test.npz"')
     (small / "model.toml").write_text('[model]\narch = "net.py:net"\n[data]\ntrain = "train.npz"\ntets = "test.npz"\n')
     done = cli("evaluate", "model.pt")
     assert "data.tets is not known. Did you mean test?" in done.message and 'test = "test.npz"' in done.message

@@ -67,6 +67,7 @@ def test_json_has_the_p_value_the_layers_and_the_e_value_and_an_alarm_is_no_fail
     ("words", "message"),
     [
         ((), "no batch is named"),
+        (("monday.npz", "--batch", "monday.npz"), "the batch was named twice"),
         (("--batch", "absent.npz"), "absent.npz"),
         (("--batch", "monday.npz", "--stream", "nowhere/s.h5"), "nowhere does not exist"),
         (("--batch", "monday.npz", "--baseline", "monday.npz"), "monday.npz"),

@@ -75,26 +75,17 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return child
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "word", "options"),
-    [
-        (signal.SIGINT, 130, "interrupted", ("--save-samples",)),
-        # runs/test_many_processes.py ends processes by it
-        pytest.param(signal.SIGTERM, 143, "terminated", (), marks=pytest.mark.nightly),
-    ],
-    ids=["SIGINT", "SIGTERM"],
-)
-def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, cli, number, code, word, options):
+def test_a_signal_ends_the_run_with_its_code_and_leaves_the_old_result(small, cli):
     old = small_run.old_result(small / "model.bnuq.h5")
-    child = started(small, *options)
+    child = started(small, "--save-samples")
     second = cli("evaluate", "run.toml", "--seed", "1")
     assert second.code == 2 and "a run with other settings is at work on this result" in second.message
-    child.send_signal(number)
+    child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=20)
-    assert child.returncode == code
+    assert child.returncode == 130
     assert out == ""
     kept = f"finished parts are kept in {small / 'model.bnuq.h5.work'}: the same command resumes from them."
-    assert err in (f"bnuq: {word}; an unfinished result is not saved.\n", f"bnuq: {word}; {kept}\n")
+    assert err in ("bnuq: interrupted; an unfinished result is not saved.\n", f"bnuq: interrupted; {kept}\n")
     assert (small / "model.bnuq.h5").read_bytes() == old
     assert not list(small.glob(".*"))
 
@@ -401,6 +392,47 @@ def test_a_signal_that_user_code_swallows_ends_the_run_all_the_same(small, cli, 
     done = cli("evaluate", "run.toml", "-T", "2")
     assert (done.code, done.out, done.err) == (143, "", terminated)
     assert not (small / "model.bnuq.h5").exists()
+
+
+STOPPING = """
+import os, pathlib
+class Stopping(nn.Sequential):
+    def forward(self, x):
+        if pathlib.Path("number").exists():
+            os.kill(os.getpid(), int(pathlib.Path("number").read_text()))
+        return super().forward(x)
+
+_net = net
+def net():
+    return Stopping(*_net())
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate run.toml -T 8 -o new",
+        "sweep-batch-size run.toml -T 2 --draw-sets 2 --batch-sizes 8,16 -o new",
+        "inspect run.toml --draws 8 -o new",
+        "shift run.toml -T 2 --family gaussian --severities 1 -o new",
+        "monitor run.toml test.npz -o new",
+        "export run.toml -o new.pt2",
+        "precise-bn run.toml -o new",
+        "init model.pt --arch net.py:net --train train.npz --test test.npz -o new.toml",
+    ],
+)
+@pytest.mark.usefixtures("terminated")
+def test_each_command_that_is_stopped_says_what_is_kept_and_leaves_nothing_half_written(small, cli, command):
+    (small / "net.py").write_text((small / "net.py").read_text() + STOPPING)
+    before = {path.name for path in small.iterdir()} | {"number", "__pycache__"}
+    for number, code, word in ((2, 130, "interrupted"), (15, 143, "terminated")):
+        (small / "number").write_text(str(number))
+        done = cli(*command.split())
+        assert (done.code, done.out.count("\n") > 1) == (code, False)
+        kept = {path.name for path in small.iterdir()} - before
+        place = f"finished parts are kept in {small / 'new.work'}: the same command resumes from them."
+        note = place if kept else "an unfinished result is not saved."
+        assert kept <= {"new.work"} and done.err.endswith(f"bnuq: {word}; {note}\n")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -48,6 +48,11 @@ def of_test(summary: dict, method: str) -> dict:
     return summary["methods"][method]["sets"]["test"]
 
 
+def test_the_first_screen_of_nothing_but_unlabelled_points_has_no_table(cli, bare):
+    done = cli("evaluate", "run.toml", "--test", bare / "bare.npz", "-T", "2", *FEW)
+    assert done.code == 0 and "points without labels" in done.out and "deterministic" not in done.out
+
+
 @pytest.mark.nightly
 def test_the_figures_that_need_no_labels_are_those_of_the_labelled_set_and_the_others_are_absent(cli, bare):
     few = ("--ood", "other.npz", *FEW)

@@ -14,9 +14,9 @@ import small_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bnuq.config import Augment, Normalize, Options, Run, read_run_file, resolve
+from bnuq.config import Augment, Normalize, Options, Run, Split, read_run_file, resolve
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.config.shorthand import read_arguments, read_augment, read_normalize
+from bnuq.config.shorthand import read_arguments, read_augment, read_normalize, read_validation
 from bnuq.errors import RequestError
 
 NUMBERS = st.lists(st.floats(-10, 10), min_size=1, max_size=4).map(tuple)
@@ -45,6 +45,7 @@ def test_an_augmentation_is_its_keys_and_values_with_commas(augment: Augment) ->
 
 def test_a_bare_key_is_a_flag_and_spaces_do_not_matter() -> None:
     assert read_augment("pad = 4, crop=32 ,flip", "--augment") == Augment(pad=4, crop=32, flip=True)
+    assert read_validation("split_of=test,fraction=0.5", "--validation") == Split("test", 0.5)
 
 
 @pytest.mark.parametrize("text", ["cifar10", "CIFAR-10", "cifar_10"])

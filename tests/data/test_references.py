@@ -433,7 +433,7 @@ def test_splits_and_names_that_do_not_exist_are_told():
     assert "expected cifar10:train" in refusal("cifar10:test:1")
     assert "Did you mean fashion-mnist?" in refusal("fashion_mnist")
     assert "there is no such file or folder" in refusal("nowhere/x.npz")
-    assert "Names that are known: cifar10, svhn" in refusal("nowhere/x.npz")
+    assert "Names that are known: cifar10, svhn" in refusal("nowhere")
     assert "Did you mean cifar100?" in refusal("cifar-100")
     for name in ("cifar100-c", "CIFAR-10-C:test", "kmnist"):
         message = refusal(name)

@@ -193,7 +193,7 @@ def test_without_the_library_the_error_names_architecture_and_installation(weigh
 @pytest.mark.usefixtures("library")
 def test_candidates_that_compute_different_things_are_listed(weights, known_as):
     known_as(["timm:small"], ["torchvision:small"])
-    with pytest.raises(RequestError, match=r"(?s)different things.*--arch timm:small or torchvision:small\n"):
+    with pytest.raises(RequestError, match=r"(?s)different things.*--arch timm:small or torchvision:small$"):
         load_model(weights)
     assert load_model(weights, arch="torchvision:small").module.fc.out_features == 7
 
@@ -212,3 +212,18 @@ def test_whether_a_network_scales_its_inputs_is_asked(weights, known_as, name):
     for asked in ({}, {"arch": f"torchvision:{name}"}):
         with pytest.raises(RequestError, match=f"--arch torchvision:{name} --arch-arg transform_input=true"):
             load_model(weights, **asked)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_head_replaced_by_a_sequence_is_answered_with_a_file_that_builds_the_network(weights, known_as, monkeypatch):
+    known_as(["timm:small", "torchvision:small"])
+    network = Small()
+    network.fc = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(), nn.Linear(6, 5, bias=False))
+    torch.save(network.state_dict(), weights)
+    with pytest.raises(RequestError, match=r"(?s)All but those of fc .*--arch net\.py:net") as refused:
+        check_complete(resolve(str(weights), Options(), folder=weights.parent), needs=("test",))
+    code = str(refused.value).partition("Save this as net.py:\n\n")[2].partition("\n\nAdd to the command")[0]
+    (weights.parent / "net.py").write_text(code)
+    monkeypatch.setattr(sys.modules["torchvision"].models, "get_model", lambda _: Small())
+    loaded = load_model(weights, arch="net.py:net", base=weights.parent).module
+    assert str(loaded.fc) == str(network.fc)

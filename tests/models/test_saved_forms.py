@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import bnuq
 from bnuq.config import Options, resolve, resolve_again
 from bnuq.config.repeating import other_command
-from bnuq.errors import ModelError, RequestError
+from bnuq.errors import BnuqError, ModelError, RequestError
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.loading import LoadedModel, load_model
 from bnuq.models.saving import with_statistics
@@ -123,6 +123,9 @@ def test_a_class_of_the_script_that_was_run_is_found_in_the_file_of_arch(tmp_pat
     )
     subprocess.run([sys.executable, "train.py"], cwd=tmp_path, check=True)
     main = sys.modules["__main__"]
+    for trusts in (False, True):
+        with pytest.raises(BnuqError, match=r"--arch FILE\.py:Net"):
+            read_checkpoint(tmp_path / "net.pt", trust_pickle=trusts)
     loaded = load_model(tmp_path / "net.pt", arch="train.py:Net", base=tmp_path, trust_pickle=True)
     assert type(loaded.module).__name__ == "Net" and sys.modules["__main__"] is main
 

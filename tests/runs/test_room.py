@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import small_run
 
-from bnuq.cli import progress
 from bnuq.config import Options, resolve_all, resolve_sweep
 from bnuq.data import load_points
 from bnuq.errors import BnuqError, DataError, RequestError
@@ -173,31 +172,6 @@ def test_data_that_never_end_are_cut_off_with_the_points_that_were_read(tmp_path
     assert ("12,200 points" in str(error.value)) == (factory == "batches")
     (tmp_path / "sets.py").write_text(ENDLESS.replace("while True", "for _ in range(50)"))
     assert len(load_points("sets.py:numbers", base=tmp_path, free_bytes=10_000_000)) == 150
-
-
-# ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def forecast_warning(capsys, *, total: int, seconds_a_step: float, steps: int) -> str:
-    now = [0.0]
-    with progress.Bars(lambda: now[0])("Evaluating 60 points", total) as advance:
-        for _ in range(steps):
-            now[0] += seconds_a_step
-            advance(1)
-    lines = capsys.readouterr().err.splitlines(keepends=True)
-    return "".join(line for line in lines if "at this rate" in line)  # not the lines of progress
-
-
-def test_what_takes_longer_than_a_day_is_said_once_after_its_first_steps(capsys):
-    assert forecast_warning(capsys, total=1_000_000, seconds_a_step=1.0, steps=30) == (
-        "bnuq: Evaluating 60 points: about 12 days at this rate. Ctrl-C stops it.\n"
-    )
-
-
-def test_what_takes_less_is_not_said(capsys):
-    assert forecast_warning(capsys, total=80_000, seconds_a_step=1.0, steps=30) == ""
-    assert forecast_warning(capsys, total=10**9, seconds_a_step=0.01, steps=30) == ""  # too early to tell
-    assert forecast_warning(capsys, total=100, seconds_a_step=700.0, steps=1) == ""
 
 
 def test_arrays_of_a_factory_are_not_bounded_by_their_number_of_pieces(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +19,6 @@ from bnuq.data.readers.common import TARGETS, readable
 from bnuq.errors import DataError
 
 _LOOKED_AT = 20  # lines that the separator is seen from
-_NO_NUMBER = re.compile(r"could not convert string '(.*)' to float64 at row (\d+), column (\d+)\.?", re.DOTALL)
-
-
-class NoNumberError(DataError):
-    """A cell that is no number, and its column."""
-
-    def __init__(self, message: str, text: str, column: int) -> None:
-        super().__init__(message)
-        self.text, self.column = text, column
 
 
 @dataclass
@@ -68,7 +60,8 @@ class Delimited:
             yield [cell.strip() for cell in row]
 
     def numbers(self, converters: Mapping[int, Callable[[str], float]]) -> NDArray[np.float64]:
-        """The rows as numbers; NoNumberError for a cell that no converter makes one, DataError for uneven rows."""
+        """The rows as numbers; DataError for uneven rows, and for cells that no converter makes a number, which names
+        all columns of such."""
         converting: Any = converters  # numpy's types know no functions of texts
         options: dict[str, Any] = {"comments": None, "quotechar": '"', "encoding": None, "ndmin": 2}
         try:
@@ -76,7 +69,10 @@ class Delimited:
         except UnicodeDecodeError:
             raise
         except ValueError as error:
-            raise self._no_number(str(error)) from error
+            if problems := [*self._problems(converters)]:
+                raise DataError(unusable(self.path, problems)) from error
+            reason = str(error).partition(";")[0].rstrip(".")
+            raise DataError(f"{self.path}: {reason} (rows are counted from 0 without the header).") from error
         if table.shape[1] != len(self.names):
             halves = " Is a comma a decimal one? Write numbers with a point." * (table.shape[1] == 2 * len(self.names))
             raise DataError(
@@ -84,23 +80,43 @@ class Delimited:
             )
         return table
 
-    def _no_number(self, reason: str) -> DataError:
-        """What numpy could not read as a number, by its `reason`, with its column and its row, and what to do."""
-        if (match := _NO_NUMBER.fullmatch(reason)) is None:
-            reason = reason.partition(";")[0].rstrip(".")
-            return DataError(f"{self.path}: {reason} (rows are counted from 0 without the header).")
-        text, row, at = match[1].strip(), match[2], int(match[3]) - 1
-        column = column_named(self.names[at] if at < len(self.names) else f"column {at}")
-        if text.lower() in _MISSING:
-            return DataError(f"{self.path}: {missing(column, row)}")
-        where = f"{text[:50]!r} in row {row} (counted from 0 without the header)"
-        if _DECIMAL_COMMA.fullmatch(text):
-            return DataError(
-                f"{self.path}: {column} has {where}: a decimal comma, or one of thousands. Write numbers with a point, "
-                f"as pandas does after read_csv(FILE, sep={self.separator!r}, decimal=',')."
-            )
-        words = f"{self.path}: {column} holds words, first {where}; expected numbers. {WORDS_IN_TABLES}"
-        return NoNumberError(words, text, at)
+    def _problems(self, converters: Mapping[int, Callable[[str], float]]) -> Iterator[tuple[str, str]]:
+        """What is wrong with each column that holds something else than numbers, by the first such cell, and what to
+        do, where all rows have as many cells; from the file, as `lines` can be read once."""
+        with self.path.open(encoding="utf-8-sig") as file:
+            lines = (line for line in file if line.strip("\n "))
+            rows = csv.reader(lines, delimiter=self.separator or ",", strict=True)
+            first: dict[int, tuple[int, str]] = {}
+            for number, row in enumerate(rows, -1 if self.named else 0):
+                if len(row) != len(self.names):
+                    return
+                for at, cell in enumerate(row) if number >= 0 else ():
+                    if at not in first and not _is_read(cell, converters.get(at, float)):
+                        first[at] = number, cell.strip()
+        for at, (row, text) in sorted(first.items()):
+            column, where = column_named(self.names[at]), f"{text[:50]!r} in row {row}"
+            if text.lower() in _MISSING:
+                yield missing(column, row), MISSING_VALUES
+            elif _is_number(text) and not _DECIMAL_COMMA.fullmatch(text):
+                yield missing(column, row, float(text)), MISSING_VALUES
+            elif _DECIMAL_COMMA.fullmatch(text):
+                by_pandas = f"as pandas does after read_csv(FILE, sep={self.separator!r}, decimal=',')"
+                remedy = f"A decimal comma, or one of thousands: write numbers with a point, {by_pandas}."
+                yield f"{column} has {where}", remedy
+            else:
+                yield f"{column} holds words, first {where}", WORDS_IN_TABLES
+
+
+def unusable(path: Path, problems: Sequence[tuple[str, str]]) -> str:
+    """The message on columns that cannot be used: what is wrong with each, and what to do."""
+    remedies = " ".join(dict.fromkeys(remedy for _, remedy in problems))
+    if len(problems) == 1:
+        return f"{path}: {problems[0][0]} (counted from 0 without the header). {remedies}"
+    listed = "\n".join(f"  - {problem}" for problem, _ in problems)
+    return (
+        f"{path}: {len(problems)} columns are not of numbers (rows are counted from 0 without the header):\n{listed}\n"
+        f"{remedies}"
+    )
 
 
 @contextlib.contextmanager
@@ -174,19 +190,24 @@ def _is_number(text: str) -> bool:
     return True
 
 
-_MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "?", "-", "--", ".")
+def _is_read(cell: str, read: Callable[[str], float]) -> bool:
+    try:
+        return math.isfinite(read(cell))
+    except ValueError:
+        return False
+
+
+_MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "?", "-", "--", ".")
+MISSING_VALUES = "Fill in what was used in training, or leave the rows without a value, or the column, out."
 WORDS_IN_TABLES = (
-    "Leave the column out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
+    "Leave a column of words out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
     "file.py:function. If it is the target, or names groups of points, say so: --target COLUMN, --group COLUMN."
 )
 
 
-def missing(column: str, row: int | str, value: float = np.nan) -> str:
-    """The message on a number that is not there."""
-    return (
-        f"{column} has {'no value' if np.isnan(value) else value} in row {row} (counted from 0 without the header). "
-        "Fill in what was used in training, or leave the row, or the column, out."
-    )
+def missing(column: str, row: int, value: float = np.nan) -> str:
+    """What is wrong with a column by a number that is not there."""
+    return f"{column} has {'no value' if np.isnan(value) else value} in row {row}"
 
 
 def column_named(name: str) -> str:

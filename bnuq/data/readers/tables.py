@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, position_of, readable
-from bnuq.data.readers.delimited import WORDS_IN_TABLES, Words, column_named, delimited, missing
+from bnuq.data.readers.delimited import (
+    MISSING_VALUES,
+    WORDS_IN_TABLES,
+    Words,
+    column_named,
+    delimited,
+    missing,
+    unusable,
+)
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
 from bnuq.files.limits import check_memory, check_size
@@ -57,7 +65,8 @@ def read_parquet(path: Path, *, group: str = GROUP, target: str | None = None, n
         label, by_position = _target_at(path, names, columns, target, needs_target)
         features = [at for at in columns if at != label]
         if wrong := [names[at] for at in features if names[at] in header["not numbers"]]:
-            raise DataError(f"{path}: column {wrong[0][:200]!r} does not hold numbers. {WORDS_IN_TABLES}")
+            columns_of_words = [(f"{column_named(name)} does not hold numbers", WORDS_IN_TABLES) for name in wrong]
+            raise DataError(unusable(path, columns_of_words))
         check_size(path, size, stored=path.stat().st_size, error=DataError, memory=False)
         check_memory(path, bytes_in_memory(8 * header["rows"] * len(columns)), error=DataError)
         if group in names:
@@ -133,11 +142,14 @@ def _checked(
         last = label > max(features)
         findings.append(note("target-column", column=names[label], last=last))
         checked += [(contents.targets.reshape(-1, 1), [label])] * (contents.targets.dtype.kind == "f")
+    problems = []
     for values, columns in checked:
-        if not (rows := np.isfinite(values).all(axis=1)).all():
-            row = int(rows.argmin())
-            at = int(np.isfinite(values[row]).argmin())
-            raise DataError(f"{path}: {missing(column_named(names[columns[at]]), row, values[row, at])}")
+        finite = np.isfinite(values)
+        for at in map(int, np.flatnonzero(~finite.all(axis=0))):
+            row = int(finite[:, at].argmin())
+            problems.append((missing(column_named(names[columns[at]]), row, values[row, at]), MISSING_VALUES))
+    if problems:
+        raise DataError(unusable(path, problems))
     return replace(contents, findings=tuple(findings))
 
 

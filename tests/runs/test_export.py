@@ -195,34 +195,6 @@ def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, t
             np.testing.assert_allclose(some[name], whole[name][:count], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["mcbn+mcdo", "ensemble"])
-def test_onnx_gives_the_same(place: Path, result: Result, of_free_methods: Result, method: str) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bnuq[onnx]")
-    source = of_free_methods if method == "ensemble" else result
-    path = place / f"{method}.onnx"
-    for _ in range(2):  # it may be replaced
-        written = exporting.export(again(place, source), path, method=method, result=source)
-    session = runtime.InferenceSession(path)
-    assert [(each.name, each.shape) for each in session.get_inputs()] == [("inputs", ["points", 1, 6, 6])]
-    names = [output.name for output in session.get_outputs()]
-    for count in (1, small_run.TEST):
-        given = session.run(names, {"inputs": images(place)[:count].numpy()})
-        assert [len(values) for values in given] == [count] * 3
-    assert_evaluated({name: torch.from_numpy(v) for name, v in zip(names, given, strict=True)}, source, method, place)
-    about = session.get_modelmeta().custom_metadata_map
-    assert json.loads(about["bnuq.json"]) == json.loads(json.dumps(written.metadata)) and "LICENSE.bnuq" in about
-    path.write_bytes(b"mine")
-    with pytest.raises(BnuqError, match="was not written by bnuq export"):
-        exporting.export(again(place, source), path, method=method, result=source)
-
-
-def test_onnx_that_is_not_installed_is_told_with_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    run = resolve("run.toml", Options(), folder=place)
-    with pytest.raises(BnuqError, match=r"onnx.* is not installed.*pip install \"bnuq\[onnx\]\""):
-        exporting.export(run, place / "x.onnx")
-
-
 @pytest.mark.nightly
 def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     folder = small_run.write_noisy(tmp_path / "run").parent

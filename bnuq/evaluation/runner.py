@@ -216,8 +216,6 @@ class _Runner:
                     shared = self._subject, self._executor, self.passes, self._second
                     self.methods[method] = MethodRun(method, engine, *shared)
                 self.passes.warm_up(engine_of_set(engine, first, sets[first]), sets[first])
-                if not self._executor.wants(method.name):
-                    continue
                 with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):
                     scored |= self.methods[method].run(engine, draws, advance, address=address)
                 if method != next((method for method in self.methods if not method.is_single), None):

@@ -14,7 +14,6 @@ from bnuq.data import Points
 from bnuq.files.journal import Arrays
 from bnuq.files.mapped import Pool
 from bnuq.frozen import frozen
-from bnuq.methods import METHOD_NAMES, method_named
 
 _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
@@ -37,12 +36,6 @@ class WorkUnit:
         size = "" if self.batch_size is None else f"-b{self.batch_size}"
         ranges = (f"{part.start}_{part.stop}" for part in (self.draws, self.points))
         return "-".join((f"{self.method}{size}", self.set, self.sha256[:8], *ranges))
-
-
-def plain_method_of(unit: str) -> str | None:
-    """The method whose samples the unit of this name has; None for one that has no samples."""
-    named = [name for name in METHOD_NAMES if unit.startswith(f"{name}-")]
-    return method_named(max(named, key=len)).plain.name if named else None
 
 
 def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[WorkUnit]:

@@ -256,7 +256,7 @@ def several_labels(folder: Path) -> None:
 EVERY_METHOD = (
     "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace"
 )  # fmt: skip
-ATTACKS = ("gaussian:0.1", "fgsm:0.1", "pgd:0.1") if REAL else ("gaussian:0.1", "pgd:0.1")
+ATTACKS = ("gaussian:0.1", "fgsm:0.1")
 FOLDERS = {
     "classes": classifier, "augmented": augmented, "labels": several_labels, "pictures": small_segmentation.write,
     "noisy": small_run.write_noisy, "numbers": small_regression.write,

@@ -128,7 +128,7 @@ class Perturbed:
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
             size = (constants[0] * self._unit).astype(raw.dtype)
-            block = RawBlock(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
+            block = RawBlock(raw, noise=standard_noise, ascent=_no_gradient)
             changed = kind.apply(block, size)
         return self._valid(changed).astype(self.dtype)
 
@@ -173,7 +173,7 @@ class Perturbed:
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
-            block = RawBlock(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
+            block = RawBlock(raw, noise=_no_gradient, ascent=ascent)
             apply = self.perturbation.kind.apply
             assert apply is not None
             changed = self._valid(apply(block, size))

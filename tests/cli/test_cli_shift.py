@@ -45,7 +45,7 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
             '--family is "gausian"; expected the name of a family of corruptions, or file.py:function. Did you mean '
             "gaussian?",
         ),
-        (("--family", "pgd"), "Known are: gaussian, shot"),
+        (("--family", "fgsm"), "Known are: gaussian, shot"),
         (("--family", "own.py:jpeg"), "another name than jpeg"),
         (("--family", "none.py:dark"), "none.py"),
         (("--family", "missing"), "is for rows of a table"),

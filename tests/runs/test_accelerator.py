@@ -215,7 +215,7 @@ def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator
         accelerator.clear()
         options = {"samples": 4, "limit": limit, "chunk_size": 8, "post_hoc": False, "ood": ()}
         options |= {"augment": "pad=1,crop=6,flip"} if method.endswith("tta") else {}
-        options |= {"perturb": ("pgd:0.1",)} if method.endswith("attacked") else {}
+        options |= {"perturb": ("fgsm:0.1",)} if method.endswith("attacked") else {}
         result = small_run.evaluated(tmp_path, device="auto", methods=(method.split()[0],), **options)
         counts.append(accelerator.waits.total())
     # two waits of each method are for the time

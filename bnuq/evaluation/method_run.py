@@ -84,8 +84,7 @@ class MethodRun(MethodScoring[Subject]):
     def _samples(self, name: str) -> Iterator[Tensor]:
         device = self._subject.pipeline.device
         for _, block in self._stored(name).blocks():
-            samples = torch.from_numpy(block)
-            yield samples.to(device) if devices.traits(device).float64 else samples
+            yield torch.from_numpy(block).to(device)
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""

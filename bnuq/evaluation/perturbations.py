@@ -158,8 +158,7 @@ class Perturbed:
     def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after an attack, which is computed on the device without waiting for it."""
         values = torch.from_numpy(np.require(self.clean.raw(rows), requirements="W"))
-        device = self.pipeline.device
-        place = device if devices.traits(device).float64 or values.dtype != torch.float64 else torch.device("cpu")
+        place = self.pipeline.device
         size = torch.from_numpy(np.asarray(self.perturbation.size * self._unit)).to(values.dtype)
         raw, size = devices.upload(values, place), devices.upload(size, place)
         assert self.loss_of is not None

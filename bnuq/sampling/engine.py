@@ -318,8 +318,6 @@ class Stochastic:
             raise OtherPathError(otherwise)
         narrow = Narrow()
         try:
-            if not devices.traits(inputs.device).float64:
-                raise NotTraceableError("the device has no float64")
             twin, wide = float64_copy(self._model, inputs)
             with narrow:
                 loop = self.plain.in_float64(twin, find_sites(twin, wide[:3], compare_with_training=False))

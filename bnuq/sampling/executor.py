@@ -292,10 +292,8 @@ class PlanExecutor(Program):
         operation = self.plan.operations[position]
         site = operation.site
         assert isinstance(site, BatchNormSite)
-        mean, var = (devices.in_float64(statistic) for statistic in self._statistics[site.key])
-        weight, bias = (
-            None if ref is None else devices.in_float64(self.fixed[ref.number]) for ref in operation.arguments[1:3]
-        )
+        mean, var = (statistic.double() for statistic in self._statistics[site.key])
+        weight, bias = (None if ref is None else self.fixed[ref.number].double() for ref in operation.arguments[1:3])
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale

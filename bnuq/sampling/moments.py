@@ -19,10 +19,9 @@ def moments(values: Tensor) -> tuple[Tensor, Tensor]:
     rows = values.movedim(1, -1)
     if devices.is_host(values.device) and values.shape[2:].numel() > 1 and rows.is_contiguous():
         return _moments_of_rows(rows.reshape(-1, values.shape[1]))
-    has_float64 = devices.traits(values.device).float64
-    if values.shape[2:].numel() == 1 or not has_float64:
-        wide = values.double() if has_float64 else values
-        var, mean = torch.var_mean(wide, dim=[axis for axis in range(values.ndim) if axis != 1], correction=0)
+    if values.shape[2:].numel() == 1:
+        axes = [axis for axis in range(values.ndim) if axis != 1]
+        var, mean = torch.var_mean(values.double(), dim=axes, correction=0)
         return mean.to(values.dtype), var.to(values.dtype)
     # torch's own kernel accumulates in double on a CPU (in channels_last it would not: mean off by 9 at mean 10⁴), and
     # on a GPU by Welford's algorithm

@@ -90,7 +90,7 @@ def test_help_comes_in_panels_as_wide_as_the_terminal_with_nothing_cut_off(cli, 
     ("command", "shown"),
     [
         ("sweep-batch-size", "--criterion elbo|pll|auroc "),
-        ("evaluate", "--device auto|cpu|cuda|xpu|mps "),
+        ("evaluate", "--device auto|cpu|cuda "),
         ("evaluate", "--fit crps|pll "),
         ("evaluate", "--mutual-information NAME "),
         ("report", "--format svg|png "),

@@ -104,7 +104,7 @@ class PixelReduction:
     ) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
         assert draws is None  # of a bank, which images have none of
-        block = devices.with_float64(outputs)
+        block = outputs
         with torch.inference_mode():
             self._open = self._open or self._opened(block)
             for number, image in enumerate(self._open):

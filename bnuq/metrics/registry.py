@@ -438,13 +438,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
         for name, words, label in (
             ("mean", "mean of MI or entropy", "mean"),
             ("upper_tail", "mean of the largest 5 % of MI or entropy", "upper tail"),
-            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels of MI or entropy", "patch maximum"),
             ("share_above", "share of pixels with MI or entropy above the 90 % quantile of all", "share above"),
             ("foreground", "mean of MI or entropy over the predicted foreground", "foreground"),
-            (
-                "without_boundaries", "mean of MI or entropy further than 2 pixels from predicted boundaries",
-                "mean without boundaries",
-            ),
             ("pairwise_dice", "complement of the mean Dice of pairs of draws", "1 − Dice between draws"),
         )
     ),

@@ -10,7 +10,6 @@ from bnuq import metrics
 from bnuq.records.evaluation import AGGREGATIONS
 from bnuq.shapes import Bool, Float, Int64, Shaped
 
-_BAND = 2  # pixels from a class boundary
 _ABOVE = 0.9  # share of all pixels below the threshold
 _BACKGROUND = ("background", "bg", "_background_")
 PerImage = Float[np.ndarray, " image"]
@@ -21,16 +20,10 @@ def aggregated(
     predicted: Int64[np.ndarray, "row column"],
     valid: Bool[np.ndarray, "row column"],
 ) -> dict[str, float]:
-    """The aggregations of the uncertainty of one image that its map is needed for; 0 where a region has no pixels.
-
-    Class boundaries are those of the prediction, as others are not known where images are to be deferred.
-    """
-    away = ~metrics.near_boundary(predicted, valid, reach=_BAND)
+    """The aggregations of the uncertainty of one image that its map is needed for; 0 where a region has no pixels."""
     values = {
         "upper_tail": metrics.map_upper_tail(uncertainty, valid),
-        "patch_maximum": metrics.map_patch_maximum(uncertainty, valid),
         "foreground": metrics.map_mean(uncertainty, valid & (predicted != 0)),
-        "without_boundaries": metrics.map_mean(uncertainty, valid & away),
     }
     return {name: float(np.nan_to_num(value)) for name, value in values.items()}
 

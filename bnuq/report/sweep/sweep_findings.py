@@ -1,4 +1,4 @@
-"""The verdicts of a sweep: how its uncertainty falls, whether it still ranks, and which size is recommended how surely."""
+"""The verdicts of a sweep: how its uncertainty falls, whether it still ranks, and the size that is recommended."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
-from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
+from bnuq.evaluation.tasks.failing_images import chosen_images, image_maps
 from bnuq.evaluation.views import Outcome
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen

@@ -5,31 +5,40 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
-from bnuq.errors import ModelError
+from bnuq.errors import BnuqError, ModelError, is_out_of_memory
 from bnuq.files.content import is_file
 from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
+from bnuq.models.architecture import matching_torchvision
 from bnuq.models.archives import opened
-from bnuq.models.containers import as_model_error
-from bnuq.models.entries import Plain, entries_of, leads_to_weights, plain_values, unused_averages, weights_in
-from bnuq.models.exported import read_exported
+from bnuq.models.entries import (
+    Plain,
+    entries_of,
+    leads_to_weights,
+    plain_values,
+    unused_averages,
+    weights_in,
+    without_prefixes,
+)
+from bnuq.models.exported import read_exported, weights_of_script
 from bnuq.models.kinds import INDEX, kind_of_weights
 from bnuq.models.listing import EXPECTED, check_name, listed
-from bnuq.models.prefixes import without_prefixes
 from bnuq.models.shards import StoredWeights, read_safetensors_files
-from bnuq.models.torchscript import weights_of_script
 from bnuq.models.unpickling import survey_of_legacy, survey_of_zip, unpickled
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
@@ -236,3 +245,29 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
     tensors, stripped = without_prefixes(checkpoint.path, tensors)
     return replace(checkpoint, state=tensors, stripped=stripped, findings=(*checkpoint.findings, *findings))
+
+
+@contextmanager
+def as_model_error(path: Path) -> Iterator[None]:
+    """Turn any exception into one ModelError: loaders of hostile files raise EOFError, KeyError, struct.error, …"""
+    try:
+        yield
+    except BnuqError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        if operator := re.search(r"(?:operator|Unknown builtin op:) (\w+)::\w+", reason):
+            cure = f"Install the matching one with: {matching_torchvision()}"
+            if operator[1] != "torchvision":
+                cure = "Install that library, of a release that belongs to this torch."
+            raise ModelError(
+                f"{path}: needs operators of {operator[1]} that torch {torch.__version__} does not have ({reason}): "
+                f"the library is missing here, or of another build. {cure}"
+            ) from error
+        detail = f" ({type(error).__name__}{': ' if reason else ''}{reason})" * (not isinstance(error, _READER_ERRORS))
+        raise ModelError(f"{path}: is damaged or incomplete{detail}; {EXPECTED}. Fetch or write it again.") from error
+
+
+_READER_ERRORS = (AttributeError, TypeError, LookupError, AssertionError)  # their texts are about code, not the file

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from bnuq.findings import note
 from bnuq.models.checkpoint import Checkpoint
-from bnuq.models.entries import AVERAGES
+from bnuq.models.entries import AVERAGES, WRAPPERS, renamed
 from bnuq.models.listing import listed
-from bnuq.models.prefixes import WRAPPERS, renamed
 
 
 def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:

@@ -29,8 +29,7 @@ from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
-from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job, Turn
+from bnuq.workflows.processes import Job, Turn, helpers
 from bnuq.workflows.requests import check_evaluation
 
 AnyExecutor = TypeVar("AnyExecutor", bound=UnitExecutor)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 import warnings
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +23,11 @@ from bnuq.evaluation.planned import planned_run
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import target_scale
-from bnuq.files.content import exists
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import alone, replaced, within
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
-from bnuq.models.exported import PREDICTOR
+from bnuq.models.exported import check_target, encoded, loaded
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.decisions import temperature_of
@@ -83,15 +77,12 @@ def export(
     network, or that method, cannot be exported; `path` is then not touched.
     """
     check_export(run, method=method, result=result, path=path, reading=False)
-    if exists(path) and not _is_predictor(path):
-        raise RequestError(f"--out {path}: this file exists and was not written by bnuq export. Name another.")
+    check_target(path)
     made = assembled(run, method=method, result=result, monitor=monitor, progress=progress)
     with progress("Exporting", 1) as advance:
-        data = _encoded(_program(made.predictor, made.inputs), made.metadata)
+        data = encoded(_program(made.predictor, made.inputs), made.metadata)
         advance(1)
-    with _quietly():
-        program = torch.export.load(io.BytesIO(data)).module()
-    given = program(made.inputs)
+    given = loaded(data)(made.inputs)
     difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
     if made.predictor.drift is not None:
         _check_drift(given["drift"], made.predictor.drift(made.inputs))
@@ -275,37 +266,6 @@ def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.Expor
         for key in ("stack_trace", "from_node"):
             node.meta.pop(key, None)
     return program
-
-
-def _encoded(program: torch.export.ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
-    """The bytes of a program's file, with its metadata and the licence of bnuq."""
-    files: dict[str, Any] = {PREDICTOR: json.dumps(metadata, indent=1)}
-    try:
-        licence = distribution("bnuq").read_text("licenses/LICENSE")
-    except PackageNotFoundError:
-        licence = None
-    if licence is not None:
-        files["LICENSE.bnuq"] = licence
-    buffer = io.BytesIO()
-    with _quietly():
-        torch.export.save(program, buffer, extra_files=files)
-    return buffer.getvalue()
-
-
-def _is_predictor(path: Path) -> bool:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return any(name.rpartition("/")[2] == PREDICTOR for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what torch says of its own archives."""
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _check_drift(given: Tensor, expected: Tensor) -> None:

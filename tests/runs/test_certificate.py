@@ -23,7 +23,7 @@ from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.evaluation.certification import candidates_of
 from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.metrics import certificates
 from bnuq.records import decisions
 from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values

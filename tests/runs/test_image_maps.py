@@ -13,7 +13,7 @@ from torch import nn
 
 import bnuq
 from bnuq.errors import ResultError
-from bnuq.evaluation.tasks.image_maps import chosen_images
+from bnuq.evaluation.tasks.failing_images import chosen_images
 from bnuq.records.evaluation import LARGEST_MAP, NOT_SCORED, Result
 from bnuq.records.evaluation_file import read, write
 from bnuq.report.evaluation import report

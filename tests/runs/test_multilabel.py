@@ -25,7 +25,7 @@ import bnuq
 from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
 from bnuq.gate import check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.gate.settings import Required
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result

@@ -22,7 +22,7 @@ from written import folder_of
 import bnuq
 from bnuq import metrics
 from bnuq.errors import RequestError, ResultError
-from bnuq.evaluation import method_run, stored
+from bnuq.evaluation import method_run, units
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.pixel_maps import maps_of
@@ -170,7 +170,7 @@ def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarra
 def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, monkeypatch):
     """Stopped once while the file is written, with a unit for a few images."""
     monkeypatch.setattr(method_run, "_MAPS_AT_ONCE", FEW_IMAGES)
-    before, calls = stored._kept, []
+    before, calls = units._kept, []
 
     def failing(*arguments):
         calls.append(arguments)
@@ -178,7 +178,7 @@ def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, mo
             raise KeyboardInterrupt
         return before(*arguments)
 
-    monkeypatch.setattr(stored, "_kept", failing)
+    monkeypatch.setattr(units, "_kept", failing)
     options = {"methods": ("mcbn",), "ood": ("strange.npz",), "save_maps": True, "calibrate": "cross"}
     options |= {"chunk_size": 6, "out": "again.h5"}
     with pytest.raises(KeyboardInterrupt):

@@ -287,17 +287,6 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
 
 
-@pytest.mark.nightly  # tiles are cut by numbers, see above
-@pytest.mark.held(False)
-def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
-    whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn+mcdo",))
-    cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn+mcdo",), chunk_size=23, ood=())
-    for name, estimate in whole.methods["mcbn+mcdo"].sets["test"].estimates.items():
-        other = cut.methods["mcbn+mcdo"].sets["test"].estimates[name]
-        assert other.value == pytest.approx(estimate.value, abs=1e-6), name
-        assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
-
-
 @pytest.mark.nightly
 @pytest.mark.held(False)
 def test_a_bank_of_as_many_draws_as_passes_is_none(small):

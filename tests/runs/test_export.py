@@ -141,14 +141,6 @@ def test_the_program_gives_what_was_evaluated(place, result, made, method, reque
     assert_evaluated(request.getfixturevalue(made)(images(place)), result, method, place)
 
 
-@pytest.mark.nightly  # its module is held, and programs of other methods
-def test_an_ensemble_is_one_program(place: Path, of_free_methods: Result) -> None:
-    program = exported(place, "run.toml", "b.pt", "c.pt", "--method", "ensemble")
-    assert_evaluated(program(images(place)), of_free_methods, "ensemble", place)
-    made = exporting.assembled(again(place, of_free_methods), method="ensemble", result=of_free_methods)
-    assert made.metadata["checkpoints"] == ["model.pt", "b.pt", "c.pt"] and made.metadata["samples"] == 3
-
-
 @pytest.fixture(scope="module")
 def with_a_bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A result of 3 draws of a bank of 24 for every 64 points, of which there are 100, normalised."""
@@ -165,17 +157,6 @@ def with_a_bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]
 def test_each_64_points_use_their_own_draws_of_a_bank(with_a_bank: tuple[Path, Result], method: str) -> None:
     folder, result = with_a_bank
     check_module(result, method, folder, (images(folder) - 0.5) / 0.3)
-
-
-@pytest.mark.nightly  # programs and augmented modules are held apart
-def test_so_they_do_in_a_program_that_augments_them(with_a_bank: tuple[Path, Result]) -> None:
-    folder, result = with_a_bank
-    made = exporting.assembled(again(folder, result), method="mcbn+tta", result=result)
-    program = exporting._program(made.predictor, made.inputs).module()
-    inputs = (images(folder) - 0.5) / 0.3
-    whole = program(inputs)
-    assert_evaluated(whole, result, "mcbn+tta", folder)
-    np.testing.assert_allclose(program(inputs[:1])["mean"], whole["mean"][:1], rtol=0, atol=1e-6)
 
 
 def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: Result) -> None:

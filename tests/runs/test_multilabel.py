@@ -142,23 +142,6 @@ def test_the_constant_confidence_is_one_for_all_labels(result: Result) -> None:
     assert set(method.normalized) == {"pll"} and method.bounds["constant"]["pll"].se
 
 
-@pytest.mark.nightly  # classes hold it
-def test_chunks_a_bank_and_python_give_the_same_estimates(result: Result, folder: Path, evaluated: Evaluated) -> None:
-    expected = {address: row.estimate.value for address, row in estimates_of(result).items()}
-    chunked = evaluated("chunked", chunk_size=7, methods=("mcbn",), ood=())
-    found = {address: row.estimate.value for address, row in estimates_of(chunked).items()}
-    assert found == pytest.approx({address: expected[address] for address in found}, abs=1e-5)
-    model = bnuq.load(folder / "model.pt", arch=f"{folder}/net.py:net", arch_args={"classes": LABELS})
-    sets = {name: str(folder / f"{name}.npz") for name in ("train", "test", "validation")}
-    settings = {"samples": SAMPLES, "methods": ("mcbn", "mcdo"), "train_batch_size": 16, "outputs": "multilabel"}
-    live = bnuq.evaluate(model, **sets, ood={"other": str(folder / "other.npz")}, **settings)
-    assert live.summary()["methods"]["mcbn"]["sets"]["test"]["by_label"].keys() == set("0123")
-    assert {address: row.estimate.value for address, row in estimates_of(live.record).items()} == expected
-    assert live.to_pandas()["label"].isin([*"0123"]).sum() == 3 * LABELS * 6 - LABELS  # deterministic has no MI
-    bank = evaluated("bank", bank=24, methods=("mcbn",), ood=(), limit=20)
-    assert recomputed(bank) and bank.sampling["bank"] == 24
-
-
 @pytest.mark.held
 def test_a_tuple_of_rows_and_their_matrix_is_inputs_and_labels() -> None:
     random = np.random.default_rng(0)

@@ -194,17 +194,6 @@ def test_noise_is_gaussian_and_keyed_by_the_seed_and_the_number_of_the_point(fol
     np.testing.assert_allclose(found, p.max(1), rtol=1e-9)
 
 
-@pytest.mark.nightly  # its number alone is its key, see above
-def test_no_point_depends_on_chunks_the_order_of_sets_or_how_often_it_is_made(folder: Path, whole: Result) -> None:
-    again = evaluated(folder, "again", chunk_size=7, perturb=KINDS[::-1], ood=(), methods=METHODS[2:])
-    for kind in KINDS:
-        for method in again.methods:
-            sets = [result.methods[method].sets[f"test+{kind}"] for result in (whole, again)]
-            assert len({result.sets[f"test+{kind}"].sha256 for result in (whole, again)}) == 1
-            for score in ("pll", "predictive_entropy"):
-                np.testing.assert_allclose(sets[0].points[score], sets[1].points[score], rtol=1e-9, atol=1e-12)
-
-
 @pytest.mark.nightly  # two settings at once
 def test_rounds_of_draws_and_a_bank_keep_the_attack_of_the_first_draws(folder: Path) -> None:
     given: dict[str, Any] = {"perturb": ("fgsm:0.05",), "methods": ("mcbn",), "ood": (), "limit": 12}

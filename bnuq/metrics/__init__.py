@@ -42,7 +42,6 @@ from bnuq.metrics.certificates import (
 from bnuq.metrics.classification import (
     accuracy as accuracy,
     brier as brier,
-    brier_epistemic as brier_epistemic,
     correct as correct,
     entropy as entropy,
     expected_entropy as expected_entropy,
@@ -57,8 +56,6 @@ from bnuq.metrics.classification import (
     predicted as predicted,
     predictive as predictive,
     predictive_entropy as predictive_entropy,
-    variation_ratio as variation_ratio,
-    zero_one_epistemic as zero_one_epistemic,
 )
 from bnuq.metrics.decay import (
     Slope as Slope,

@@ -70,7 +70,6 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> dict[
         w = w / w.sum() if w.sum() > 0 else np.full(T, 1 / T)
         q, y = p[own, rows.start : rows.stop], labels[rows.start : rows.stop]
         mean = np.einsum("t,tnk->nk", w, q)
-        votes = np.einsum("t,tnk->nk", w, np.eye(K)[q.argmax(-1)])
         expected = np.einsum("t,tnk->n", w, -q * np.log(q))
         entropy = -(mean * np.log(mean)).sum(-1)
         for name, value in {
@@ -78,9 +77,6 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> dict[
             "pll": np.log(mean[np.arange(len(y)), y]),
             "mutual_information": entropy - expected,
             "predictive_entropy": entropy,
-            "variation_ratio": 1 - votes.max(-1),
-            "zero_one_epistemic": np.einsum("t,tn->n", w, q.max(-1)) - mean.max(-1),
-            "brier_epistemic": np.einsum("t,tnk->n", w, (q - mean) ** 2),
             "max_probability": mean.max(-1),
         }.items():
             values.setdefault(name, []).append(value)

@@ -202,8 +202,7 @@ class ClassReduction:
         kept |= self._probabilities(mean[full], kernel.p)
         values = kernel.scores_of_means(mean, y)
         kept["predicted"] = xp.asarray(values.pop("predicted")[full], copy=True)
-        expected, impurity = weights @ sample_scores.entropy, values.pop("impurity")
-        values["expected_entropy"] = expected
+        values["expected_entropy"] = expected = weights @ sample_scores.entropy
         if self._logit_scores:
             values["max_logit"] = -(weights @ sample_scores.largest)
             values["energy"] = -(weights @ sample_scores.log_total)
@@ -212,9 +211,6 @@ class ClassReduction:
             values["mutual_information"] = self._mutual_information(
                 predictive - expected, predictive, batch_weights.draws
             )
-            values["zero_one_epistemic"] = values["least_confidence"] - weights @ sample_scores.least_confidence
-            values["brier_epistemic"] = impurity - weights @ sample_scores.impurity
-            values["variation_ratio"] = kernel.variation_ratio(sample_scores.vote, weights)
         if y is not None:
             assert sample_scores.log_likelihood is not None
             kept["log_likelihood"] = sample_scores.log_likelihood

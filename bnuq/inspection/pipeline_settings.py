@@ -15,8 +15,7 @@ import torch
 
 from bnuq.config import Augment, ChannelOrder, Normalize, Run
 from bnuq.config.normalizations import PUBLISHED
-from bnuq.config.repeating import option_words
-from bnuq.config.runfile_writing import as_value
+from bnuq.config.runfile_writing import as_value, option_words
 from bnuq.data import Points
 from bnuq.evaluation.pipeline import Pipeline, input_normalize
 from bnuq.findings import all_of

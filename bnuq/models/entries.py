@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bnuq.errors import ModelError
 from bnuq.findings import Finding, note
-from bnuq.models.listing import EXPECTED, LONGEST_NAME, check_name, cut, listed
+from bnuq.models.kinds import EXPECTED, LONGEST_NAME, check_name, cut, listed
 
 Plain = str | int | float | bool
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from bnuq.errors import ModelError, RequestError, UntrustedCodeError
 from bnuq.files.content import exists
 from bnuq.models.archives import Archive
-from bnuq.models.listing import LONGEST_NAME, listed
+from bnuq.models.kinds import LONGEST_NAME, listed
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL
 
 PREDICTOR = "bnuq.json"  # the member in which `bnuq export` says what it wrote

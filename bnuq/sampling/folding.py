@@ -11,8 +11,15 @@ from math import prod
 import torch
 
 from bnuq.sampling.interception import aten
-from bnuq.sampling.layers import LAYERS, is_convolution_of_pictures, is_layer, output_channels
-from bnuq.sampling.schedule import Activation, Level, Plan
+from bnuq.sampling.schedule import (
+    LAYERS,
+    Activation,
+    Level,
+    Plan,
+    is_convolution_of_pictures,
+    is_layer,
+    output_channels,
+)
 from bnuq.sampling.trace import Operation, Ref, Trace, Value, refs_in
 
 FOLDING_COST = 3  # cost of folding in reads of the layer's weights; not folding costs one read of its output

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.config import Options, resolve, resolve_again
-from bnuq.config.repeating import other_command
+from bnuq.config.runfile_writing import other_command
 from bnuq.errors import ModelError, RequestError
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.loading import LoadedModel, load_model

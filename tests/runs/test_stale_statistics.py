@@ -17,7 +17,7 @@ from table import streamed_scores
 from bnuq.catalogue import text_of
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_again
-from bnuq.config.repeating import other_command
+from bnuq.config.runfile_writing import other_command
 from bnuq.evaluation import draws
 from bnuq.findings import Finding
 from bnuq.methods import NETWORKS, POPULATION

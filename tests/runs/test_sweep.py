@@ -26,7 +26,7 @@ from bnuq.evaluation import setup
 from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Sweep
-from bnuq.report.sweep.sweep_findings import sentences
+from bnuq.report.sweep.sweep_sentences import sentences
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep

@@ -138,7 +138,6 @@ app = program(
         "monitor": Later("monitor"),
         "check": Later("check"),
         "report": Later("report"),
-        "verify": Later("verify"),
         "data": Later("data"),
         "metrics": Later("metrics"),
         "methods": Later("methods"),

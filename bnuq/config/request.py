@@ -62,11 +62,6 @@ class Named:
     named_by: NamedBy = BY_USER
     data: Any = field(default=None, repr=False, compare=False)
 
-    @property
-    def code(self) -> tuple[str | None, Path | None]:
-        """What it names, from whichever folder: with an absolute path, or a module of a folder with that folder."""
-        return _absolute(self), self.base.absolute() if _is_module_in_base(self) else None
-
 
 @frozen
 class Member:

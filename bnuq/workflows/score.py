@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import bnuq
@@ -107,13 +108,15 @@ def score(request: ScoreRequest) -> Scored:
 def _result(request: ScoreRequest) -> Scored:
     started = datetime.now(UTC)
     loaded = loaded_of(request)
+    drawn = loaded.task.is_regression and request.scoring.pll == "mixture" and request.scoring.tau is None
+    scoring = msgspec.structs.replace(request.scoring, pll="moment") if drawn else request.scoring
     run = Run(
         Path(name_of_source(next(iter(request.predictions.values())))),
         request.out,
         seed=request.sampling.seed,
         mutual_information=request.sampling.mutual_information,
         calibrate=request.sampling.calibrate,
-        scoring=request.scoring,
+        scoring=scoring,
         certificate=request.certificate,
     )
     subject, outcome = _scored(run, loaded)
@@ -127,6 +130,7 @@ def _result(request: ScoreRequest) -> Scored:
     findings += _of_numbers(loaded)
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
+    record["scoring"] = msgspec.to_builtins(scoring)
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
     result = Scored(
         run=record,
@@ -189,13 +193,18 @@ def _scored(run: Run, loaded: Loaded) -> tuple[ScoredSubject, Outcome]:
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
             each.sets["test"].unload()
-            findings += scorer.findings(method.name)
+            findings += [_of_draws(finding, method.name) for finding in scorer.findings(method.name)]
             if each.view.maps is not None:
                 fits[method] = each.view.maps
         scored |= made if run.certificate.risk is not None else {}
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _of_draws(finding: Finding, method: str) -> Finding:
+    """Of draws that need no noise, a note: they may hold that of the targets."""
+    return note("draws-hold-noise", method=method) if finding.code == "tau-infinite" else finding
 
 
 def _judged(points: Points, given: GivenSet | None) -> Points:

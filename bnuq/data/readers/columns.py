@@ -23,7 +23,7 @@ from bnuq.data.readers.npy import npz_arrays, read_npy
 from bnuq.data.readers.tables import header_of
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
-from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.content import is_checkpoint, kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.frozen import frozen
 
@@ -122,6 +122,9 @@ def read_columns(path: Path) -> Columns:
         raise DataError(f"{path}: {wrong}")
     if kind == "npy":
         return Columns(f"{path}", {"": np.asarray(read_npy(path).inputs)})
+    if is_checkpoint(path):
+        save = f"numpy.save('{path.stem}.npy', torch.load('{path.name}').detach().numpy())"
+        raise DataError(f"{path}: is a file of torch. Save its tensor as an array, in Python: {save}.")
     if kind == "zip":
         return Columns(f"{path}", _of_archive(path))
     if kind == "parquet":
@@ -165,8 +168,12 @@ def _of_parquet(path: Path) -> Columns:
 
     def texts(name: str) -> NDArray[Any]:
         if name in header["nested"]:
-            wanted = "expected a number or a text in each row. Write a column for each class, or an array as .npy"
-            raise DataError(f"{path}: {name!r} holds lists or structures; {wanted}.")
+            with readable(path, "parquet"):
+                lists = ask("parquet lists", location, name, size)
+            if not lists.size:
+                wanted = "expected a number, a text, or lists of as many numbers. Write a column for each class"
+                raise DataError(f"{path}: {name!r} holds structures, or lists of several lengths; {wanted}.")
+            return lists
         with readable(path, "parquet"):
             values, codes = ask("parquet values", location, name, size)
         known = np.array(["" if value is None else str(value) for value in values] or [""], dtype=object)
@@ -241,7 +248,16 @@ def _of_table(path: Path) -> Columns:
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
-    return Columns(f"{path}", _Lazy({name: joined.get(at) for at, name in enumerate(names)}, texts), exact=texts)
+    by_name = {name: joined.get(at) for at, name in enumerate(names)}
+    return Columns(f"{path}", _Lazy(by_name, lambda name: _as_lists(texts(name))), exact=texts)
+
+
+def _as_lists(texts: NDArray[Any]) -> NDArray[Any]:
+    """Texts such as [0.1, 0.9] or [0.1 0.9], of one length, as an array; others as they are."""
+    if all(text.startswith("[") and text.endswith("]") for text in texts.tolist()):
+        with contextlib.suppress(ValueError):
+            return np.array([[float(of) for of in text[1:-1].replace(",", " ").split()] for text in texts.tolist()])
+    return texts
 
 
 def _has_quotes(path: Path) -> bool:
@@ -273,6 +289,9 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     try:
         numbers = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
+        if all(cell.endswith("%") for cell in cells):
+            numbers = _numbers([cell[:-1] for cell in cells])
+            return None if numbers is None else numbers / 100
         filled = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
         if filled == [*cells]:
             return None

@@ -628,8 +628,8 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         return values
     texts = [str(text) for text in values.flat]
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
-    comma = " Write numbers with a decimal point, not a comma." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
-    comma += " Write numbers without a percent sign." * texts[row].strip().endswith("%")
+    comma = f" Write numbers with a decimal point, in Python: pandas.read_csv({columns.source!r}, sep=';', decimal=',')"
+    comma = f"{comma}.to_csv(FILE, index=False)." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{comma}"

@@ -34,7 +34,6 @@ from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
 _FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
-_SHORT = 16  # letters of ids in an array of fixed length
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -191,7 +190,10 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        by_word = sorted(names, key=lambda of: ("pred" in of.lower(), role_by_name(of) == "labels"))
+        is_top = bool(
+            {"score", "confidence"} & {*roles.values()}
+        )  # the label of a pipeline of Hugging Face is predicted
+        by_word = sorted(names, key=lambda of: (of == "label" and is_top, "pred" in of, role_by_name(of) == "labels"))
         options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
         text = f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one."
         raise UnclearError(f"{text} Name it: {options}.", labels=f"{columns.source}:{by_word[0]}")
@@ -214,8 +216,6 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)
-    if ids is not None and max(map(len, ids), default=0) <= _SHORT:
-        ids = ids.astype(str)  # in a third of the memory of objects
     return replace(truth, ids=ids, group=group, columns=columns)
 
 
@@ -240,7 +240,7 @@ def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> N
 
 def _differ(columns: Columns, names: Sequence[str]) -> bool:
     """Whether these columns tell all rows apart together."""
-    return len({*(texts := columns.texts(*names)).tolist()}) == len(texts)
+    return len(np.unique(texts := columns.texts(*names))) == len(texts)
 
 
 def _id_names(roles: Mapping[str, str]) -> list[str]:
@@ -521,6 +521,12 @@ def _rows_by_id(
     ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, by: str = "it", *, all_of_them: bool = True
 ) -> Int64[np.ndarray, " point"]:
     """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    found = order[np.minimum(np.searchsorted(in_order, wanted), len(ids) - 1)]
+    is_single = (in_order[1:] != in_order[:-1]).all() and len(np.unique(found)) == len(found)
+    if is_single and (ids[found] == wanted).all() and (len(found) == len(ids) or not all_of_them):
+        return found
     rows, others = {text: row for row, text in enumerate(ids.tolist())}, {*wanted.tolist()}
     for name, texts, of in ((source, ids, rows), (labels, wanted, others)):
         if len(of) < len(texts):
@@ -537,7 +543,7 @@ def _rows_by_id(
             if name == source and all_of_them and rows.keys() <= others:
                 raise UnclearError(f"{text} --ids {by} leaves out the labels of these.", ids=by.replace(", ", ","))
             raise DataError(text)
-    return np.array([rows[text] for text in wanted.tolist()], dtype=np.int64)
+    return found
 
 
 def shared_findings(
@@ -724,7 +730,7 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
         if empty:
             yield note("class-without-probability", file=file, classes=empty)
-    test, is_known = sets["test"], truth.ids is not None and len({*truth.ids.tolist()}) == len(truth.ids)
+    test, is_known = sets["test"], truth.ids is not None and len(np.unique(truth.ids)) == len(truth.ids)
     if truth.group is None and test.group is None and not is_known:
         for column in (*test.roles.get("ids", ()), *test.roles.get("keys", ())):
             if role_by_name(column) == "ids" and not _differ(test.columns, [column]):

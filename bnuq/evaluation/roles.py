@@ -20,6 +20,7 @@ from bnuq.errors import DataError
 
 _SHOWN = 20  # columns in a message
 _DRAWS = 5  # columns of one name and numbers, which may be draws
+_PARTS = (100, 10, 4)  # which the numbers of quantiles may be of
 _WORDS = 20  # of rows of several kinds; more are texts
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
@@ -335,8 +336,9 @@ def without_role(
         told += [f"{listed(bounds)} may be the ends of an interval of 95 %; of one of 80 %, as Prophet's, they are "]
         told[-1] += f"--columns {shlex.quote(','.join(_ends(bounds, middle, 0.1)))}."
     if numbers and not (found or said):
-        said = _of_predictions(columns, numbers)
-        told += [f"The predictions may be {listed(said)}, or others of these." * bool(said)]
+        said, *others = _of_predictions(columns, numbers) or [()]
+        options = [f"--columns {shlex.quote(','.join(each))}" for each in (said, *others)]
+        told += [f"The predictions of one model: {' or '.join(options)}."] * bool(said)
     left = [] if said else [*itertools.chain(*of_natures.values()), *(numbers if found else ())]
     cure = {"ignore": (*kinds, *left), "columns": said, "labels": label and f"{columns.source}:{label}"}
     count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
@@ -362,17 +364,21 @@ def _ends(bounds: Sequence[str], middle: Sequence[str], low: float) -> tuple[str
     return (f"q{low}={bounds[0]}", *(f"q0.5={name}" for name in middle), f"q{1 - low}={bounds[1]}")
 
 
-def _of_predictions(columns: Columns, names: Sequence[str]) -> tuple[str, ...]:
+def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Which of the numbers with fractions may be the predictions: all that sum to one; draws, of one name and numbers;
-    or the first."""
+    quantiles, whose numbers are parts of a hundred, of ten or of four; or one of them."""
     arrays = {of: columns[of] for of in names if is_numeric(columns[of]) and np.any(columns[of] % 1)}
     arrays = {of: values for of, values in arrays.items() if np.abs(values - 0.5).max() <= 0.5} or arrays
     if len({values.shape for values in arrays.values()}) == 1 and np.allclose(sum(arrays.values()), 1, atol=0.02):
-        return (*arrays,)
+        return [(*arrays,)]
     stems = {name.rstrip("0123456789") for name in arrays}
     if len(arrays) >= _DRAWS and len(stems) == 1 and min(stems):
-        return (f"samples={min(stems)}*",)
-    return (*arrays,)[:1]
+        return [(f"samples={min(stems)}*",)]
+    numbered = {name: int(match[2]) for name in arrays if (match := _LEVEL.fullmatch(name)) and f"{match[2]}".isdigit()}
+    if 1 < len(numbered) == len(arrays) and min(numbered.values()) > 0 and max(numbered.values()) < _PARTS[0]:
+        parts = [of for of in _PARTS if max(numbered.values()) < of]
+        return [tuple(f"q{number / of:g}={name}" for name, number in numbered.items()) for of in reversed(parts)]
+    return [(name,) for name in arrays][:5]
 
 
 def true_and_pred(columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -423,8 +429,7 @@ def _look(values: NDArray[Any]) -> str:
     if not is_numeric(values):
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
-            cure = "write bare numbers (in pandas, read_csv(FILE, sep=';', decimal=',')"
-            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: {cure}"
+            return f"numbers as texts, such as {str(values[0])[:40]!r} (in pandas, read_csv(FILE, sep=';', decimal=',')"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

@@ -166,12 +166,12 @@ def _cured(request: ScoreRequest, cure: Mapping[str, Any]) -> ScoreRequest:
 
 def _command(request: ScoreRequest) -> str:
     """The command of this request; of what is in memory its options alone."""
-    in_memory = any(isinstance(source, Columns) for source in request.predictions.values())
-    files = [
-        f"{source}" if method_name(f"{source}")[0] == name else f"{name}={source}"
-        for name, source in request.predictions.items()
-    ]
-    words = [] if in_memory else ["bnuq", "score", *files]
+    words = ["bnuq", "score"]
+    for name, source in request.predictions.items():
+        if isinstance(source, Columns):
+            words = []
+            break
+        words.append(f"{source}" if method_name(f"{source}")[0] == name else f"{name}={source}")
     for part in (request.section, request.sampling, request.scoring, request.certificate):
         for name, known in settings_of(type(part)).items():
             if (value := getattr(part, name)) != known.default:

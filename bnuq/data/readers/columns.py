@@ -31,6 +31,7 @@ _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
 _MOST_NAMES = 100_000  # columns, or names in a line of JSON
 _TOO_MANY = f" has more than {_MOST_NAMES:,} names. Write them as .npy or .npz."
 _FEW = 2**16  # texts, of each of which there is one string
+_SHORT = 16  # letters of texts in an array of fixed length, which takes a third of the memory of objects
 _CELLS = 200_000  # of a table that are parsed together
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none")
 UNNAMED = "column 0"  # the only column, where its first line, 0, is no name
@@ -42,13 +43,15 @@ class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
     objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, `exact` gives
-    numbers as they are written, and `classes` are those of the labels, where they are known."""
+    numbers as they are written, and `classes` are those of the labels, where they are known. Keys `by_score` begin with
+    the largest of the first row."""
 
     source: str
     values: Mapping[str, NDArray[Any]]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
+    by_score: bool = False
     exact: Callable[[str], NDArray[Any]] | None = None
     classes: frozenset[str] = frozenset()
 
@@ -80,7 +83,7 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
     texts = [str(value) for value in values.tolist()] if values.ndim == 1 else values.astype(str)
     if len(texts) and all(str(text).endswith(".0") for text in texts):
         texts = [text[:-2] for text in texts]
-    return np.array(texts, dtype=object)
+    return np.array(texts, dtype=object if len(texts) and max(map(len, texts)) > _SHORT else str)
 
 
 def one_reading(columns: Columns, count: int | None) -> Columns:
@@ -242,7 +245,10 @@ def _of_table(path: Path) -> Columns:
             if at in joined and not _has_quotes(path):  # rows that numpy has read
                 cells = (line.split(table.separator, at + 1)[at].strip() for line in table.lines)
             once = (known.get(text, text) if len(known) > _FEW else known.setdefault(text, text) for text in cells)
-            return np.array([*once], dtype=object)
+            parts = []
+            while part := list(itertools.islice(once, _FEW)):
+                parts.append(np.array(part, dtype=str if max(map(len, part)) <= _SHORT else object))
+            return np.concatenate(parts)
 
     if not named and len(joined) == len(names):
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
@@ -281,7 +287,7 @@ def _are_names(fields: Sequence[str]) -> bool:
     and more from 1."""
     starts = {1: (), 2: (0,)}.get(len(fields), (0, 1))
     numbered = any([*fields] == [*map(str, range(start, start + len(fields)))] for start in starts)
-    return numbered or not all(cell and _numbers((cell,)) is not None for cell in fields)
+    return numbered or not all(cell and cell[-1] != "%" and _numbers((cell,)) is not None for cell in fields)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
@@ -327,7 +333,8 @@ def _of_json(path: Path) -> Columns:
         if not first:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         joined = {name: _joined(of, shapes[name]) for name, of in collected.items() if name not in nested}
-    return Columns(f"{path}", joined, keys, tuple(nested))
+    by_score = any(isinstance(value, _ByScore) for value in first.values())
+    return Columns(f"{path}", joined, keys, tuple(nested), by_score=by_score)
 
 
 def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -371,7 +378,7 @@ def _row(value: Any, where: str) -> dict[str, Any]:
     words, of = value.get("labels"), value.get("scores")  # of a zero-shot pipeline, the largest score first
     if isinstance(words, list) and isinstance(of, list) and len(words) == len({*map(str, words)}) == len(of):
         value = {name: each for name, each in value.items() if name != "labels"}
-        value["scores"] = dict(zip(map(str, words), of, strict=True))
+        value["scores"] = _ByScore(zip(map(str, words), of, strict=True))
     made = {}
     for name, of in value.items():
         if isinstance(of, list) and (scores := _by_label(of)) is not None:
@@ -384,11 +391,15 @@ def _row(value: Any, where: str) -> dict[str, Any]:
     return made
 
 
+class _ByScore(dict[str, float]):
+    """Scores by label, in an order that says nothing of the numbers of the classes."""
+
+
 def _by_label(value: list[Any]) -> dict[str, float] | None:
     """The scores of a list of {label, score}; None for any other list."""
     if not value or not all(isinstance(each, dict) and each.keys() == {"label", "score"} for each in value):
         return None
-    return {str(each["label"]): each["score"] for each in value}
+    return _ByScore((str(each["label"]), each["score"]) for each in value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -190,9 +190,7 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        is_top = bool(
-            {"score", "confidence"} & {*roles.values()}
-        )  # the label of a pipeline of Hugging Face is predicted
+        is_top = not {"score", "confidence"}.isdisjoint(roles.values())  # `label` of Hugging Face is the prediction
         by_word = sorted(names, key=lambda of: (of == "label" and is_top, "pred" in of, role_by_name(of) == "labels"))
         options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
         text = f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one."

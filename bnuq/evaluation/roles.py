@@ -41,7 +41,7 @@ positive: probability probabilities prob probs proba p y_prob y_proba y_score pr
 logits: logits logit decision_function filtered_resps
 log_probabilities: log_probabilities log_probability log_probs logprobs log_prob logprob log_proba predict_log_proba
 mean: mean mu loc yhat y_mean point_forecast pred_mean mean_prediction predicted_mean fit fitted
-sigma: sigma std sd stddev scale y_std pred_std
+sigma: sigma std sd stddev scale y_std pred_std y_pred_std
 variance: variance var y_var pred_var
 log_variance: log_var logvar log_variance
 log_sigma: log_std logstd log_sigma
@@ -368,16 +368,16 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
     """Which of the numbers with fractions may be the predictions: all that sum to one; draws, of one name and numbers;
     quantiles, whose numbers are parts of a hundred, of ten or of four; or one of them."""
     arrays = {of: columns[of] for of in names if is_numeric(columns[of]) and np.any(columns[of] % 1)}
+    numbered = {name: int(match[2]) for name in arrays if (match := _LEVEL.fullmatch(name)) and f"{match[2]}".isdigit()}
+    if 1 < len(numbered) == len(arrays) and min(numbered.values()) > 0 and max(numbered.values()) < _PARTS[0]:
+        parts = [of for of in _PARTS if max(numbered.values()) < of]
+        return [tuple(f"q{number / of:g}={name}" for name, number in numbered.items()) for of in reversed(parts)]
     arrays = {of: values for of, values in arrays.items() if np.abs(values - 0.5).max() <= 0.5} or arrays
     if len({values.shape for values in arrays.values()}) == 1 and np.allclose(sum(arrays.values()), 1, atol=0.02):
         return [(*arrays,)]
     stems = {name.rstrip("0123456789") for name in arrays}
     if len(arrays) >= _DRAWS and len(stems) == 1 and min(stems):
         return [(f"samples={min(stems)}*",)]
-    numbered = {name: int(match[2]) for name in arrays if (match := _LEVEL.fullmatch(name)) and f"{match[2]}".isdigit()}
-    if 1 < len(numbered) == len(arrays) and min(numbered.values()) > 0 and max(numbered.values()) < _PARTS[0]:
-        parts = [of for of in _PARTS if max(numbered.values()) < of]
-        return [tuple(f"q{number / of:g}={name}" for name, number in numbered.items()) for of in reversed(parts)]
     return [(name,) for name in arrays][:5]
 
 

@@ -160,8 +160,9 @@ def _cured(request: ScoreRequest, cure: Mapping[str, Any]) -> ScoreRequest:
         name: (*getattr(request.section, name), *value) if name in ("ignore", "columns") else value
         for name, value in cure.items()
     }
-    section = msgspec.structs.replace(request.section, **of_section)
-    return replace(request, section=section, labels=cure.get("labels", request.labels))
+    labels = cure.get("labels", request.labels)
+    of_section["labels"] = None if isinstance(labels, Columns | None) else f"{labels}"
+    return replace(request, section=msgspec.structs.replace(request.section, **of_section), labels=labels)
 
 
 def _command(request: ScoreRequest) -> str:

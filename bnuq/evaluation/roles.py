@@ -430,6 +430,8 @@ def _look(values: NDArray[Any]) -> str:
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
             return f"numbers as texts, such as {str(values[0])[:40]!r} (in pandas, read_csv(FILE, sep=';', decimal=',')"
+        if len(words) == 1:
+            return f"{str(values[0])[:40]!r} in every row"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

@@ -144,13 +144,11 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
     are_numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
     if named and (are_numbers or values.dtype.kind not in "fiub" or not _Named(given, tuple(names)).has_words):
         return
-    if named and given.columns.by_score:
+    if given.columns.by_score:
         text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
         raise UnclearError(f"{text}{','.join(sorted(names))}, or another order.", classes=(*sorted(names),))
-    if named:
-        yield note("labels-numbered", names=names)
-    else:
-        yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    yield note("labels-numbered", names=names) if named else by_order
     in_order, top = np.arange(count), given.values[0].argmax(-1)
     by_text = np.array(sorted(in_order, key=lambda k: names[k]))
     by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order

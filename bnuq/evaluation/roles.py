@@ -378,7 +378,8 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
     stems = {name.rstrip("0123456789") for name in arrays}
     if len(arrays) >= _DRAWS and len(stems) == 1 and min(stems):
         return [(f"samples={min(stems)}*",)]
-    return [(name,) for name in arrays][:5]
+    found: list[tuple[str, ...]] = [(name,) for name in arrays]
+    return found[:5]
 
 
 def true_and_pred(columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:

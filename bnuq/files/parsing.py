@@ -591,17 +591,11 @@ def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tupl
 
 def _parquet_lists(limits: _Limits, path: str, name: str, decoded: int) -> _Pieces:
     """A column of lists of numbers, all of one length, as an array; an empty one of any other nested column."""
-    column = _columns_read(limits, path, [name], decoded).column(name)
-    import pyarrow.compute as compute
-    import pyarrow.types as kinds
-
-    is_list = any(of(column.type) for of in (kinds.is_list, kinds.is_large_list, kinds.is_fixed_size_list))
-    counts = compute.unique(compute.list_value_length(column)).to_pylist() if is_list else []
-    are_numbers = is_list and (kinds.is_floating(column.type.value_type) or kinds.is_integer(column.type.value_type))
-    if not are_numbers or len(counts) != 1 or None in counts:
-        return _Pieces(np.dtype(np.float64), (0, 0), iter(()))
-    values = np.asarray(compute.list_flatten(column).to_numpy(), dtype=np.float64).reshape(-1, counts[0])
-    return _Pieces(values.dtype, values.shape, iter([values]))
+    rows = _columns_read(limits, path, [name], decoded).column(name).to_numpy()
+    lists = np.empty((0, 0))
+    with contextlib.suppress(ValueError, TypeError):
+        lists = np.array([*rows], dtype=np.float64)
+    return _Pieces(lists.dtype, lists.shape, iter([lists]))
 
 
 def _plain(value: Any) -> Any:

@@ -503,8 +503,9 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     for name, role in roles.items():
         by_role.setdefault(role, []).append(name)
     spread, of_levels = [of for role in SPREADS for of in by_role.get(role, ())], by_role.get("quantile", [])
-    middle = by_role.get("mean", []) or by_role.get("hard", []) or by_role.get("array", [])
-    families = named.numbered(columns, [name for name in columns.values if name not in roles])
+    middle = next((by_role[role] for role in ("mean", "hard", "array") if role in by_role), [])
+    free = [name for name in columns.values if name not in roles]
+    families = named.numbered(columns, free)
     if asked and len(drawn := named.flat(columns, roles, "array")) > 1:  # samples=PATTERN
         return _of_array(columns, drawn, sought), drawn
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
@@ -515,21 +516,22 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
-        values, deviations = (
-            _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}")
-            for name in (*middle, *spread)
-        )
-        if values.shape != deviations.shape or len(values) > 1:
-            raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
-        role = roles[spread[0]]
-        found = f"mean {middle[0]!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread[0]!r}"
-        return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations)), [*middle, *spread]
+        return _gaussian(columns, middle[0], spread[0], roles[spread[0]]), [*middle, *spread]
     if middle:
         return _of_array(columns, middle, sought), middle
     if families:
         return _of_array(columns, families[0], sought, classes=tuple(families[0])), families[0]
-    free = [name for name in columns.values if name not in roles]
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution", sought.label)
+
+
+def _gaussian(columns: Columns, middle: str, spread: str, role: str) -> GivenSet:
+    values, deviations = (
+        _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}") for name in (middle, spread)
+    )
+    if values.shape != deviations.shape or len(values) > 1:
+        raise DataError(f"{columns.source}: {middle} and {spread} have shapes that do not fit together.")
+    found = f"mean {middle!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread!r}"
+    return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations))
 
 
 def _of_quantiles(
@@ -665,17 +667,19 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind} | ({"scale": float(total[0, 0])} if votes else {})
     if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
         return {"kind": "logits"}
-    what = (
-        f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
-        + f", which sum to {np.median(total):.6g} in the middle row" * (sampled.shape[2] > 1)
-    )
-    cure = "counts of votes are --outputs probabilities" if votes else "percentages are --outputs percentages"
-    is_percent = sampled.shape[2] == 1 and 1 < sampled.max() <= 100
-    outputs = "probabilities" if votes else "percentages" if is_percent else None
-    raise UnclearError(
-        f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
-        f"clearly logits. Say what they are: {cure}; --outputs logits, probabilities or log_probabilities; "
-        "probabilities of several labels: --task multilabel; predictions of numbers: --task regression.",
+    raise _of_which_kind(sampled, f"{columns.source}: {found}", votes=votes)
+
+
+def _of_which_kind(values: NDArray[np.float64], where: str, *, votes: bool) -> UnclearError:
+    """The error for numbers that are neither probabilities nor clearly logits."""
+    several = values.shape[2] > 1
+    what = f"numbers from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
+    what += f", which sum to {np.median(values.sum(-1)):.6g} in the middle row" * several
+    outputs = "probabilities" if votes else None if several or values.max() > 100 else "percentages"
+    return UnclearError(
+        f"{where} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor clearly logits. Say "
+        "what they are: counts of votes are --outputs probabilities; else --outputs percentages, logits, probabilities "
+        "or log_probabilities; those of several labels, --task multilabel; numbers, --task regression.",
         **({"outputs": outputs} if outputs else {}),
     )
 

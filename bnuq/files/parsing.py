@@ -7,6 +7,7 @@ line with its length, so that this process holds few of them. Light: imports nei
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import math

@@ -1037,8 +1037,10 @@ def test_quantiles_in_percent_logarithms_of_a_variance_and_draws_of_targets_are_
     found = estimates(bnuq.score({"m": normal}))
     assert found == pytest.approx(estimates(bnuq.score({"m": sigma})), nan_ok=True)
     assert "log_variance=log_var" in refusal({"m": normal}, columns=("mean", "variance=log_var"))
-    drawn = bnuq.score({"m": {"samples": DRAWS, "y": DRAWS[:, 0]}}, calibrate="cross")
+    targets = LOGITS[:, 0] + RNG.normal(size=N)
+    drawn = bnuq.score({"m": {"samples": DRAWS, "y": targets}}, calibrate="cross")
     pll = drawn.summary()["methods"]["m"]["sets"]["test"]["pll"]["value"]
-    assert pll == pytest.approx(norm.logpdf(DRAWS[:, 0], DRAWS.mean(1), DRAWS.std(1)).mean(), abs=0.1)
+    assert pll == pytest.approx(norm.logpdf(targets, DRAWS.mean(1), DRAWS.std(1)).mean(), abs=0.1)
     assert drawn.record.run["scoring"]["pll"] == "moment"
-    assert "draws-hold-noise" in {finding.code for finding in drawn.findings}
+    wide = bnuq.score({"m": {"samples": 2 * DRAWS - DRAWS.mean(1)[:, None], "y": targets}}, calibrate="cross")
+    assert {"draws-hold-noise", "tau-infinite"} & {each.code for each in wide.findings} == {"draws-hold-noise"}

@@ -333,9 +333,9 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
 def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[Truth, tuple[Finding, ...]]:
     """The labels of the points with predictions, where --ids names the ids of both, and a warning of the others."""
     names, columns = (section.ids or "").split(","), truth.columns
-    if columns is None or columns.source == given.columns.source or not {*names} <= {*given.columns.values}:
+    if truth.ids is None or columns is None or columns.source == given.columns.source:
         return truth, ()
-    if truth.ids is None or not {*names} <= {*columns.values}:
+    if not {*names} <= {*given.columns.values} & {*columns.values}:
         return truth, ()
     wanted = {*given.columns.texts(*names).tolist()}
     rows = np.array([row for row, of in enumerate(truth.ids.tolist()) if of in wanted], dtype=np.int64)
@@ -391,10 +391,8 @@ def judged(given: GivenSet, truth: Truth, classes: Sequence[str] = ()) -> GivenS
     hard = _in_words_of(hard, labels := {*texts.tolist()}, classes)
     right = (hard == texts) * 1
     if (words := {*hard.tolist()}).isdisjoint(labels) and not words <= {*map(str, range(len(classes)))}:
-        are_numbers = all(re.fullmatch(r"\d+", label) for label in labels)
-        cure = (
-            f"Say which word is 0, and which 1, …: --classes {shlex.quote(','.join(sorted(words)))}, or another order."
-        )
+        are_numbers, in_order = all(re.fullmatch(r"\d+", label) for label in labels), ",".join(sorted(words))
+        cure = f"Say which word is 0, which is 1, …: --classes {shlex.quote(in_order)}, or another order."
         cure = cure if are_numbers else "Write the same words in both."
         raise UnclearError(
             f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "

@@ -376,7 +376,7 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
     if len({values.shape for values in arrays.values()}) == 1 and np.allclose(sum(arrays.values()), 1, atol=0.02):
         return [(*arrays,)]
     stems = {name.rstrip("0123456789") for name in arrays}
-    if len(arrays) >= _DRAWS and len(stems) == 1 and min(stems):
+    if len(arrays) >= _DRAWS and not numbered and len(stems) == 1 and min(stems):
         return [(f"samples={min(stems)}*",)]
     found: list[tuple[str, ...]] = [(name,) for name in arrays]
     return found[:5]

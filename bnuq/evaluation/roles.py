@@ -375,8 +375,8 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
     arrays = {of: values for of, values in arrays.items() if np.abs(values - 0.5).max() <= 0.5} or arrays
     if len({values.shape for values in arrays.values()}) == 1 and np.allclose(sum(arrays.values()), 1, atol=0.02):
         return [(*arrays,)]
-    stems = {name.rstrip("0123456789") for name in arrays}
-    if len(arrays) >= _DRAWS and not numbered and len(stems) == 1 and min(stems):
+    stems = {name.rstrip("0123456789") for name in arrays} - {""}
+    if len(arrays) >= _DRAWS and not numbered and len(stems) == 1:
         return [(f"samples={min(stems)}*",)]
     found: list[tuple[str, ...]] = [(name,) for name in arrays]
     return found[:5]

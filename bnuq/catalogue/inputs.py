@@ -58,7 +58,12 @@ INPUTS: Catalogue = {
     "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),
     "class-without-probability": Entry("{file}: no point has a probability of class {classes:joined} (counted from 0)"),
     "ids-repeat": Entry(
-        "{file}: {column} repeats.", "Rows of one: --groups {column}. Of several models: give each a file of its own."
+        "{file}: {column} repeats; --groups {column} makes its rows one group, whose errors are then wider.",
+        "Of several models: give each a file of its own.",
+    ),
+    "labels-left-out": Entry(
+        "{file}: {count:,} rows have ids that no prediction has; they are left out.",
+        "If they were left out by the model, such as hard ones, the scores are too good.",
     ),
     "outputs-together": Entry(
         "{file}: the RMSE is the root of the sum of the outputs' mean squared errors; MAE and CRPS are means over them"

@@ -523,7 +523,7 @@ class ScoringSection(Section, frozen=True):
         Likelihood,
         setting(
             "PLL of the mixture of the draws, or of a Gaussian with their moments: moment, or moment_full (with the "
-            "covariance of the outputs).",
+            "covariance of the outputs). `bnuq score` takes the mixture with --tau alone, else moment.",
             "Regression",
             needs="a regression",
         ),
@@ -709,9 +709,9 @@ class ScoreSection(Section, frozen=True):
         ),
     ] = ()
     outputs: Annotated[
-        Literal["logits", "probabilities", "log_probabilities"] | None,
+        Literal["logits", "probabilities", "percentages", "log_probabilities"] | None,
         setting(
-            "What the numbers are: logits, probabilities or log_probabilities.",
+            "What the numbers are: logits, probabilities, percentages or log_probabilities.",
             metavar="NAME",
             shown="by names and numbers",
         ),

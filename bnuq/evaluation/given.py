@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -17,12 +17,15 @@ from bnuq.data.readers.columns import Columns, one_reading, texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation import roles as named
+from bnuq.evaluation.roles import UnclearError
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
 from bnuq.shapes import Float
 from bnuq.tasks import Task
 
-Kind = Literal["logits", "probabilities", "log_probabilities", "confidences", "means", "gaussian", "quantiles"]
+Kind = Literal[
+    "logits", "probabilities", "percentages", "log_probabilities", "confidences", "means", "gaussian", "quantiles"
+]  # percentages as they are asked for; they are probabilities of another scale
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _ROUNDING = 1e-6  # below 0, or above 1, of a single probability
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
@@ -32,9 +35,16 @@ _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 _SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
 _WHOLE = re.compile(r"-?\d+").fullmatch
-_OF_REGRESSION = ("mean", "hard", "array", "sigma", "variance", "quantile")
+SPREADS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of a Gaussian: σ by what a column holds
+    "sigma": np.asarray,
+    "variance": lambda values: np.sqrt(np.maximum(values, 0)),
+    "log_variance": lambda values: np.exp(values / 2),
+    "log_sigma": np.exp,
+}
+_OF_REGRESSION = ("mean", "hard", "array", "quantile", *SPREADS)
 _SCALES = (1, 100, 255)  # of probabilities: as they are, in percent, in bytes
 _Source = tuple[list[str], Kind | None, tuple[str, ...]]  # columns, what they are, and of which classes
+_SCORED = {"mean", "array", "score", "confidence", "positive", "logits", "log_probabilities", *SPREADS}
 _KINDS: dict[str, Kind] = {"positive": "probabilities", "logits": "logits", "log_probabilities": "log_probabilities"}
 
 
@@ -171,7 +181,7 @@ def wrong_values(
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
     if kind in ("probabilities", "confidences"):
-        expected = f"probabilities, from 0 to {scale:g}; divide percentages by 100; logits are --outputs logits"
+        expected = f"probabilities, from 0 to {scale:g}; of percentages, --outputs percentages; of logits, logits"
         checks.append(((values < 0) | (values > 1 + tolerance), expected))
     if kind in ("probabilities", "log_probabilities") and task.classifies_points:
         with np.errstate(over="ignore"):
@@ -221,10 +231,13 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
+    _check_used(columns, roles, names, given, sought)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
-        raise named.without_role(columns, unknown)
+        true, said = named.true_and_pred(columns)
+        are_several = len(true) > 1 and not {*true}.isdisjoint(unknown)
+        raise named.without_role(columns, unknown, labels=[",".join(true)] * are_several, said=said * are_several)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -235,6 +248,21 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
+
+
+def _check_used(
+    columns: Columns, roles: Mapping[str, str], names: Sequence[str], given: GivenSet, sought: Sought
+) -> None:
+    """DataError for an option of --columns that has no effect: a mean beside quantiles, a second prediction."""
+    for pattern in sought.section.columns:
+        column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
+        role = roles.get(column)
+        if column not in names and (role in _SCORED or (role == "hard" and sought.task.is_regression)):
+            cure = f" --ignore {shlex.quote(column)} leaves it out; --columns q0.5={column} is the median."
+            raise DataError(
+                f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
+                + cure * (given.levels is not None)
+            )
 
 
 def _beside(columns: Columns, roles: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
@@ -251,19 +279,21 @@ def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | No
         return given
     if sought.like is not None:
         return replace(given, classes=sought.like.classes)
-    p = given.values[0, :, 1]
+    p = given.values[0, :, 1] / given.scale
     by_hard = None if hard is None else _class_of(p, hard, classes)
     if by_hard is not None:
         given = replace(given, classes=(by_hard,))
     elif len(classes) == 2 and max(classes) != named.class_called("1", classes) and not all(map(_WHOLE, classes)):
         first, last = sorted(classes)
         cures = [f"Of {b}: --classes {shlex.quote(f'{a},{b}')}." for a, b in ((first, last), (last, first))]
-        raise DataError(f"{columns.source}: {given.found}: of which class? {' '.join(cures)}")
+        text = f"{columns.source}: {given.found}: of which class? {' '.join(cures)}"
+        raise UnclearError(text, classes=(first, last))
     if given.kind == "probabilities" and not (by_hard or section.outputs) and len(p) >= _FEW and p.min() >= 0.5:
-        raise DataError(
+        text = (
             f"{columns.source}: {given.found}, are never below 0.5. Those of class 1: --outputs probabilities. Those "
             f"of the predicted class: --columns confidence={names[0] or 'NAME'}, beside a column of the predictions."
         )
+        raise UnclearError(text, outputs="probabilities")
     return given
 
 
@@ -304,17 +334,15 @@ def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> t
     if not sources and (sought.task.classifies_points or classes):
         sources = _unnamed(columns, free, classes, sums=sought.task.classifies_points)
     if not sources and sought.task.classifies_points and (pair := _pair(columns, roles, sought)) is not None:
-        values = np.stack([1 - (confidence := numbers_of(columns, pair[0])), confidence], axis=-1)[None]
-        return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences"), pair
+        scale, confidence = 100.0 if outputs == "percentages" else 1.0, numbers_of(columns, pair[0])
+        _check_range(confidence / scale, f"{columns.source}: {pair[0]!r}")
+        values = np.stack([scale - confidence, confidence], axis=-1)[None]
+        return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences", scale=scale), pair
     sources = sources or [([name], None, ()) for name, role in roles.items() if role in _SINGLE[outputs is not None]]
     if len(sources) > 1:
-        sets = "; ".join(listed(names) for names, _, _ in sources)
-        raise DataError(
-            f"{columns.source}: has several predictions: {sets}. Name one: --columns NAME,NAME or 'PATTERN_*'; the "
-            "others are then ignored."
-        )
+        raise _several_predictions(columns, [names for names, _, _ in sources])
     if not sources:
-        raise _without_predictions(columns, roles, free, "logits or probabilities")
+        raise _without_predictions(columns, roles, free, "logits or probabilities", sought.label)
     [(names, kind, of)] = sources
     kind = outputs or kind or (None if like is None else like.kind)
     return _of_array(columns, names, sought, kind, of), names
@@ -337,13 +365,7 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         if sought.section.outputs is None and (
             confidence or (label in columns.values and not named.is_numeric(columns[label]))
         ):
-            file, free = columns.source, [each for each in columns.values if each not in roles]
-            raise DataError(
-                f"{file}: {name!r} is the probability of a class that no column names. If {label!r} is the prediction, "
-                f"as of a pipeline of Hugging Face, name the true labels: --labels {file}:{[*free, 'COLUMN'][0]}; if "
-                "it is that of class 1: --outputs probabilities; else call the columns of the classes by these, such "
-                "as prob_cat."
-            )
+            raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
     if score and hard:
         texts, values = texts_of(columns[hard[0]]), numbers_of(columns, name)
@@ -351,6 +373,35 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
             return None
         _check_confidences(values, texts, classes, f"{columns.source}: {name!r}")
     return [name, top[0]]
+
+
+def _of_which_class(columns: Columns, name: str, label: str | None, free: Sequence[str]) -> UnclearError:
+    """The error for a confidence beside labels alone: the predictions may be in another column, which has words of
+    these; or the labels are the predictions."""
+    text = f"{columns.source}: {name!r} is the probability of a class that no column names."
+    answers = [of for of in free if columns[of].ndim == 1 and not columns.classes.isdisjoint(texts_of(columns[of]))]
+    if answers:
+        text += f" If {answers[0]!r} is the prediction, right where it equals {label!r} letter by letter, name it so."
+        return UnclearError(text, columns=(f"prediction={answers[0]}", f"confidence={name}"))
+    text += f" If {label!r} is the prediction, as of a pipeline of Hugging Face, name the true labels: --labels "
+    text += f"{columns.source}:{[*free, 'COLUMN'][0]}, or another file; if it is that of class 1: --outputs "
+    text += "probabilities; else call the columns of the classes by these, such as prob_cat."
+    return UnclearError(text, **({"labels": f"{columns.source}:{free[0]}"} if free else {}))
+
+
+def _several_predictions(columns: Columns, sources: Sequence[Sequence[str]]) -> UnclearError:
+    sets = "; ".join(map(listed, sources))
+    text = f"{columns.source}: has several predictions: {sets}. Name one, and the others are ignored: --columns NAME,…"
+    return UnclearError(text, columns=(*sources[0],))
+
+
+def _check_range(values: NDArray[Any], where: str) -> None:
+    """DataError for confidences, or probabilities of one class, that are below 0 or above 1."""
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if low < -_ROUNDING or high > 1 + TOLERANCE:
+        what = "--outputs percentages" if low >= 0 and high <= 100 else "--outputs logits"
+        text = f"{where} holds numbers from {low:.6g} to {high:.6g}: no probabilities. Percentages or logits? {what}."
+        raise UnclearError(text, outputs=what.split()[1])
 
 
 def _check_confidences(values: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str], where: str) -> None:
@@ -428,21 +479,20 @@ def _is_wide(columns: Columns, name: str) -> bool:
     return columns[name].ndim > 1 or (name in ("", "0") and named.is_numeric(columns[name]))
 
 
-def _without_predictions(columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str) -> DataError:
-    for name in free:
-        if not named.is_numeric(columns[name]) and str(columns[name].flat[0]).endswith("%"):
-            numbers_of(columns, name)  # an error, which says so
+def _without_predictions(
+    columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str, label: str | None
+) -> DataError:
     if free:
         return named.without_role(columns, free, found=False)
     hard = [name for name, role in roles.items() if role == "hard"]
-    why = (
-        f"{listed(hard)} is a hard prediction, which has no uncertainty"
-        if hard
-        else "no column has a name that says so"
-    )
-    shown = listed(list(columns.values)) + f", and lists that are not read: {listed(columns.nested)}" * bool(
-        columns.nested
-    )
+    own = [name for name, role in roles.items() if role == "labels" and name != label]
+    for name in own or hard * (len(hard) > 1):
+        if named.is_numeric(columns[name]) and np.any(columns[name] % 1):
+            said = name if own else f"confidence={name}"
+            return UnclearError(f"{columns.source}: {name!r} may be the prediction: --columns {said}.", columns=(said,))
+    why = f"{listed(hard)} is a hard prediction, which has no uncertainty" if hard else "no column has a name of them"
+    shown = listed(list(columns.values))
+    shown += f", and lists that are not read: {listed(columns.nested)}" * bool(columns.nested)
     return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
 
 
@@ -452,33 +502,36 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     by_role: dict[str, list[str]] = {}
     for name, role in roles.items():
         by_role.setdefault(role, []).append(name)
-    spread, of_levels = by_role.get("sigma", []) + by_role.get("variance", []), by_role.get("quantile", [])
-    middle = by_role.get("mean", []) or by_role.get("hard", []) or by_role.get("array", [])
-    families = named.numbered(columns, [name for name in columns.values if name not in roles])
+    spread, of_levels = [of for role in SPREADS for of in by_role.get(role, ())], by_role.get("quantile", [])
+    middle = next((by_role[role] for role in ("mean", "hard", "array") if role in by_role), [])
+    free = [name for name in columns.values if name not in roles]
+    families = named.numbered(columns, free)
+    if asked and len(drawn := named.flat(columns, roles, "array")) > 1:  # samples=PATTERN
+        return _of_array(columns, drawn, sought), drawn
     if (of_levels and spread) or max(len(spread), len(middle), len(families)) > 1:
-        sets = listed([*of_levels, *middle, *spread])
-        raise DataError(f"{columns.source}: has several predictions: {sets}. Name those of one: --columns NAME,NAME.")
+        gaussian = [*middle[:1], *spread[:1]]
+        raise _several_predictions(columns, [of for of in (of_levels, gaussian, *families) if of])
     if (unclear := named.unclear(roles)) and not (of_levels or spread or asked):
         raise named.without_role(columns, unclear)
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
-        values, deviations = (
-            _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}")
-            for name in (*middle, *spread)
-        )
-        if values.shape != deviations.shape or len(values) > 1:
-            raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
-        if "variance" in by_role:
-            deviations = np.sqrt(np.maximum(deviations, 0))
-        found = f"mean {middle[0]!r} and {'variance' if 'variance' in by_role else 'σ'} {spread[0]!r}"
-        return GivenSet(columns, values, "gaussian", found, sigma=deviations), [*middle, *spread]
+        return _gaussian(columns, middle[0], spread[0], roles[spread[0]]), [*middle, *spread]
     if middle:
         return _of_array(columns, middle, sought), middle
     if families:
         return _of_array(columns, families[0], sought, classes=tuple(families[0])), families[0]
-    free = [name for name in columns.values if name not in roles]
-    raise _without_predictions(columns, roles, free, "numbers of the predictive distribution")
+    raise _without_predictions(columns, roles, free, "numbers of the predictive distribution", sought.label)
+
+
+def _gaussian(columns: Columns, middle: str, spread: str, role: str) -> GivenSet:
+    values, deviations = (
+        _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}") for name in (middle, spread)
+    )
+    if values.shape != deviations.shape or len(values) > 1:
+        raise DataError(f"{columns.source}: {middle} and {spread} have shapes that do not fit together.")
+    found = f"mean {middle!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread!r}"
+    return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations))
 
 
 def _of_quantiles(
@@ -521,18 +574,17 @@ def _of_array(
     if task.is_regression and values.ndim == 2 and len(names) == 1:
         is_said = names[0].lower() == "samples" or f"samples={names[0]}" in sought.section.columns
         values = _as_drawn(values, sought, f"{columns.source}: {found}", is_said=is_said)
-    elif task.is_regression and all(map(named.DRAWN.fullmatch, names)):
+    elif task.is_regression and len(names) > 1 and (not classes or all(map(named.DRAWN.fullmatch, names))):
         values, classes = values.T[..., None], ()
     samples = _as_samples(values, names[0], f"{columns.source}: {found}")
     known: dict[str, Any] = {"kind": "means"} if task.is_regression else _known(columns, found, samples, kind, task)
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
-        if known["kind"] == "probabilities" and (wrong := wrong_values(samples * 1.0, "confidences", task)) is not None:
-            _, row, what, expected = wrong
-            raise DataError(f"{columns.source}: {found}, row {row} (counted from 0) {what}; expected {expected}.")
+        if known["kind"] == "probabilities":
+            _check_range(samples / known.get("scale", 1), f"{columns.source}: {found}")
         with np.errstate(divide="ignore"):  # of a probability of 1
             log_of_other = np.log1p(-np.exp(np.minimum(samples, 0)))
         others = {"logits": np.zeros_like(samples), "log_probabilities": log_of_other}
-        other = others.get(known["kind"], 1 - samples)
+        other = others.get(known["kind"], known.get("scale", 1) - samples)
         samples = np.concatenate([other, samples], axis=-1)
     classes = columns.keys.get(name, ()) or classes
     if (texts := columns.values.get("classes")) is not None and texts.ndim == 1 and len(texts) == samples.shape[2]:
@@ -580,8 +632,8 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         return values
     texts = [str(text) for text in values.flat]
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
-    comma = " Write numbers with a decimal point, not a comma." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
-    comma += " Write numbers without a percent sign." * texts[row].strip().endswith("%")
+    comma = f" Write numbers with a decimal point, in Python: pandas.read_csv({columns.source!r}, sep=';', decimal=',')"
+    comma = f"{comma}.to_csv(FILE, index=False)." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{comma}"
@@ -595,6 +647,8 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
     if kind in ("logits", "log_probabilities"):
         return {"kind": kind}
     sampled = _some(values)
+    if kind == "percentages":
+        return {"kind": "probabilities", "scale": 100.0, "tolerance": _tolerance(sampled, 100)}
     if task.classifies_points and sampled.shape[2] > 1:
         if (probabilities := _probabilities(sampled)) is not None:
             return probabilities
@@ -613,15 +667,20 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind} | ({"scale": float(total[0, 0])} if votes else {})
     if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
         return {"kind": "logits"}
-    what = (
-        f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
-        + f", which sum to {np.median(total):.6g} in the middle row" * (sampled.shape[2] > 1)
-    )
-    cure = "counts of votes are --outputs probabilities" if votes else "percentages are to be divided by 100"
-    raise DataError(
-        f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
-        f"clearly logits. Say what they are: {cure}; --outputs logits, probabilities or log_probabilities; "
-        "probabilities of several labels: --task multilabel; predictions of numbers: --task regression."
+    raise _of_which_kind(sampled, f"{columns.source}: {found}", votes=votes)
+
+
+def _of_which_kind(values: NDArray[np.float64], where: str, *, votes: bool) -> UnclearError:
+    """The error for numbers that are neither probabilities nor clearly logits."""
+    several = values.shape[2] > 1
+    what = f"numbers from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
+    what += f", which sum to {np.median(values.sum(-1)):.6g} in the middle row" * several
+    outputs = "probabilities" if votes else None if several or values.max() > 100 else "percentages"
+    return UnclearError(
+        f"{where} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor clearly logits. Say "
+        "what they are: counts of votes are --outputs probabilities; else --outputs percentages, logits, probabilities "
+        "or log_probabilities; those of several labels, --task multilabel; numbers, --task regression.",
+        **({"outputs": outputs} if outputs else {}),
     )
 
 

@@ -19,7 +19,7 @@ from bnuq.data.readers.columns import texts_of
 from bnuq.data.readers.common import listed
 from bnuq.errors import DataError
 from bnuq.evaluation.given import GivenSet
-from bnuq.evaluation.roles import without_beginning
+from bnuq.evaluation.roles import UnclearError, without_beginning
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 
@@ -144,10 +144,11 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
     are_numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
     if named and (are_numbers or values.dtype.kind not in "fiub" or not _Named(given, tuple(names)).has_words):
         return
-    if named:
-        yield note("labels-numbered", names=names)
-    else:
-        yield note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    if given.columns.by_score:
+        text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
+        raise UnclearError(f"{text}{','.join(sorted(names))}, or another order.", classes=(*sorted(names),))
+    by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    yield note("labels-numbered", names=names) if named else by_order
     in_order, top = np.arange(count), given.values[0].argmax(-1)
     by_text = np.array(sorted(in_order, key=lambda k: names[k]))
     by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
@@ -170,8 +171,9 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
     elif best is not None:
         others = [names[k] for k in np.argsort(best)]
         shown = [", ".join(f"{k} = {name}" for k, name in enumerate(of[:_SHOWN])) for of in (names, others)]
-        raise DataError(
+        raise UnclearError(
             f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} of the "
             f"predictions are right; in another one ({shown[1]}) {right.mean():.1%} are. Say which class each number "
-            f"is: --classes {','.join(others)}, or --classes {','.join(names)}."
+            f"is: --classes {','.join(others)}, or --classes {','.join(names)}.",
+            classes=(*others,),
         )

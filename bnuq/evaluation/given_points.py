@@ -22,8 +22,8 @@ from bnuq.data.readers.columns import UNNAMED, Columns, read_columns, texts_of
 from bnuq.data.readers.common import is_index, listed
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import roles as named
-from bnuq.evaluation.given import GivenSet, numbers_of, wrong_values
-from bnuq.evaluation.roles import INDEX, flat, is_numeric, role_by_name, roles_of
+from bnuq.evaluation.given import SPREADS, GivenSet, numbers_of, wrong_values
+from bnuq.evaluation.roles import INDEX, UnclearError, flat, is_numeric, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
 from bnuq.findings import Finding, joined, note, warning
@@ -34,7 +34,6 @@ from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 Source = Path | str | Columns  # a file, a reference, or what is in memory
 _EXACT = 1e-6  # sums of probabilities of float32
 _FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
-_SHORT = 16  # letters of ids in an array of fixed length
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
 
@@ -111,6 +110,9 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     name = column or _label_of(columns, section) or _only_one(columns, first, section)
     roles, other = roles_of(columns, section, name), columns.source != first.source
     if kinds := [of for of in columns.values if of not in roles and role_by_name(of) == "kinds"] * other:
+        if keys := _keys_of_both(columns, first, roles, kinds):
+            text = f"{columns.source}: {listed(keys)} tell the rows of both files apart, together: --ids "
+            raise UnclearError(f"{text}{shlex.quote(','.join(keys))}.", ids=",".join(keys))
         raise named.without_role(columns, kinds)
     if role_by_name(name) == "correct":
         raise DataError(
@@ -118,6 +120,13 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             "the confidences beside it: --columns confidence=NAME. If it holds labels, give it another name."
         )
     return _truth(columns, name, section)
+
+
+def _keys_of_both(columns: Columns, first: Columns, roles: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
+    """Ids that repeat, and what tells kinds of rows apart, where both files have them and they differ together."""
+    ids = [name for name in roles if roles[name] in ("ids", "key") and name in first.values]
+    keys = [*(name for name in kinds if name in first.values), *ids]
+    return keys if ids and len(keys) > len(ids) and not _differ(columns, ids) and _differ(columns, keys) else []
 
 
 def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
@@ -133,38 +142,44 @@ def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
         names = [of for of in names if len(columns[of]) in counts] or names
     if len(names) == 1:
         return names[0]
+    names = named.likely_labels(columns, names, _words_of(first, [of for of in first.values if of not in names]))
     options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[:5])
     if all(_is_binary(columns[name]) for name in names[:5]):
         options += f". One-hot, or several labels: --labels {shlex.quote(f'{columns.source}:' + ','.join(names))}"
     of_zero = " Its first line, 0, may be a name, as pandas gives it to a Series, or a label."
-    raise DataError(
+    raise UnclearError(
         f"{columns.source}: no array or column is called label, labels, target or y.{of_zero * (UNNAMED in names)} "
-        f"Name it: {options}."
+        f"Name it: {options}.",
+        labels=f"{columns.source}:{names[0]}",
     )
+
+
+def _words_of(columns: Columns, free: Sequence[str]) -> frozenset[str]:
+    """The classes by columns of a class each, and by hard predictions."""
+    families = [family for family in named.class_columns(columns, free).values() if len(family) > 1]
+    words = frozenset(word for family in families for word in family.values())
+    hard = [name for name in columns.values if role_by_name(name) == "hard" and columns[name].ndim == 1]
+    return words.union(*(texts_of(columns[name]).tolist() for name in hard))
 
 
 def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | None:
     """The error for a table of predictions without a column of labels, which one of the others may be."""
     free, hard = [name for name in columns.values if name not in roles], flat(columns, roles, "hard")
     families = [family for family in named.class_columns(columns, free).values() if len(family) > 1]
-    free = [of for of in free if columns[of].ndim == 1 and not any(of in family for family in families)]
-    free += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
-    if not free or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
+    unused = [of for of in free if columns[of].ndim == 1 and not any(of in family for family in families)]
+    unused += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
+    if not unused or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
         return None
-    words = frozenset(word for family in families for word in family.values())
-    words = words.union(*(texts_of(columns[name]).tolist() for name in hard))
-    label = _like_labels(columns, [of for of in free if role_by_name(of) not in ("kinds", "draws")], words)
-    said = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
-    said |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
-    found = any((families, said & {*roles.values()}))
-    return named.without_role(columns, [*free, *named.unclear(roles)], label=label, found=found)
-
-
-def _like_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str]) -> str:
-    """The one of these columns that holds these words alone, or the only one; NAME where several may hold labels."""
-    texts = {name: {*texts_of(columns[name]).tolist()} for name in names}
-    alike = [name for name in names if texts[name] <= words and len(texts[name]) > 1]
-    return next((of[0] for of in (alike, names) if len(of) == 1), "NAME")
+    true, said = named.true_and_pred(columns)
+    words = _words_of(columns, free)
+    labels = named.likely_labels(columns, [of for of in unused if role_by_name(of) not in ("kinds", "draws")], words)
+    several = [of for of in unused if of in words and _is_binary(columns[of])]
+    labels = [",".join(true)] * bool(true) or [",".join(several)] * (len(several) > 1) or labels
+    of_kinds = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
+    of_kinds |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
+    found = any((families, of_kinds & {*roles.values()}))
+    unused = [*unused, *named.unclear(roles)]
+    return named.without_role(columns, unused, labels=labels, said=said, found=found)
 
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
@@ -175,12 +190,11 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     free = free if names and (columns.exact is not None or len(classes) > len(free)) else []  # arrays may be large
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
-        by_word = sorted(names, key=lambda of: ("pred" in of.lower(), role_by_name(of) == "labels"))
+        is_top = not {"score", "confidence"}.isdisjoint(roles.values())  # `label` of Hugging Face is the prediction
+        by_word = sorted(names, key=lambda of: (of == "label" and is_top, "pred" in of, role_by_name(of) == "labels"))
         options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
-        raise DataError(
-            f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one. Name "
-            f"it: {options}."
-        )
+        text = f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one."
+        raise UnclearError(f"{text} Name it: {options}.", labels=f"{columns.source}:{by_word[0]}")
     return names[0] if names else None
 
 
@@ -189,7 +203,8 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
     several = named.several(columns, name)
     values = np.stack([numbers_of(columns, of) for of in several], axis=-1) if several else columns[name]
-    names = tuple(several) if several and _is_binary(values) else names
+    words = tuple(of.removeprefix("true_").removesuffix("_true") for of in several)
+    names = words if several and _is_binary(values) else names
     values = values[:, 0] if values.shape[1:] == (1,) else values
     if values.ndim == 1 and not is_numeric(values):
         if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
@@ -199,8 +214,6 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)
-    if ids is not None and max(map(len, ids), default=0) <= _SHORT:
-        ids = ids.astype(str)  # in a third of the memory of objects
     return replace(truth, ids=ids, group=group, columns=columns)
 
 
@@ -225,7 +238,7 @@ def _ids(columns: Columns, section: ScoreSection, label: str | None = None) -> N
 
 def _differ(columns: Columns, names: Sequence[str]) -> bool:
     """Whether these columns tell all rows apart together."""
-    return len({*(texts := columns.texts(*names)).tolist()}) == len(texts)
+    return len(np.unique(texts := columns.texts(*names))) == len(texts)
 
 
 def _id_names(roles: Mapping[str, str]) -> list[str]:
@@ -254,7 +267,7 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
     if values.ndim > 1 or not bool((finite == np.round(finite)).all()):
         return REGRESSION
     found = {role for name, role in roles.items() if role != "hard" or is_numeric(first[name])}
-    is_spread = found & {"quantile", "mean"} or (found & {"sigma", "variance"} and "hard" in found)
+    is_spread = found & {"quantile", "mean"} or (found & SPREADS.keys() and "hard" in found)
     if section.outputs is None and is_spread:
         return REGRESSION
     return REGRESSION if section.outputs is None and _are_means(first, roles, found, finite) else CLASSIFICATION
@@ -270,9 +283,11 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     if of_classes or not any(np.any(first[name] % 1) for name in hard):
         return False
     if _is_binary(targets):
-        raise DataError(
+        raise UnclearError(
             f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
-            f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression."
+            f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression.",
+            columns=(hard[0],),
+            outputs="probabilities",
         )
     return True
 
@@ -315,6 +330,25 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     return given, tuple(findings)
 
 
+def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[Truth, tuple[Finding, ...]]:
+    """The labels of the points with predictions, where --ids names the ids of both, and a warning of the others."""
+    names, columns = (section.ids or "").split(","), truth.columns
+    if truth.ids is None or columns is None or columns.source == given.columns.source:
+        return truth, ()
+    if not {*names} <= {*given.columns.values} & {*columns.values}:
+        return truth, ()
+    wanted = {*given.columns.texts(*names).tolist()}
+    rows = np.array([row for row, of in enumerate(truth.ids.tolist()) if of in wanted], dtype=np.int64)
+    if len(rows) == len(truth.values) or len({*truth.ids[rows].tolist()}) < len(wanted):
+        return truth, ()
+    values = {name: of[rows] for name, of in columns.values.items() if len(of) == len(truth.values)}
+    exact = None if columns.exact is None else lambda name: columns.exact(name)[rows]
+    group = None if truth.group is None else truth.group[rows]
+    taken = replace(truth, values=truth.values[rows], ids=truth.ids[rows], group=group)
+    found = warning("labels-left-out", file=Path(truth.source).name, count=len(truth.values) - len(rows))
+    return replace(taken, columns=replace(columns, values=values, exact=exact)), (found,)
+
+
 def _check_labels(given: GivenSet, truth: Truth) -> None:
     """DataError where labels beside the predictions are not those of the other file, row by row."""
     for own in given.roles.get("labels", ()):
@@ -342,9 +376,10 @@ def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]
     return np.array([words[text] for text in texts])
 
 
-def judged(given: GivenSet, truth: Truth) -> GivenSet:
-    """Confidences with whether each prediction is right; other predictions as they are. DataError where that is not
-    known, and where predictions without a name of their own are all right."""
+def judged(given: GivenSet, truth: Truth, classes: Sequence[str] = ()) -> GivenSet:
+    """Confidences with whether each prediction is right; other predictions as they are. `classes` are the words for the
+    labels 0, 1, …. DataError where that is not known, and where predictions without a name of their own are all
+    right."""
     source, hard = given.columns.source, given.hard
     if given.kind != "confidences":
         return given
@@ -353,12 +388,16 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     if hard is None:
         raise DataError(f"{source}: holds confidences, and neither predictions nor whether they are right.")
     texts = texts_of(truth.values)
-    hard = _in_words_of(hard, labels := {*texts.tolist()})
+    hard = _in_words_of(hard, labels := {*texts.tolist()}, classes)
     right = (hard == texts) * 1
-    if (words := {*hard.tolist()}).isdisjoint(labels):
-        raise DataError(
+    if (words := {*hard.tolist()}).isdisjoint(labels) and not words <= {*map(str, range(len(classes)))}:
+        are_numbers, in_order = all(re.fullmatch(r"\d+", label) for label in labels), ",".join(sorted(words))
+        cure = f"Say which word is 0, which is 1, …: --classes {shlex.quote(in_order)}, or another order."
+        cure = cure if are_numbers else "Write the same words in both."
+        raise UnclearError(
             f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "
-            f"{listed(sorted(labels)[:5])}: they have no word in common. Write the same words in both."
+            f"{listed(sorted(labels)[:5])}: they have no word in common. {cure}",
+            **({"classes": (*sorted(words),)} if are_numbers else {}),
         )
     is_label = any(role_by_name(name) == "labels" for name in given.roles.get("hard predictions", ()))
     if right.all() and is_label and source != truth.source:
@@ -369,18 +408,20 @@ def judged(given: GivenSet, truth: Truth) -> GivenSet:
     return replace(given, right=right)
 
 
-def _in_words_of(hard: NDArray[Any], classes: AbstractSet[str]) -> NDArray[Any]:
-    """Hard predictions by the numbers behind one word, as LABEL_1 of Hugging Face, where classes are numbers."""
+def _in_words_of(hard: NDArray[Any], labels: AbstractSet[str], classes: Sequence[str] = ()) -> NDArray[Any]:
+    """Hard predictions by the numbers of these `classes`, or by those behind one word, as LABEL_1 of Hugging Face,
+    where labels are numbers."""
     words = sorted({*hard.tolist()})
     bare = dict(zip(words, named.without_beginning(words), strict=True))
-    return np.array([bare[word] for word in hard.tolist()], object) if classes.isdisjoint(words) else hard
+    bare |= {word: str(classes.index(word)) for word in words if word in classes}
+    return np.array([bare[word] for word in hard.tolist()], object) if labels.isdisjoint(words) else hard
 
 
-def unknown_words(given: GivenSet, truth: Truth, method: str) -> Iterator[Finding]:
+def unknown_words(given: GivenSet, truth: Truth, method: str, classes: Sequence[str] = ()) -> Iterator[Finding]:
     """A warning where predictions beside their confidences, and labels, have words that the other has not."""
     if given.kind == "confidences" and given.hard is not None and not truth.is_right:
         labels = {*texts_of(truth.values).tolist()}
-        predicted = {*_in_words_of(given.hard, labels).tolist()}
+        predicted = {*_in_words_of(given.hard, labels, classes).tolist()}
         if predicted - labels and labels - predicted:
             only = [sorted(of)[:5] for of in (predicted - labels, labels - predicted)]
             yield warning("words-differ", method=method, predicted=only[0], labels=only[1])
@@ -476,6 +517,12 @@ def _rows_by_id(
     ids: NDArray[Any], wanted: NDArray[Any], source: str, labels: str, by: str = "it", *, all_of_them: bool = True
 ) -> Int64[np.ndarray, " point"]:
     """The row of each id that is wanted; DataError where ids occur twice, or are not the same, or only not there."""
+    order = np.argsort(ids, kind="stable")
+    in_order = ids[order]
+    found = order[np.minimum(np.searchsorted(in_order, wanted), len(ids) - 1)]
+    is_single = (in_order[1:] != in_order[:-1]).all() and len(np.unique(found)) == len(found)
+    if is_single and (ids[found] == wanted).all() and (len(found) == len(ids) or not all_of_them):
+        return found
     rows, others = {text: row for row, text in enumerate(ids.tolist())}, {*wanted.tolist()}
     for name, texts, of in ((source, ids, rows), (labels, wanted, others)):
         if len(of) < len(texts):
@@ -487,11 +534,12 @@ def _rows_by_id(
             cure = "Take out the rows that one file has alone, or name the column that pairs the rows: --ids COLUMN."
             if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
                 cure += f" If {by} counts the rows of one file, and those of both are in one order: --ignore '{by}'."
-            raise DataError(
-                f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
-                f"the same ids in both. {cure}"
-            )
-    return np.array([rows[text] for text in wanted.tolist()], dtype=np.int64)
+            text = f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
+            text += f"the same ids in both. {cure}"
+            if name == source and all_of_them and rows.keys() <= others:
+                raise UnclearError(f"{text} --ids {by} leaves out the labels of these.", ids=by.replace(", ", ","))
+            raise DataError(text)
+    return found
 
 
 def shared_findings(
@@ -553,10 +601,9 @@ def _labels_of(truth: Truth, classes: Sequence[str], outputs: int) -> NDArray[An
     found = [] if classes or not is_numeric(values) else texts_of(np.unique(values)).tolist()
     numbered = [[*map(str, range(start, start + outputs))] for start in (0, 1)]
     if len(found) == outputs and found not in numbered and all(re.fullmatch(r"-?\d+", text) for text in found):
-        raise DataError(
-            f"{truth.source}: {truth.found} are {listed(found)}, and the predictions have no names. Say which class "
-            f"each of their columns is: --classes {','.join(found)}, in that order."
-        )
+        text = f"{truth.source}: {truth.found} are {listed(found)}, and the predictions have no names. Say which class "
+        text += f"each of their columns is: --classes {','.join(found)}, in that order."
+        raise UnclearError(text, classes=(*found,))
     return values
 
 
@@ -679,7 +726,7 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
         empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
         if empty:
             yield note("class-without-probability", file=file, classes=empty)
-    test, is_known = sets["test"], truth.ids is not None and len({*truth.ids.tolist()}) == len(truth.ids)
+    test, is_known = sets["test"], truth.ids is not None and len(np.unique(truth.ids)) == len(truth.ids)
     if truth.group is None and test.group is None and not is_known:
         for column in (*test.roles.get("ids", ()), *test.roles.get("keys", ())):
             if role_by_name(column) == "ids" and not _differ(test.columns, [column]):

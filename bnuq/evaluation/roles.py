@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,9 @@ from bnuq.data.readers.columns import Columns, texts_of
 from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
 from bnuq.errors import DataError
 
-_MOST = 300  # names in a command that a message gives
+_SHOWN = 20  # columns in a message
+_DRAWS = 5  # columns of one name and numbers, which may be draws
+_PARTS = (100, 10, 4)  # which the numbers of quantiles may be of
 _WORDS = 20  # of rows of several kinds; more are texts
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
 Role = str  # a key of NAMES, "own score" or "predictions"
@@ -37,11 +40,12 @@ positive: probability probabilities prob probs proba p y_prob y_proba y_score pr
     y_pred_prob predict_proba predicted_probability softmax sigmoid
 logits: logits logit decision_function filtered_resps
 log_probabilities: log_probabilities log_probability log_probs logprobs log_prob logprob log_proba predict_log_proba
-mean: mean mu loc yhat y_mean pred_mean mean_prediction predicted_mean fit fitted
-sigma: sigma std sd stddev scale y_std pred_std
+mean: mean mu loc yhat y_mean point_forecast pred_mean mean_prediction predicted_mean fit fitted
+sigma: sigma std sd stddev scale y_std pred_std y_pred_std
 variance: variance var y_var pred_var
-spread: uncertainty unc se sem std_err stderr std_error standard_error log_var logvar log_variance log_std log_sigma
-    se_fit mean_se
+log_variance: log_var logvar log_variance
+log_sigma: log_std logstd log_sigma
+spread: uncertainty unc se sem std_err stderr std_error standard_error se_fit mean_se
 bound: lower upper lwr upr lower_bound upper_bound yhat_lower yhat_upper pred_lower pred_upper y_lower y_upper
     y_pred_lower y_pred_upper ci_lower ci_upper pi_lower pi_upper mean_ci_lower mean_ci_upper obs_ci_lower obs_ci_upper
     conf_low conf_high
@@ -52,7 +56,7 @@ draws: draw chain iteration
 kinds: split set subset usage dataset partition fold is_test is_train resample repeat algorithm model config
 ignored: weight weights sample_weight loss seed epoch batch prediction_time text sentence prompt name url source comment
     comments note notes x inputs images features doc resps arguments acc_norm entropy metrics exact_match filter
-    doc_hash prompt_hash target_hash ood_score
+    doc_hash prompt_hash target_hash ood_score rawprediction
 """  # in any case; "." at the beginning and "-", "." or " " for "_" are the same
 NAMES: dict[Role, tuple[str, ...]] = {
     role: tuple(names.split())
@@ -66,14 +70,22 @@ PREFIXES = (*NAMES["positive"], *NAMES["logits"], *NAMES["log_probabilities"], *
 _PREFIX = "|".join(sorted(PREFIXES, key=len, reverse=True))
 _BEGINNING = re.compile(rf"\.?({_PREFIX})(?:[ _]?[(\[](?:\w+=)?(.+)[)\]]|[_ .\-](.+)|(\d+))", re.IGNORECASE)
 _ENDING = re.compile(rf"(.+?)[_ .\-]({_PREFIX})()", re.IGNORECASE)
-_LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)", re.IGNORECASE)
-_BOUND = re.compile(r"(.+)-(lo|hi)-(\d+(?:\.\d+)?)")
+_LEVEL = re.compile(r"(q|quantile|p|pct|percentile)[_ \-]?(\d*\.\d+|\d+)|()(0?\.\d+)|\d+(?:\.\d+)?(%)", re.IGNORECASE)
+_BOUND = re.compile(r"(?:(.+)[-.])?(lo|hi)[-. ](\d+(?:\.\d+)?)", re.IGNORECASE)
 _SAID = re.compile(r"q?(0?\.\d+)")  # a level, before the column
 DRAWN = re.compile(r"(.*[_ .\-])?(samples?|draws?)[_ .\-]?\d+\.?", re.IGNORECASE)
 _ALIKE = ({"1", "yes", "true", "pos", "positive"}, {"0", "no", "false", "neg", "negative"})  # names of one class
 _OPPOSITES = {"true": "false", "right": "wrong", "correct": "incorrect", "hit": "miss"}  # beside it, one of two classes
 _IN_WORDS = {role: role for role in ("labels", "ids", "groups")}  # others are ignored
 _IN_WORDS |= {"key": "keys", "hard": "hard predictions", "correct": "correctness", "own score": "scores"}
+
+
+class UnclearError(DataError):
+    """What options would say. The `cure` is what may be meant: settings of `bnuq score`, of which tuples are added."""
+
+    def __init__(self, message: str, **cure: Any) -> None:
+        super().__init__(message)
+        self.cure = cure
 
 
 def role_by_name(name: str) -> Role | None:
@@ -134,6 +146,9 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
         name, _, column = pattern.partition("=")
         role = role_by_name(name) if column and pattern not in columns.values else None
         role = "quantile" if role is None and column and _SAID.fullmatch(name) else role
+        if role in ("sigma", "variance") and (of := role_by_name(column) or "").startswith("log_"):
+            text = f"{columns.source}: {column} is a logarithm by its name, and no {role}"
+            raise DataError(f"{text}: --columns {of}={column}. If it is none, give it another name.")
         if role in (None, "bound") and column and column in columns.values:
             raise DataError(
                 f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence, "
@@ -186,16 +201,18 @@ def _levels(
 ) -> dict[str, float]:
     names = [name for name in names if name not in called]
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
-    levels = {name: 0.5 + (match[2] == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
+    levels = {name: 0.5 + (match[2].lower() == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
     levels |= called
     if len({match[1] for match in bounds.values()}) > 1:
-        raise DataError(
-            f"{columns.source}: {listed([*bounds])} are of several models. Name those of one: --columns 'NAME-*'."
-        )
+        model = next(iter(bounds.values()))[1]
+        text = f"{columns.source}: {listed([*bounds])} are of several models. Name those of one: --columns 'NAME-*'."
+        raise UnclearError(text, columns=(f"{model}-*",))
     by_prefix: dict[str, dict[str, str]] = {}
     for name in names:
         if match := _LEVEL.fullmatch(name.strip()):
-            by_prefix.setdefault((match[1] or "").lower(), {})[name] = match[2] or match[4]
+            by_prefix.setdefault((match[1] or match[5] or "").lower(), {})[name] = (
+                match[2] or match[4] or name.strip().rstrip("%")
+            )
     for prefix, numbers in by_prefix.items():
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
             of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]
@@ -211,7 +228,7 @@ def _stated(prefix: str, numbers: Mapping[str, str]) -> dict[str, float]:
     in_order = prefix == "p" and whole and max(whole) - min(whole) == len(whole) - 1
     if prefix in ("p", "q", "quantile") and (in_order or max(whole, default=10) < 10 or 0 < len(whole) < len(numbers)):
         return {}
-    in_percent = prefix in ("pct", "percentile")
+    in_percent = prefix in ("pct", "percentile", "%")
     levels = {name: float(of) / (100 if in_percent or "." not in of else 1) for name, of in numbers.items()}
     return levels if all(0 < level < 1 for level in levels.values()) else {}
 
@@ -281,84 +298,116 @@ def _has_numbers(values: NDArray[Any]) -> bool:
     )
 
 
-def without_role(columns: Columns, names: Sequence[str], *, label: str | None = None, found: bool = True) -> DataError:
-    """The error for columns that have no role, one of which may be the `label`: what each looks like, what it may be,
-    and what to add to the command. Predictions are `found`, or named by what looks like them. Only what looks like ids,
-    times, words or hard predictions is left out by what it says to add."""
-    shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:20])
-    beside = [name for name in names if name != label and _nature(columns, name) == "beside"]
-    others = [name for name in names if name not in (*beside, label)]
-    told = _of_spreads(columns, others) + _of_rows(columns, others)
-    told += "" if found else _of_predictions(columns, others)
-    options = [f"--labels {shlex.quote(f'{columns.source}:{label}')}"] * bool(label)
-    options += [f"--ignore {shlex.quote(','.join(beside[:_MOST]))}"] * bool(beside)
-    told += f"Add to the command, if that is what they are: {' '.join(options)}. " * bool(options)
-    ids = next((name for name in beside if _all_differ(columns[name])), None)
-    told += f"--ids {shlex.quote(ids)} pairs the rows of two files by it. " if ids is not None else ""
-    return DataError(
-        f"{columns.source}: {len(names)} column{'s have' if len(names) > 1 else ' has'} no role (prediction, label, …):"
-        f"{shown}\n{told}Options: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out (also "
-        "mean=NAME, sigma=NAME, variance=NAME, or quantiles q0.05=NAME,q0.95=NAME); --labels FILE:NAME the "
-        "labels; --ignore NAME what is nothing of this. docs/score.md has the table of names."
+def without_role(
+    columns: Columns,
+    names: Sequence[str],
+    *,
+    labels: Sequence[str] = (),
+    said: tuple[str, ...] = (),
+    found: bool = True,
+) -> UnclearError:
+    """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
+    ignores what looks like ids, texts or kinds of rows, and names what looks like predictions, or what is to be `said`
+    of them; where they are `found`, it ignores other numbers, too."""
+    shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:_SHOWN])
+    shown += f"\n  … and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
+    label, named = next(iter(labels), ""), {of.rpartition("=")[2] for of in said}
+    of_natures: dict[str, list[str]] = {}
+    for name in names:
+        if name not in (label, *label.split(","), *named):
+            of_natures.setdefault(_nature(columns, name), []).append(name)
+    kinds, draws, numbers, spreads, bounds = (
+        of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound")
     )
+    told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
+    if kinds:
+        text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
+        told += [f"{listed(kinds)} may tell kinds of rows apart: --ignore scores all together; keep one, in pandas, by"]
+        told[-1] += f" table[table[{kinds[0]!r}] == {text!r}]."
+    if draws:
+        told += ["Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL],"]
+        told[-1] += f" columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_')."
+    if spreads:
+        said = (f"sigma={spreads[0]}",)
+        told += [f"{spreads[0]!r} may be the standard deviation, or by variance={spreads[0]} the variance."]
+    if len(bounds) == 2:
+        middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
+        said = _ends(bounds, middle, 0.025)
+        told += [f"{listed(bounds)} may be the ends of an interval of 95 %; of one of 80 %, as Prophet's, they are "]
+        told[-1] += f"--columns {shlex.quote(','.join(_ends(bounds, middle, 0.1)))}."
+    if numbers and not (found or said):
+        said, *others = _of_predictions(columns, numbers) or [()]
+        options = [f"--columns {shlex.quote(','.join(each))}" for each in (said, *others)]
+        told += [f"The predictions of one model: {' or '.join(options)}."] * bool(said)
+    left = [] if said else [*itertools.chain(*of_natures.values()), *(numbers if found else ())]
+    cure = {"ignore": (*kinds, *left), "columns": said, "labels": label and f"{columns.source}:{label}"}
+    count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
+    text = f"{columns.source}: {count} no role (prediction, label, …):"
+    text = "\n".join(filter(None, (f"{text}{shown}", *told)))
+    return UnclearError(text, **({} if draws else {key: value for key, value in cure.items() if value}))
 
 
-def _nature(columns: Columns, name: str) -> Literal["beside", "kinds", "draws", "numbers"]:
-    """Whether a column looks like an id, an index, a time, a free text or a hard prediction (beside predictions); like
-    kinds of rows; or like numbers."""
+def _nature(columns: Columns, name: str) -> str:
+    """Whether a column looks like an id, an index, a time, a free text or a hard prediction ("beside" predictions);
+    like "kinds" of rows; or like "numbers"; or what it is by its name and an option has to say."""
     values, role = columns[name], role_by_name(name)
-    is_whole = values.ndim == 1 and not (np.any(values % 1) if is_numeric(values) else _has_numbers(values))
-    if not is_whole:
+    if role in ("spread", "bound", "kinds", "draws"):
+        return role
+    if values.ndim != 1 or (np.any(values % 1) if is_numeric(values) else _has_numbers(values)):
         return "numbers"
     words = {*values.tolist()}
-    if role == "kinds" or role == "draws":
-        return role
     is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= columns.classes)
     return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
 
 
-def _of_spreads(columns: Columns, names: Sequence[str]) -> str:
-    """How to say what the columns of a spread, and the ends of an interval, are."""
-    told, roles = "", {name: role_by_name(name) for name in columns.values}
-    for name in map(shlex.quote, (of for of in names if roles[of] == "spread")):
-        told += f"--columns sigma={name} is the standard deviation, --columns variance={name} the variance; write the "
-        told += "exponential of a logarithm.\n"
-    bounds = [name for name in names if roles[name] == "bound"]
-    middle = next((f"q0.5={name}," for name, role in roles.items() if role in ("mean", "hard")), "")
-    for what, low in (("95 %", 0.025), ("80 % (Prophet)", 0.1)) if len(bounds) == 2 else ():
-        ends = shlex.quote(f"q{low}={bounds[0]},{middle}q{1 - low}={bounds[1]}")
-        told += f"The ends of an interval of {what}: --columns {ends}.\n"
-    return told
+def _ends(bounds: Sequence[str], middle: Sequence[str], low: float) -> tuple[str, ...]:
+    return (f"q{low}={bounds[0]}", *(f"q0.5={name}" for name in middle), f"q{1 - low}={bounds[1]}")
 
 
-def _of_rows(columns: Columns, names: Sequence[str]) -> str:
-    """How to say what several targets are, and what is to be done with rows of several kinds, or of draws."""
-    told, both = "", {name: name.replace("true", "pred") for name in columns.values if "true" in name}
-    kinds, draws = ([name for name in names if _nature(columns, name) == of] for of in ("kinds", "draws"))
-    targets = [true for true, pred in both.items() if pred in columns.values]
-    if len(targets) < 2 or {both[of] for of in targets}.isdisjoint(names):
-        targets = [of for of in kinds if role_by_name(of) is None and is_numeric(v := columns[of]) and v.max() <= 1]
-    if len(targets) > 1:
-        told = f"Several targets: --labels {shlex.quote(f'{columns.source}:' + ','.join(targets))}"
-        told += f" --columns {','.join(both[of] for of in targets)}.\n" if {*targets} <= {*both} else ".\n"
-    elif kinds:
-        text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
-        told = f"{listed(kinds)} may tell kinds of rows apart: keep one, in pandas by table[table[{kinds[0]!r}] == "
-        told += f"{text!r}], or score all together: --ignore {shlex.quote(','.join(kinds))}.\n"
-    if draws:
-        told += "Draws in rows are not read. Columns draw_1, draw_2, … are; in pandas: table.pivot(index=[ID, LABEL], "
-        told += f"columns={draws[0]!r}, values=PREDICTION).add_prefix('draw_').\n"
-    return told
-
-
-def _of_predictions(columns: Columns, names: Sequence[str]) -> str:
-    """How to say which of the numbers with fractions are the predictions: all that sum to one, or one of them."""
+def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Which of the numbers with fractions may be the predictions: all that sum to one; draws, of one name and numbers;
+    quantiles, whose numbers are parts of a hundred, of ten or of four; or one of them."""
     arrays = {of: columns[of] for of in names if is_numeric(columns[of]) and np.any(columns[of] % 1)}
+    numbered = {name: int(match[2]) for name in arrays if (match := _LEVEL.fullmatch(name)) and f"{match[2]}".isdigit()}
+    if 1 < len(numbered) == len(arrays) and min(numbered.values()) > 0 and max(numbered.values()) < _PARTS[0]:
+        parts = [of for of in _PARTS if max(numbered.values()) < of]
+        return [tuple(f"q{number / of:g}={name}" for name, number in numbered.items()) for of in reversed(parts)]
     arrays = {of: values for of, values in arrays.items() if np.abs(values - 0.5).max() <= 0.5} or arrays
-    one_shape = len({values.shape for values in arrays.values()}) == 1 < len(arrays)
-    whole = one_shape and np.allclose(sum(arrays.values()), 1, atol=0.02)
-    options = [f"--columns {shlex.quote(of)}" for of in ([",".join(arrays)] if whole else [*arrays][:5])]
-    return f"The predictions of one model: {' or '.join(options)}.\n" * bool(options)
+    if len({values.shape for values in arrays.values()}) == 1 and np.allclose(sum(arrays.values()), 1, atol=0.02):
+        return [(*arrays,)]
+    stems = {name.rstrip("0123456789") for name in arrays} - {""}
+    if len(arrays) >= _DRAWS and not numbered and len(stems) == 1:
+        return [(f"samples={min(stems)}*",)]
+    found: list[tuple[str, ...]] = [(name,) for name in arrays]
+    return found[:5]
+
+
+def true_and_pred(columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Labels that are called true, and how --columns names their predictions, which are called pred and the same."""
+    both = {of: of.replace("true", "pred") for of in columns.values if "true" in of}
+    both = {true: pred for true, pred in both.items() if pred in columns.values}
+    if len(both) == 1:
+        [(true, pred)] = both.items()
+        spread = next((of for word in ("std", "sigma", "sd") if (of := f"{pred}_{word}") in columns.values), None)
+        is_mean = is_numeric(columns[pred]) and bool(np.any(columns[pred] % 1))
+        beside = (f"sigma={spread}",) * (spread is not None)
+        return (true,), (f"mean={pred}", *beside) if is_mean else (f"prediction={pred}",)
+    return (*both,), (*both.values(),)
+
+
+def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str]) -> list[str]:
+    """These columns in the order in which they may be the labels: those of these words alone, by how often the hard
+    predictions say the same; others with texts that repeat, or numbers, the last one first; ids last."""
+    texts = {name: texts_of(columns[name]) for name in names if columns[name].ndim == 1}
+    hard = next((of for of in columns.values if role_by_name(of) == "hard" and columns[of].ndim == 1), None)
+    said = None if hard is None else texts_of(columns[hard])
+
+    def likely(name: str) -> tuple[bool, float, bool, int]:
+        alike = len({*texts[name].tolist()}) > 1 and {*texts[name].tolist()} <= words
+        share = 0.0 if said is None or not alike else float((texts[name] == said).mean())
+        return not alike, -share, _nature(columns, name) == "beside", -names.index(name)
+
+    return sorted(texts, key=likely)
 
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:
@@ -381,8 +430,9 @@ def _look(values: NDArray[Any]) -> str:
     if not is_numeric(values):
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
-            cure = "write bare numbers (in pandas, read_csv(FILE, sep=';', decimal=',')"
-            return f"numbers with a decimal comma or a percent sign, such as {str(values[0])[:40]!r}: {cure}"
+            return f"numbers as texts, such as {str(values[0])[:40]!r} (in pandas, read_csv(FILE, sep=';', decimal=',')"
+        if len(words) == 1:
+            return f"{str(values[0])[:40]!r} in every row"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):

@@ -125,7 +125,9 @@ class Pool:
             return parts[0]
         shape = list(parts[0].shape)
         shape[axis] = sum(part.shape[axis] for part in parts)
-        return np.concatenate(parts, axis, out=self.empty(tuple(shape), np.result_type(*parts)))
+        joined = np.concatenate(parts, axis, out=self.empty(tuple(shape), np.result_type(*parts)))
+        unload((*parts, joined))
+        return joined
 
 
 _ALIGNED = 64  # bytes

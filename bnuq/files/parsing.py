@@ -7,6 +7,7 @@ line with its length, so that this process holds few of them. Light: imports nei
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import json
 import math
@@ -589,6 +590,15 @@ def _parquet_values(limits: _Limits, path: str, name: str, decoded: int) -> tupl
     return values, indices
 
 
+def _parquet_lists(limits: _Limits, path: str, name: str, decoded: int) -> _Pieces:
+    """A column of lists of numbers, all of one length, as an array; an empty one of any other nested column."""
+    rows = _columns_read(limits, path, [name], decoded).column(name).to_numpy()
+    lists = np.empty((0, 0))
+    with contextlib.suppress(ValueError, TypeError):
+        lists = np.array([*rows], dtype=np.float64)
+    return _Pieces(lists.dtype, lists.shape, iter([lists]))
+
+
 def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
@@ -604,5 +614,6 @@ _OPERATIONS = {
     "parquet": _parquet,
     "parquet numbers": _parquet_numbers,
     "parquet values": _parquet_values,
+    "parquet lists": _parquet_lists,
     "pictures": _pictures,
 }

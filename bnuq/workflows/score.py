@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 import bnuq
@@ -114,13 +115,15 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     started = datetime.now(UTC)
     with stage(progress, "Reading predictions"):
         loaded = loaded_of(request)
+    drawn = loaded.task.is_regression and request.scoring.pll == "mixture" and request.scoring.tau is None
+    scoring = msgspec.structs.replace(request.scoring, pll="moment") if drawn else request.scoring
     run = Run(
         Path(name_of_source(next(iter(request.predictions.values())))),
         request.out,
         seed=request.sampling.seed,
         mutual_information=request.sampling.mutual_information,
         calibrate=request.sampling.calibrate,
-        scoring=request.scoring,
+        scoring=scoring,
         certificate=request.certificate,
     )
     subject, outcome = _scored(run, loaded, progress)
@@ -134,6 +137,7 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     findings += _of_numbers(loaded)
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
+    record["scoring"] = msgspec.to_builtins(scoring)
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
     result = Scored(
         run=record,
@@ -198,13 +202,18 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
             each.sets["test"].unload()
-            findings += scorer.findings(method.name)
+            findings += [_of_draws(finding, method.name) for finding in scorer.findings(method.name)]
             if each.view.maps is not None:
                 fits[method] = each.view.maps
         scored |= made if run.certificate.risk is not None else {}
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
+
+
+def _of_draws(finding: Finding, method: str) -> Finding:
+    """Of draws that need no noise, a note: they may hold that of the targets."""
+    return note("draws-hold-noise", method=method) if finding.code == "tau-infinite" else finding
 
 
 def _judged(points: Points, given: GivenSet | None) -> Points:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from hashlib import sha256
@@ -14,16 +15,17 @@ from numpy.typing import NDArray
 
 from bnuq.catalogue import distinct
 from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
+from bnuq.config.schema import option_name, settings_of
 from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
-from bnuq.errors import DataError, RequestError
+from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation import given_points as matching
-from bnuq.evaluation.given import GivenSet, Sought, given_set, given_sets
+from bnuq.evaluation.given import SPREADS, GivenSet, Sought, given_set, given_sets
 from bnuq.evaluation.given_classes import in_one_order, order_findings
 from bnuq.evaluation.given_points import Source, Truth, columns_at
 from bnuq.evaluation.held_out import held_out_rows
+from bnuq.evaluation.roles import UnclearError, role_by_name
 from bnuq.evaluation.roles import matching as columns_matching
-from bnuq.evaluation.roles import role_by_name
 from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.content import exists, sha256_of_file
 from bnuq.files.folders import expanded
@@ -31,6 +33,13 @@ from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import method_named
 from bnuq.tasks import Task
+
+_MOST_UNCLEAR = 6  # questions about one request
+_OTHERWISE = (
+    "Otherwise: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out; --columns ROLE=NAME "
+    "says what one is (mean, sigma, confidence, prediction, q0.05, …); --labels FILE:NAME, --ids, --groups, --ignore "
+    "the others. docs/score.md has the table of names."
+)
 
 
 @frozen
@@ -85,7 +94,7 @@ def in_memory(values: Any, name: str) -> Source:
 
 def is_of_one_method(values: Mapping[str, Any]) -> bool:
     """Whether a dict is the columns of one method, by their names, and not the predictions of several."""
-    of_columns = {"sigma", "variance", "quantile", "labels", "confidence", "correct"}
+    of_columns = {*SPREADS, "quantile", "labels", "confidence", "correct"}
     return bool(of_columns & {role_by_name(str(name)) for name in values})
 
 
@@ -136,7 +145,55 @@ class Loaded:
 
 
 def loaded_of(request: ScoreRequest) -> Loaded:
-    section, findings = request.section, list[Finding]()
+    """What a request names. UnclearError with everything that is unclear, and a command that is understood."""
+    try:
+        return _loaded(request)
+    except UnclearError as error:
+        texts, cure = [f"{error}"], error.cure
+        while cure and len(texts) < _MOST_UNCLEAR:
+            request = _cured(request, cure)
+            try:
+                loaded, cure = _loaded(request), {}
+                for of in loaded.given.values():
+                    for _ in of["test"].blocks(loaded.task):
+                        pass
+            except BnuqError as other:
+                cure = {} if f"{other}" in texts else getattr(other, "cure", {})
+                texts += [f"{other}"] * (f"{other}" not in texts)
+        if error.cure:
+            texts.append(f"If that is what they are:\n  {_command(request)}")
+        raise UnclearError("\n".join([*texts, _OTHERWISE])) from None
+
+
+def _cured(request: ScoreRequest, cure: Mapping[str, Any]) -> ScoreRequest:
+    """The request with these settings, too."""
+    of_section = {
+        name: (*getattr(request.section, name), *value) if name in ("ignore", "columns") else value
+        for name, value in cure.items()
+    }
+    labels = cure.get("labels", request.labels)
+    of_section["labels"] = None if isinstance(labels, Columns | None) else f"{labels}"
+    return replace(request, section=msgspec.structs.replace(request.section, **of_section), labels=labels)
+
+
+def _command(request: ScoreRequest) -> str:
+    """The command of this request; of what is in memory its options alone."""
+    words = ["bnuq", "score"]
+    for name, source in request.predictions.items():
+        if isinstance(source, Columns):
+            words = []
+            break
+        words.append(f"{source}" if method_name(f"{source}")[0] == name else f"{name}={source}")
+    for part in (request.section, request.sampling, request.scoring, request.certificate):
+        for name, known in settings_of(type(part)).items():
+            if (value := getattr(part, name)) != known.default:
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+                words += [f"--{option_name(name, known.type)}", text]
+    return shlex.join(words)
+
+
+def _loaded(request: ScoreRequest) -> Loaded:
+    section, findings = request.section, ()
     files = {name: columns_at(source)[0] for name, source in request.predictions.items()}
     first = next(iter(files.values()))
     if (other_groups := matching.groups_file(section, first)) is not None:
@@ -151,8 +208,10 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))
         _add_others(sets, request, section, (number, len(files)), task)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
+        if number == 0:
+            truth, findings = matching.without_others(truth, given[name]["test"], section)
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
-        findings += [*found, *matching.read_notes(given[name], truth)] if number == 0 else found
+        findings = (*findings, *found, *(matching.read_notes(given[name], truth) if number == 0 else ()))
     _check_ignored(request.section.ignore, given, (truth, other_groups))
     _check_alike(given, files)
     given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
@@ -161,12 +220,13 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     truths, points = {"test": truth}, dict[str, Points]()
     if VALIDATION in sets:
         truths[VALIDATION] = matching.truth_of(None, sets[VALIDATION].columns, section)
+    words = _asked_classes(section)
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
         labels = matching.grouped(labels, of_set, other_groups, section, is_test=name == "test")
         for method, of_file in given.items():
-            findings += matching.unknown_words(of_file[name], labels, method)
-            of_file[name] = matching.judged(of_file[name], labels)
+            findings += matching.unknown_words(of_file[name], labels, method, words)
+            of_file[name] = matching.judged(of_file[name], labels, words)
         if sets[name].kind == "confidences":
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = matching.labelled_points(labels, sets[name], task, name=name, classes=classes)
@@ -243,15 +303,20 @@ def _in_one_order(
     given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection, *, by_number: bool
 ) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
     """The predictions with their columns in one order, and the names of the classes in it, where they are known."""
-    asked = section.classes or ()
-    if len(asked) == 1 and exists(Path(expanded(asked[0]))):
-        asked = read_classes(Path(expanded(asked[0]))).names
-    count = next(iter(given.values()))["test"].values.shape[2]
+    first = next(iter(given.values()))["test"]
+    asked, count = () if first.kind == "confidences" else _asked_classes(section), first.values.shape[2]
     if asked and len(asked) != count:
         raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {count}.")
     of_labels = truth.classes if len(truth.classes) == count else ()
     by_number &= truth.values.size == len(truth.values)  # and not a matrix, whose columns have an order of their own
     return in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
+
+
+def _asked_classes(section: ScoreSection) -> Sequence[str]:
+    """The names of the classes by --classes, which may be a file of them."""
+    asked = section.classes or ()
+    is_file = len(asked) == 1 and exists(Path(expanded(asked[0])))
+    return read_classes(Path(expanded(asked[0]))).names if is_file else asked
 
 
 def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str, Columns]) -> None:

@@ -57,9 +57,9 @@ def test_ten_thousand_columns_are_read_and_more_than_a_hundred_thousand_not_pars
 
 def test_a_column_of_lists_and_deep_json_and_utf_16_are_refused_with_the_cause(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    parquet.write_table(pyarrow.table({"p": [[0.2, 0.8]], "label": [0]}), path := tmp_path / "a")
-    assert read_columns(path)["label"].tolist() == [0]
-    assert "'p' holds lists or structures; expected a number or a text in each row." in read(path)
+    parquet.write_table(pyarrow.table({"p": [[0.2, 0.8], [1.0]], "label": [0, 0]}), path := tmp_path / "a")
+    assert read_columns(path)["label"].tolist() == [0, 0]
+    assert "'p' holds structures, or lists of several lengths; expected a number, a text" in read(path)
     for start, end in ("[]", ('{"a":', "}")):
         path.write_text(start * 100_000 + "1" + end * 100_000)
         assert "recursion depth" in read(path)

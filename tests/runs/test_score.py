@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from sklearn.linear_model import LogisticRegression
 
 import bnuq
 from bnuq.catalogue import text_of
+from bnuq.cli import main
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation.roles import NAMES, PREFIXES
 from bnuq.findings import sentence
@@ -572,7 +574,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
     ("columns", "text"),
     [
         ({"y_pred": P[:, 0], "y": LABELS % 2}, "--outputs probabilities, or --task regression"),
-        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "quantiles q0.05=NAME"),
+        ({"q1": P[:, 0], "q2": P[:, 0] + 1, "q3": P[:, 0] + 2, "y": LOGITS[:, 0]}, "q0.75=q3 or --columns q0.1=q1"),
         (
             {"label": LABELS, "p0": P[:, 0], "p1": P[:, 1], "p2": P[:, 2], "p3": P[:, 3], "age": P[:, 0]},
             "'age': numbers",
@@ -592,21 +594,19 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal point"),
         ({"label": ["no"] * N, "pred": ["LABEL_0"] * N, "confidence": P[:, 0]}, "no word in common"),
         ({"fit": P[:, 0], "lwr": P[:, 1], "upr": P[:, 2], "y": P[:, 3]}, "--columns q0.1=lwr,q0.5=fit,q0.9=upr"),
-        ({"p": 90.75 + 0 * LABELS, "label": LABELS % 2}, "holds 90.75"),
+        ({"p": 90.75 + 0 * LABELS, "label": LABELS % 2}, "numbers from 90.75"),
         ({"p0": -90.75 + 0 * LABELS, "p1": 190.75 + 0 * LABELS, "label": LABELS % 2}, "holds -90.75"),
         ({"p": P[:, 0], "label": LABELS % 2 * 2 - 1}, "--classes -1,1"),
         ({"label": LABELS % 2, "p": P[:, 0], "fold": LABELS}, "table[table['fold'] == "),
         ({"label": np.array(["normal", "odd"])[LABELS % 2], "prob": P[:, 0]}, "--classes normal,odd. Of normal"),
-        ({"y": P[:, 0], "y_pred": P[:, 1], "y_pred_std": P[:, 2]}, "\nOptions: --columns NAME"),
-        ({"y": P[:, 0], "5%": P[:, 1], "95%": 2 + P[:, 2]}, "quantiles q0.05=NAME"),
+        ({"y": P[:, 0], "y_pred": P[:, 1], "y_spread": P[:, 2]}, "\nOtherwise: --columns NAME"),
         ({"label": LABELS % 2, "rf": P[:, 0], "gbm": P[:, 1]}, "--columns rf or --columns gbm."),
         ({"label": ["a", ""] * (N // 2), "p_a": P[:, 0], "p_b": 1 - P[:, 0]}, "is empty in row 1"),
-        ({"no": ["7 %"] * N, "yes": ["93 %"] * N, "label": np.array(["no", "yes"])[LABELS % 2]}, "percent sign"),
-        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "quantiles q0.05=NAME"),
+        ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "q0.9=p9 or --columns q0.01=p1"),
         ({"a_0": P[:, 0], "b_0": P[:, 1], "y": LABELS % 2, "confidence": P[:, 0]}, "--outputs probabilities"),
         (
             {"age": 9 * P[:, 0], "pclass": LABELS, "won": LABELS % 2, "pred": LABELS % 2, "conf": P[:, 0]},
-            "p.csv:won. ",
+            "p.csv:won --ignore",
         ),
     ],
 )
@@ -932,7 +932,7 @@ def test_labels_in_several_columns_are_read_together(tmp_path: Path) -> None:
     both = {f"{name}_true": LOGITS[:, k] for k, name in enumerate("xy")}
     both |= {f"{name}_pred": LOGITS[:, k] + 1 for k, name in enumerate("xy")}
     pd.DataFrame(both).to_csv(p, index=False)
-    assert f"--labels {p}:x_true,y_true --columns x_pred,y_pred." in refusal(p)
+    assert f"--labels {p}:x_true,y_true --columns x_pred,y_pred\n" in refusal(p)
     scored = bnuq.score(p, f"{p}:x_true,y_true", columns=("x_pred", "y_pred"), calibrate="off")
     assert estimates(scored)["test rmse"] == pytest.approx(2**0.5)
     votes = (P * 50).astype(int)
@@ -968,3 +968,79 @@ def test_samples_whose_axes_are_alike_are_asked_about_and_the_screen_says_what_s
     (tmp_path / "l.csv").write_text("p0,p1,target\n.2,.8, True\n.7,.3, False\n.6,.4, True\n")
     classes = bnuq.score(tmp_path / "l.csv", classes=("False", "True"), calibrate="off", out=tmp_path / "c.h5")
     assert classes.summary()["methods"]["l"]["sets"]["test"]["accuracy"]["value"] == pytest.approx(2 / 3)
+
+
+YES, WORDS = P[:, :2] / P[:, :2].sum(1, keepdims=True), np.array(["NEG", "POS"])
+Y, TOP, DRAWS = LABELS % 2, YES.argmax(1), LOGITS[:, :1] + np.random.default_rng(8).normal(size=(N, 30))
+BESIDE = {"age": 40 * P[:, 2], "sex": LABELS // 2, "city": np.array([*"abcd"])[LABELS]}
+BOTH, SURE, ROWS = {"p0": YES[:, 0], "p1": YES[:, 1]}, YES.max(1), {"Id": np.arange(N)}
+LLM = {"question": [f"q{k}" for k in range(N)], "gold": WORDS[Y], "answer": WORDS[TOP]}
+KEYS = {"fold": np.arange(N) % 4, "id": np.arange(N) // 4}
+
+
+@pytest.mark.parametrize(
+    ("table", "labels", "added"),
+    [
+        (BESIDE | {"won": Y, "prediction_label": TOP, "prediction_score": SURE}, {}, "won --ignore sex,city,age"),
+        (ROWS | {"target": YES[:, 1]}, ROWS | {"target": Y, "Usage": WORDS[Y]}, "--columns target --ignore Usage"),
+        (KEYS | BOTH, KEYS | {"label": Y}, "--ids fold,id"),
+        (LLM | {"confidence": 100 * SURE}, {}, "prediction=answer,confidence=confidence --outputs percentages"),
+        ({"inst": range(N), "actual": WORDS[Y], "predicted": WORDS[TOP], "prediction": SURE}, {}, "=prediction --ig"),
+        ({"true_x": WORDS[Y], "pred_x": WORDS[TOP], "p_NEG": YES[:, 0], "p_POS": YES[:, 1]}, {}, "=pred_x"),
+        ({"row": range(N), "age": 9 * SURE} | BOTH, {"row": range(N), "won": Y, "cabin": WORDS[Y]}, "won --ignore"),
+        ({"id": range(N)} | BOTH, {"id": range(N + 9), "label": [*Y, *[0] * 9]}, "--ids id"),
+        ({"id": range(N), "label": WORDS[TOP], "score": SURE}, {"id": range(N), "label": Y}, "--classes NEG,POS"),
+        ({"y": LOGITS[:, 0]} | {f"V{k}": DRAWS[:, k] for k in range(30)}, {}, "--columns 'samples=V*'"),
+    ],
+)
+def test_all_that_is_unclear_is_asked_at_once_with_a_command_that_works(
+    table: Any, labels: Any, added: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame(table).to_csv("p.csv", index=False)
+    pd.DataFrame(labels).sample(frac=1, random_state=1).to_csv("l.csv", index=False)
+    text = refusal("p.csv", "l.csv" if labels else None)
+    command = shlex.split(text.partition("\n  bnuq ")[2].partition("\n")[0])
+    assert added in shlex.join(command)
+    with pytest.raises(SystemExit):
+        main([*command, "--json"])
+    test = json.loads(capsys.readouterr().out)["methods"]["p"]["sets"]["test"]
+    rmse = np.sqrt(((DRAWS.mean(1) - LOGITS[:, 0]) ** 2).mean())
+    name, value = ("rmse", rmse) if "y" in table else ("accuracy", (TOP == Y).mean())
+    assert test[name]["value"] == pytest.approx(value)
+
+
+def test_lists_percentages_and_scores_by_label_are_probabilities(tmp_path: Path) -> None:
+    expected, file = bnuq.score(YES, Y, calibrate="off"), tmp_path / "p.csv"
+    pd.DataFrame({"probability": [f"[{a},{b}]" for a, b in YES], "label": Y}).to_csv(file, index=False)
+    assert same(bnuq.score(file, calibrate="off"), expected, tolerance=1e-9)
+    pd.DataFrame({"label": Y, "p": [*YES]}).to_parquet(tmp_path / "p.parquet")
+    assert same(bnuq.score(tmp_path / "p.parquet", calibrate="off"), expected, tolerance=1e-9)
+    percents = {name: [f"{100 * p}%" for p in YES[:, k]] for k, name in enumerate(WORDS)}
+    pd.DataFrame(percents | {"label": WORDS[Y]}).to_csv(file)
+    assert same(bnuq.score(file, calibrate="off"), expected, tolerance=1e-9)
+    scores = [[{"label": WORDS[k], "score": p[k]} for k in (-p).argsort()] for p in YES]
+    (tmp_path / "h.jsonl").write_text("\n".join(map(json.dumps, scores)))
+    assert "--classes NEG,POS" in refusal(tmp_path / "h.jsonl", Y)
+    assert same(bnuq.score(tmp_path / "h.jsonl", Y, classes=("NEG", "POS"), calibrate="off"), expected)
+    with zipfile.ZipFile(tmp_path / "t.pt", "w") as saved:
+        saved.writestr("t/data.pkl", "")
+    assert "torch.load('t.pt')" in refusal(tmp_path / "t.pt", Y)
+
+
+def test_quantiles_in_percent_logarithms_of_a_variance_and_draws_of_targets_are_what_they_say() -> None:
+    mean, y = LOGITS[:, 0], LOGITS[:, 1]
+    ends = {"5%": mean - 1, "95%": mean + 1, "y": y, "forecast": mean}
+    assert bnuq.score({"m": ends}, calibrate="off").model["files"]["m"]["roles"]["ignored"] == ["forecast"]
+    assert "mean=forecast has no effect" in refusal({"m": ends}, columns=("mean=forecast",))
+    normal, sigma = {"y": y, "mean": mean, "log_var": np.log(P[:, 0])}, {"y": y, "mean": mean, "sigma": P[:, 0] ** 0.5}
+    found = estimates(bnuq.score({"m": normal}))
+    assert found == pytest.approx(estimates(bnuq.score({"m": sigma})), nan_ok=True)
+    assert "log_variance=log_var" in refusal({"m": normal}, columns=("mean", "variance=log_var"))
+    targets = LOGITS[:, 0] + RNG.normal(size=N)
+    drawn = bnuq.score({"m": {"samples": DRAWS, "y": targets}}, calibrate="cross")
+    pll = drawn.summary()["methods"]["m"]["sets"]["test"]["pll"]["value"]
+    assert pll == pytest.approx(norm.logpdf(targets, DRAWS.mean(1), DRAWS.std(1)).mean(), abs=0.1)
+    assert drawn.record.run["scoring"]["pll"] == "moment"
+    wide = bnuq.score({"m": {"samples": 2 * DRAWS - DRAWS.mean(1)[:, None], "y": targets}}, calibrate="cross")
+    assert {"draws-hold-noise", "tau-infinite"} & {each.code for each in wide.findings} == {"draws-hold-noise"}

@@ -23,7 +23,7 @@ from bnuq.data.readers.npy import npz_arrays, read_npy
 from bnuq.data.readers.tables import header_of
 from bnuq.errors import DataError
 from bnuq.files.apart import ask
-from bnuq.files.content import kind_of, what_is_wrong_with
+from bnuq.files.content import is_checkpoint, kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.frozen import frozen
 
@@ -31,6 +31,7 @@ _BYTES_OF_TEXT = 4  # of memory that a byte of a table takes
 _MOST_NAMES = 100_000  # columns, or names in a line of JSON
 _TOO_MANY = f" has more than {_MOST_NAMES:,} names. Write them as .npy or .npz."
 _FEW = 2**16  # texts, of each of which there is one string
+_SHORT = 16  # letters of texts in an array of fixed length, which takes a third of the memory of objects
 _CELLS = 200_000  # of a table that are parsed together
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none")
 UNNAMED = "column 0"  # the only column, where its first line, 0, is no name
@@ -42,13 +43,15 @@ class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
     objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, `exact` gives
-    numbers as they are written, and `classes` are those of the labels, where they are known."""
+    numbers as they are written, and `classes` are those of the labels, where they are known. Keys `by_score` begin with
+    the largest of the first row."""
 
     source: str
     values: Mapping[str, NDArray[Any]]
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     nested: tuple[str, ...] = ()
     index: tuple[str, ...] = ()
+    by_score: bool = False
     exact: Callable[[str], NDArray[Any]] | None = None
     classes: frozenset[str] = frozenset()
 
@@ -80,7 +83,7 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
     texts = [str(value) for value in values.tolist()] if values.ndim == 1 else values.astype(str)
     if len(texts) and all(str(text).endswith(".0") for text in texts):
         texts = [text[:-2] for text in texts]
-    return np.array(texts, dtype=object)
+    return np.array(texts, dtype=object if len(texts) and max(map(len, texts)) > _SHORT else str)
 
 
 def one_reading(columns: Columns, count: int | None) -> Columns:
@@ -122,6 +125,9 @@ def read_columns(path: Path) -> Columns:
         raise DataError(f"{path}: {wrong}")
     if kind == "npy":
         return Columns(f"{path}", {"": np.asarray(read_npy(path).inputs)})
+    if is_checkpoint(path):
+        save = f"numpy.save('{path.stem}.npy', torch.load('{path.name}').detach().numpy())"
+        raise DataError(f"{path}: is a file of torch. Save its tensor as an array, in Python: {save}.")
     if kind == "zip":
         return Columns(f"{path}", _of_archive(path))
     if kind == "parquet":
@@ -165,8 +171,12 @@ def _of_parquet(path: Path) -> Columns:
 
     def texts(name: str) -> NDArray[Any]:
         if name in header["nested"]:
-            wanted = "expected a number or a text in each row. Write a column for each class, or an array as .npy"
-            raise DataError(f"{path}: {name!r} holds lists or structures; {wanted}.")
+            with readable(path, "parquet"):
+                lists = ask("parquet lists", location, name, size)
+            if not lists.size:
+                wanted = "expected a number, a text, or lists of as many numbers. Write a column for each class"
+                raise DataError(f"{path}: {name!r} holds structures, or lists of several lengths; {wanted}.")
+            return lists
         with readable(path, "parquet"):
             values, codes = ask("parquet values", location, name, size)
         known = np.array(["" if value is None else str(value) for value in values] or [""], dtype=object)
@@ -235,13 +245,25 @@ def _of_table(path: Path) -> Columns:
             if at in joined and not _has_quotes(path):  # rows that numpy has read
                 cells = (line.split(table.separator, at + 1)[at].strip() for line in table.lines)
             once = (known.get(text, text) if len(known) > _FEW else known.setdefault(text, text) for text in cells)
-            return np.array([*once], dtype=object)
+            parts = []
+            while part := list(itertools.islice(once, _FEW)):
+                parts.append(np.array(part, dtype=str if max(map(len, part)) <= _SHORT else object))
+            return np.concatenate(parts)
 
     if not named and len(joined) == len(names):
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
-    return Columns(f"{path}", _Lazy({name: joined.get(at) for at, name in enumerate(names)}, texts), exact=texts)
+    by_name = {name: joined.get(at) for at, name in enumerate(names)}
+    return Columns(f"{path}", _Lazy(by_name, lambda name: _as_lists(texts(name))), exact=texts)
+
+
+def _as_lists(texts: NDArray[Any]) -> NDArray[Any]:
+    """Texts such as [0.1, 0.9] or [0.1 0.9], of one length, as an array; others as they are."""
+    if all(text.startswith("[") and text.endswith("]") for text in texts.tolist()):
+        with contextlib.suppress(ValueError):
+            return np.array([[float(of) for of in text[1:-1].replace(",", " ").split()] for text in texts.tolist()])
+    return texts
 
 
 def _has_quotes(path: Path) -> bool:
@@ -265,7 +287,7 @@ def _are_names(fields: Sequence[str]) -> bool:
     and more from 1."""
     starts = {1: (), 2: (0,)}.get(len(fields), (0, 1))
     numbered = any([*fields] == [*map(str, range(start, start + len(fields)))] for start in starts)
-    return numbered or not all(cell and _numbers((cell,)) is not None for cell in fields)
+    return numbered or not all(cell and cell[-1] != "%" and _numbers((cell,)) is not None for cell in fields)
 
 
 def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
@@ -273,6 +295,9 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
     try:
         numbers = np.fromiter(map(float, cells), np.float64, len(cells))
     except ValueError:
+        if all(cell.endswith("%") for cell in cells):
+            numbers = _numbers([cell[:-1] for cell in cells])
+            return None if numbers is None else numbers / 100
         filled = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
         if filled == [*cells]:
             return None
@@ -308,7 +333,8 @@ def _of_json(path: Path) -> Columns:
         if not first:
             raise DataError(f"{path}: holds no rows; expected at least one point.")
         joined = {name: _joined(of, shapes[name]) for name, of in collected.items() if name not in nested}
-    return Columns(f"{path}", joined, keys, tuple(nested))
+    by_score = any(isinstance(value, _ByScore) for value in first.values())
+    return Columns(f"{path}", joined, keys, tuple(nested), by_score=by_score)
 
 
 def _rows(path: Path, file: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -352,7 +378,7 @@ def _row(value: Any, where: str) -> dict[str, Any]:
     words, of = value.get("labels"), value.get("scores")  # of a zero-shot pipeline, the largest score first
     if isinstance(words, list) and isinstance(of, list) and len(words) == len({*map(str, words)}) == len(of):
         value = {name: each for name, each in value.items() if name != "labels"}
-        value["scores"] = dict(zip(map(str, words), of, strict=True))
+        value["scores"] = _ByScore(zip(map(str, words), of, strict=True))
     made = {}
     for name, of in value.items():
         if isinstance(of, list) and (scores := _by_label(of)) is not None:
@@ -365,11 +391,15 @@ def _row(value: Any, where: str) -> dict[str, Any]:
     return made
 
 
+class _ByScore(dict[str, float]):
+    """Scores by label, in an order that says nothing of the numbers of the classes."""
+
+
 def _by_label(value: list[Any]) -> dict[str, float] | None:
     """The scores of a list of {label, score}; None for any other list."""
     if not value or not all(isinstance(each, dict) and each.keys() == {"label", "score"} for each in value):
         return None
-    return {str(each["label"]): each["score"] for each in value}
+    return _ByScore((str(each["label"]), each["score"]) for each in value)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

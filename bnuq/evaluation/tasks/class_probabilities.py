@@ -97,7 +97,9 @@ def scored(
     """The estimates from the probabilities of points with these labels; the `pool` makes the values of the points."""
     conformity = {}
     if sets.calibrate or sets.second is not None:
-        conformity = {kind: score(p.mean, y) for kind, (score, _) in _KINDS.items()}
+        blocks = [*_blocks(np.arange(len(y)), p.mean.shape[1])]
+        for kind, (score, _) in _KINDS.items():
+            conformity[kind] = np.concatenate([score(p.mean[rows], y[rows]) for rows in blocks])
     if sets.calibrate:
         return ScoredProbabilities({}, {}, conformity)
     fixed = _Fixed(y, metrics.classwise_signs(p.mean, y), _thresholds(sets, conformity, len(y)))

@@ -14,14 +14,16 @@ from bnuq.estimates import Estimate
 from bnuq.findings import all_of, listed, sentence
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
-from bnuq.records.decision_sentences import DECISIONS
+from bnuq.progress import in_words
+from bnuq.records.decision_sentences import DECISIONS, plain
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
+from bnuq.records.evaluation import FEWEST_POINTS, MethodResult, Result, Scored
 from bnuq.records.verdict import is_mismatched, on_another_scale
 from bnuq.report import evaluation_tables, shift
 from bnuq.report.document import Part
+from bnuq.report.evaluation_tables import column_digits
 from bnuq.report.method_names import network_in_words, plain_sampled
-from bnuq.report.numbers import number
+from bnuq.report.numbers import number, with_error
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
@@ -44,6 +46,21 @@ _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 def decisions(result: Result) -> Iterator[str]:
     """What to do."""
     return (sentence(each, DECISIONS) for each in decided(result))
+
+
+def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: float) -> str:
+    """What is known before samples are drawn, of the network as it is and with each recalibration, and about how long
+    the samples of these methods will take."""
+    shown = [metric for metric, each in METRICS.items() if "headline" in each.shown]
+    texts: list[str] = []
+    for name, method in methods.items():
+        test = method.sets["test"]
+        known = [(metric, each) for metric in shown if (each := test.estimates.get(metric)) is not None]
+        figures = [f"{plain(metric)} {with_error(each, column_digits(metric, [each])).value}" for metric, each in known]
+        divided = np.unique(test.points.get("temperature", []))
+        texts.append(f"{name}{f' (logits / {divided.mean():.3g})' if len(divided) else ''}: {', '.join(figures)}.")
+    texts += [f"Next: samples of {all_of(of)}, up to about {in_words(max(1, seconds))}."] if of else []
+    return "\n".join(texts)
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.findings import all_of, listed, sentence
+from bnuq.findings import Finding, all_of, listed, sentence
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.progress import in_words
@@ -91,7 +91,12 @@ def meaning(result: Result) -> Iterator[str]:
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
     if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
         yield "of points without labels, so that nothing shows how good predictions are"
-    for each in result.findings:
+    yield from meaning_of(result.findings)
+
+
+def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
+    """The same by what was noted of any command's files: which weights, which order of classes, which points."""
+    for each in findings:
         values = each.values
         if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
             yield f"of averaged weights (`{values['entry']}`)"

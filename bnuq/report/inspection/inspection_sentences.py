@@ -9,9 +9,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.records.inspection import FEW_VALUES
 from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
-from bnuq.report.inspection.noise_findings import FEWEST_LAYERS
 from bnuq.report.numbers import count, error_of, named, number, signed
 
 
@@ -45,7 +43,7 @@ def value_and_error(estimate: Estimate, digits: int = 2) -> str:
 
 
 def _ratios(layers: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{layer} ({times(ratio)} times batch noise)" for layer, ratio in layers)
+    return ", ".join(f"{layer} ({times(ratio)} times what chance explains)" for layer, ratio in layers)
 
 
 def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
@@ -57,7 +55,10 @@ def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
 
 
 def _limits(exceeded: Sequence[tuple[float, str, float]]) -> str:
-    texts = (f"{times(r)} times batch noise in {where} (up to {limit:.0f} is normal)" for r, where, limit in exceeded)
+    texts = (
+        f"{times(r)} times what chance explains in {where} (up to {limit:.0f} is normal)"
+        for r, where, limit in exceeded
+    )
     return " and ".join(texts) or "by the reference check"
 
 
@@ -73,20 +74,18 @@ _FORMATS = {
     "kinds": _kinds,
     "range": _range,
     "slopes": _slopes_between,
-    "estimate": value_and_error,
     "ratios": _ratios,
     "changes": _changes,
     "limits": _limits,
 }
 _SIZE = (
-    "{median:times} times what batch noise explains in the median layer, {worst:times} times in the worst, {layer} "
-    f"(up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
+    "{median:times} times what chance explains in the median layer, {worst:times} times in the worst, {layer} (up to "
+    f"{MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
 )
-_NO_SLOPE = "Across layers, no slope of the variance over the number of positions"
-_SPATIAL = "Across layers, b times the variance scales with the number of positions to the power {slope:estimate}"
-_PAPER = "Shekhovtsov & Flach 2018, who found approximately −1, as for independent positions"
 _TEXTS = {
-    "healthy": f"Healthy: the running statistics match the reference's population; they differ by {_SIZE}.",
+    "healthy": (
+        f"Healthy: means and variances in the BatchNorm layers are those of the training data. They differ by {_SIZE}."
+    ),
     "unhealthy-elsewhere": (
         f"Not healthy, see below; the other running statistics match the reference: they differ by {_SIZE}."
     ),
@@ -104,9 +103,7 @@ _TEXTS = {
         "`bnuq precise-bn` recomputes them."
     ),
     "recompute-statistics": "If the pipeline is right, `bnuq precise-bn` recomputes the running statistics.",
-    "statistics-far": (
-        "Not healthy: the running statistics differ from the reference's by more than batch noise explains."
-    ),
+    "statistics-far": ("Not healthy: the running statistics differ from the reference's by more than chance explains."),
     "statistics-unchecked": "Whether the running statistics fit the reference could not be checked.",
     "layers-unchecked": "Not checked: {layers:names} ({why}).",
     "largest-unchecked": (
@@ -157,10 +154,8 @@ _TEXTS = {
         "Dead in some batch (variance below 10 ε): {channels:channels}, most in {layers:names}. Their output depends "
         "on ε."
     ),
-    "nothing-stochastic": (
-        "Nothing can be made stochastic: the network calls no BatchNorm or dropout, and draws no noise."
-    ),
-    "sites": "{kinds:kinds} can be made stochastic.",
+    "nothing-stochastic": ("Nothing can draw samples: the network calls no BatchNorm or dropout, and draws no noise."),
+    "sites": "{kinds:kinds} can draw samples: `bnuq evaluate --methods {methods}`.",
     "sites-fixed": "Not stochastic: {sites:names} ({why}).",
     "unreachable": "Random in training, but out of reach for bnuq: {layers:names} ({why}).",
     "noise-size": (
@@ -177,10 +172,6 @@ _TEXTS = {
         "The values of a channel are nearly independent: the noise is {within} that of n = b·z independent values; at "
         "worst, in {layer}, the effective sample size is {share:percent} of n."
     ),
-    "mean-steadier": (
-        "In {layers} of {of:of} the mean varies less than that, because the same batch normalised the layers before "
-        "(most in {layer}, {factor:times} times less)."
-    ),
     "slopes-uncertain": (
         "The slopes are too uncertain to tell whether the noise falls as 1/b ({slopes:slopes}, −1 expected)."
     ),
@@ -188,29 +179,9 @@ _TEXTS = {
     "slopes-off": (
         "In {layers:len} of {of:of} the noise does not fall as 1/b ({slopes:slopes}, −1 expected): {layers:names}."
     ),
-    "slopes-partly-uncertain": ("In {layers:len} of {of:of} the slope is too uncertain to judge: {layers:names}."),
-    "variance-bias-matters": (
-        "Biased or unbiased variance matters in {layers:names}: at n = {nominal} values per channel they differ by "
-        "{change:percent} in scale. Training normalises by the biased one, evaluation by an average of unbiased ones; "
-        "MCBN uses the biased one."
-    ),
-    "variance-bias-negligible": (
-        "Biased or unbiased variance makes no difference here: at most {change:percent} in scale ({layer}, n = "
-        f"{{nominal:,}}); below n ≈ {FEW_VALUES} values per channel it would (1 %)."
-    ),
-    "no-spatial-slope-few-layers": (
-        f"{_NO_SLOPE}: it takes at least {FEWEST_LAYERS} layers with a known variance, and the network has {{known}}."
-    ),
-    "no-spatial-slope-same-positions": (f"{_NO_SLOPE}: all layers have the same number of positions, {{positions:,}}."),
-    "no-spatial-slope-few-variances": f"{_NO_SLOPE}: the variances of too few layers are known.",
-    "spatial-slope-without-error": (
-        f"{_SPATIAL}; independent positions give −1, which Shekhovtsov & Flach 2018 found approximately."
-    ),
-    "spatial-slope-agrees": f"{_SPATIAL}: this agrees with {_PAPER}.",
-    "spatial-slope-disagrees": f"{_SPATIAL}: this disagrees with {_PAPER}.",
     "domain-distinguishable": "{name} is distinguishable from the reference, most in {layers:ratios}.",
     "domain-alike": (
-        "No layer distinguishes {name} from the reference: at most {worst:times} times batch noise "
+        "No layer distinguishes {name} from the reference: at most {worst:times} times what chance explains "
         f"(up to {MEDIAN_LIMIT:.0f} is normal)."
     ),
     "domain-unmeasured": "No layer of {name} could be compared with the reference.",
@@ -230,7 +201,8 @@ _TEXTS = {
         "Of the normalisations, {normalize}{pixels} is by far the closest, though the running averages fit none."
     ),
     "pipeline-fits": (
-        "The running statistics fit {pipeline} best: {worst:times} times batch noise in the worst layer, {layer}."
+        "The running statistics fit {pipeline} best: {worst:times} times what chance explains in the worst layer, "
+        "{layer}."
     ),
     "pipeline-undetermined": "Undetermined by the statistics: {text}.",
     "pipelines-equivalent": "These pipelines fit equally well: {pipelines:names}.",

@@ -136,8 +136,8 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The answers, one table, warnings, and where the rest is; of an evaluation as much as has space."""
-    for shorter in (report, *(_shortened(report) if report.line else ())):
+    """The answers, one table, warnings, and where the rest is, as much as has space."""
+    for shorter in (report, *_shortened(report)):
         report = shorter
         if sum(1 for _ in _screen(report, max(width, _USUAL), clean)) <= _SCREEN:
             break
@@ -145,18 +145,19 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    if report.line:
-        yield from _paragraph(report.line, width, clean, style="bold")
-        yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
-        yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
-    else:
-        yield from _head(report, width, clean)
+    yield from _paragraph(report.line, width, clean, style="bold")
+    yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
+    yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
     yield from _section("", report.one_screen or (), width, clean)
     yield from _warnings(report, width, clean)
     yield Text()
     details = [*([count(len(report.notes), "note")] if report.notes else []), "all scores"]
     details += ["curves"] if report.pictures else []
     yield from _paragraph(f"{report.checked} {all_of(details).capitalize()}:".strip(), width, clean)
+    if report.rest:
+        yield Text(clean(f"  {report.rest}"))
+        yield from _section("", report.paths, width, clean)
+        return
     program = report.command.partition(" ")[0]
     shown = f"  {program} report {'RESULT' if report.path is None else quote(_near(report.path.path))} --full"
     page = "(or --html page.html)" if report.pictures else ""

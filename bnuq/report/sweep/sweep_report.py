@@ -8,11 +8,11 @@ from typing import Any
 
 from bnuq.catalogue import advised, noted
 from bnuq.records.sweep import Sweep, SweptModel
-from bnuq.report.document import Heading, Part, PathLine, Picture, Report, ReportSection, explanations, section
+from bnuq.report.document import PathLine, Picture, Report, ReportSection, explanations, section
+from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.report.sweep.elbo_tables import elbo_parts
-from bnuq.report.sweep.sweep_curves import curves_of
 from bnuq.report.sweep.sweep_lines import SweepLine, disagreement_name, lines_of, names_of, score_name
 from bnuq.report.sweep.sweep_plots import draw
 from bnuq.report.sweep.sweep_sentences import sentences
@@ -35,32 +35,34 @@ _REPEAT = (
 )
 
 
-def report(sweep: Sweep, *, columns: int = 100) -> Report:
-    """The report: what was found, then every estimate by size. Curves in characters are drawn for `columns`."""
+def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
+    """The report: what was found, then every estimate by size."""
+    lines = lines_of(sweep)
+    first = max(lines, key=lambda line: len(line.points))
+    networks = count(len(sweep.models), "network") if len(sweep.models) > 1 else sweep.models[0].name
+    sizes = len({point.batch_size for point in sweep.points})
+    test = next(swept.n for swept in sweep.sets if swept.role == "test")
+    facts = (networks, f"{test:,} test points", count(sizes, "mini-batch size"), f"{sweep.samples} samples")
     return Report(
         command=f"bnuq {Sweep.COMMAND}",
         version=sweep.provenance["bnuq"],
         subject=", ".join(model.name for model in sweep.models),
         facts=tuple(_facts(sweep)),
         summary=sentences(sweep),
-        sections=tuple(_sections(sweep, columns)),
+        sections=tuple(_sections(sweep, lines)),
         warnings=advised(sweep.findings),
         notes=noted(sweep.findings),
         path=None if sweep.path is None else PathLine(sweep.path),
+        line=" · ".join((*facts, f"{max(sweep.seconds['total'], 1):.0f} s")),
+        meaning=", ".join(meaning_of(sweep.findings)),
+        one_screen=(table(sweep, first), *explanations([" ".join(_columns(sweep, [first]))])),
     )
 
 
-def _sections(sweep: Sweep, columns: int) -> Iterator[ReportSection]:
-    lines = lines_of(sweep)
+def _sections(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[ReportSection]:
     for line in lines:
-        fixed = any(point.degenerate for point in line.points)
-        note = explanations(["* nothing is random: no draw changes an output"] if fixed else [])
-        yield ReportSection(line.title, (table(sweep, line), *note, *compared_parts(line)))
-    curves: list[Part] = []
-    for line in lines:
-        if drawn := list(curves_of(sweep, line, columns)):
-            curves += [*([Heading(line.title)] if len(lines) > 1 else []), *drawn]
-    picture = Picture(("sweep",), partial(draw, sweep), _HOW, tuple(curves))
+        yield ReportSection(line.title, (table(sweep, line), *compared_parts(line)))
+    picture = Picture(("sweep",), partial(draw, sweep), _HOW)
     yield ReportSection(f"Mean {disagreement_name(sweep)} over the mini-batch size", (picture,))
     yield from section("ELBO, in nats of the training set", elbo_parts(sweep, lines))
     slopes = f"Log-log slope of mean {disagreement_name(sweep)} against b; −1 is a fall as 1/b"
@@ -110,30 +112,36 @@ def _reference(model: SweptModel) -> str:
 
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+    yield " ".join(_columns(sweep, lines))
     yield (
-        f"± standard error over points and draws together; over draws, of the mean over {_draw_sets(sweep)} "
-        "draw sets. ↑ higher, ↓ lower is better. b: mini-batch size"
+        f"Errors are over points and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
+        "↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
     if sweep.stopped != "full-grid":
         yield (
-            "Adaptive: sizes and draw sets were added until the recommended size, and how fast MI falls on the test "
-            "set, were decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."
-        )
-    if sweep.task == "regression":
-        yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
-    else:
-        yield (
-            "PLL: mean log probability of the true label, in nats. MI: mutual information, the disagreement "
-            "between samples, in nats. ECE: gap between confidence and accuracy."
-        )
-    if names_of(sweep, "ood"):
-        yield (
-            f"AUROC: probability that a random OOD point has more {score_name(sweep)} than a random test point; "
-            "0.5 is chance."
+            "Adaptive: sizes and draw sets were added until the recommended size, and how fast the disagreement falls "
+            "on the test set, were decided within their errors. For every size with all draw sets, as in a figure, use "
+            "--full-grid."
         )
     if any(line.model is not None and line.model.decay for line in lines):
         yield (
             "Slopes are corrected for the finite reference. max. deviation: the largest distance from the fitted line, "
             "in ln units."
         )
+
+
+def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+    """What the columns of a table of sizes are, in plain words."""
+    if sweep.task == "regression":
+        yield "Variance: disagreement between samples, in squared units of the target; CRPS and RMSE: in its unit."
+    else:
+        yield (
+            "PLL: mean log-probability of the label. ECE: expected calibration error. MI: mutual information, by "
+            "which samples disagree."
+        )
+    if names_of(sweep, "ood"):
+        yield f"AUROC: how often a point of the set has more {score_name(sweep)} than a test point (0.5 is chance)."
+    yield "± standard error."
+    if any(point.degenerate for line in lines for point in line.points):
+        yield "* nothing is random: no draw changes an output."

@@ -69,14 +69,12 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Findin
         code = code if gap.passed else "statistics-mismatch"
         yield verdict(code, median=median_of(checked), worst=ratio_of(checked[0]), layer=checked[0].name)
         if not gap.passed:
-            yield from _cause(record, [layer.name for layer in checked if ratio_of(layer) > WORST_LIMIT])
+            yield from _cause(record)
     yield from _unchecked(record, unchecked, far)
 
 
-def _cause(record: Inspection, far: Sequence[str]) -> Iterator[Finding]:
+def _cause(record: Inspection) -> Iterator[Finding]:
     """Where running statistics do not match, what the run file lacks, and what to do."""
-    if len(far) > 1:
-        yield verdict("largest-differences", layers=far)
     data = record.run.get("data")
     if missing := [key for key in ("normalize", "augment") if isinstance(data, dict) and not data.get(key)]:
         yield verdict("pipeline-incomplete", keys=" or ".join(f"`{key}`" for key in missing))

@@ -11,13 +11,16 @@ from bnuq.report.inspection.health_findings import health_findings
 
 
 def findings(record: Inspection) -> Iterator[Finding]:
-    """The verdicts: health first, then what can be sampled, the domains and the pipelines."""
-    yield from health_findings(record)
-    yield from _sites(record)
-    if record.domains is not None:
-        yield from domain_findings(record.domains)
+    """The verdicts: health in one, the pipelines and domains that were asked about, then what else is ill, and what can
+    be sampled."""
+    health = [*health_findings(record)]
+    yield from health[:1]
     if record.pipelines is not None:
         yield from pipeline_findings(record.pipelines)
+    if record.domains is not None:
+        yield from domain_findings(record.domains)
+    yield from health[1:]
+    yield from _sites(record)
 
 
 def _sites(record: Inspection) -> Iterator[Finding]:

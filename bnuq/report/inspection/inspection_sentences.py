@@ -96,7 +96,6 @@ _TEXTS = {
         f"Not healthy: the running statistics do not match this reference; they differ by {_SIZE}. The pipeline or the "
         "data differ from training, or the running statistics are stale."
     ),
-    "largest-differences": "Largest differences: {layers:names}.",
     "pipeline-incomplete": "Neither a run file nor an option sets {keys}; if training used it, that may be the cause.",
     "search-pipeline": (
         "`--suggest-pipeline` searches for the pipeline that fits the running statistics; if the pipeline is right, "
@@ -156,7 +155,7 @@ _TEXTS = {
     ),
     "nothing-stochastic": ("Nothing can draw samples: the network calls no BatchNorm or dropout, and draws no noise."),
     "sites": "{kinds:kinds} can draw samples: `bnuq evaluate --methods {methods}`.",
-    "sites-fixed": "Not stochastic: {sites:names} ({why}).",
+    "sites-fixed": "Not sampled: {sites:names} ({why}).",
     "unreachable": "Random in training, but out of reach for bnuq: {layers:names} ({why}).",
     "noise-size": (
         "At b = {batch_size:,}, batch noise scales activations by U with sd {sigma_u:range} and shifts them by V with "

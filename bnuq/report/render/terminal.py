@@ -40,6 +40,7 @@ _IN_ASCII = {
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
+_MOST_SAID = 4  # texts of one screen
 _FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
 
@@ -170,20 +171,26 @@ def _near(path: Path) -> str:
 
 
 def _shortened(report: Report) -> Iterator[Report]:
-    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few rows."""
+    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few texts, few
+    rows."""
     parts = report.one_screen or ()
     plain = tuple(map(_without_errors, parts))
     yield (report := replace(report, one_screen=plain))
     first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
     for most in (len(first), 3, 1):
-        more = ((f"{len(first) - most} more are in `--full`.", first[most][1], ""),) if first[most:] else ()
+        more = ((f"{len(first) - most} more in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
+    if left := len(report.summary[_MOST_SAID:]):
+        said = (*report.summary[:_MOST_SAID], f"{left} more in `--full`.")
+        yield (report := replace(report, summary=said))
     for most in (8, 4):
         yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))
 
 
 def _cut(part: Part, most: int) -> Part:
-    """A table with its first rows."""
+    """A table or a list with its first rows."""
+    if isinstance(part, BulletList):
+        return replace(part, texts=part.texts[:most])
     if not isinstance(part, Table) or len(part.rows) <= most:
         return part
     return replace(part, rows=(*part.rows[:most], (f"… {len(part.rows) - most} more in `--full`", ())))

@@ -55,7 +55,7 @@ def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - eve
         path=None if sweep.path is None else PathLine(sweep.path),
         line=" · ".join((*facts, f"{max(sweep.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(sweep.findings)),
-        one_screen=(table(sweep, first), *explanations([" ".join(_columns(sweep, [first]))])),
+        one_screen=(table(sweep, first, brief=True), *explanations([" ".join(_columns(sweep, [first]))])),
     )
 
 
@@ -142,6 +142,6 @@ def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
         )
     if names_of(sweep, "ood"):
         yield f"AUROC: how often a point of the set has more {score_name(sweep)} than a test point (0.5 is chance)."
-    yield "± standard error."
     if any(point.degenerate for line in lines for point in line.points):
         yield "* nothing is random: no draw changes an output."
+    yield "± standard error."

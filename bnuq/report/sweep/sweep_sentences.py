@@ -17,8 +17,10 @@ def sentences(sweep: Sweep) -> tuple[str, ...]:
     for finding in findings(sweep):
         about = "size" if "recommended" in finding.code else finding.values.get("name", finding.code)
         line, text = finding.values.get("line", ""), sentence(finding, SENTENCES, _FORMATS)
-        text = f"{line}: {text}" if line else text if "name" in finding.values else text[:1].upper() + text[1:]
-        texts.setdefault((line, about), []).append(text)
+        said = texts.setdefault((line, about), [])
+        if line and not said:
+            text = f"{line}: {text}"
+        said.append(text if line or "name" in finding.values else text[:1].upper() + text[1:])
     return tuple(map(" ".join, texts.values()))
 
 
@@ -42,10 +44,7 @@ _SPREADS = {
     "spread-decreases": "falls",
     "spread-unchanged": "stays the same",
 }
-_RANKED = (
-    "its points are more uncertain than test points in {ends[0]:percent} of all pairs at size {sizes[0]:,}, in "
-    "{ends[1]:percent} at {sizes[1]:,} (50 % is chance)"
-)
+_RANKED = "{ends[0]:percent} of all pairs are ranked rightly at size {sizes[0]:,}, {ends[1]:percent} at {sizes[1]:,}"
 _TEXTS = {
     "spread-unknown": "{spread} on the test set is not known at every size.",
     **{code: f"{{spread}} on the test set {text}: {_ENDS}." for code, text in _SPREADS.items()},

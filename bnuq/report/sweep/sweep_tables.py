@@ -16,15 +16,15 @@ from bnuq.report.numbers import decimals, exponent, interval_of, named, number, 
 from bnuq.report.sweep.sweep_lines import SweepLine, auroc_of, compared_by, disagreement_of, estimate_of, names_of
 
 
-def table(sweep: Sweep, line: SweepLine) -> Table:
-    """A row a size."""
+def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
+    """A row a size; in `brief` with the disagreement on the test set alone."""
     columns: dict[str, list[Cell]] = {}
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
         if any(map(is_of_other_size, line.points)):
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
-    columns |= _estimate_columns(sweep, line)
+    columns |= _estimate_columns(sweep, line, () if brief else names_of(sweep, "ood"))
     for name in names_of(sweep, "ood"):
         aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
@@ -37,10 +37,10 @@ def table(sweep: Sweep, line: SweepLine) -> Table:
     return size_table(tuple(columns), rows)
 
 
-def _estimate_columns(sweep: Sweep, line: SweepLine) -> dict[str, list[Cell]]:
-    """Metrics of the test set, those with a better direction first; before the others the disagreement on all sets,
-    whose columns share their decimals."""
-    disagreement, [test, *_], ood = disagreement_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
+def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict[str, list[Cell]]:
+    """Metrics of the test set, those with a better direction first; before the others the disagreement on it and on
+    these OOD sets, whose columns share their decimals."""
+    disagreement, [test, *_] = disagreement_of(sweep), names_of(sweep, "test")
     shown = estimates_of_task(sweep.task, shown="sensitivity")
     directed, undirected = (
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]

@@ -49,7 +49,7 @@ def stale(folder: Path) -> Sweep:
 
 
 def words_of(record: Sweep) -> str:
-    return " ".join(rendered(report, record).split())
+    return " ".join(rendered(report, record, full=True).split())
 
 
 def error(estimate: Estimate) -> float:
@@ -92,7 +92,7 @@ def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
 
 
 def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
-    assert "MCBN minus the deterministic network: 0.2" in words_of(stale)
+    assert "on the test set, MCBN minus the deterministic network: 0.2" in words_of(stale)
     assert "The rest is a repair, not a gain from uncertainty." in words_of(stale)
     assert "deterministic population statistics MCBN − deterministic MCBN − population" in words_of(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):
@@ -107,7 +107,7 @@ def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> 
     (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
     record = swept(folder, "stale8.toml", "run.toml", sizes=None)
     assert [bool(point.compared_with) for point in record.matched] == [True, False]
-    assert "MCBN minus the deterministic network: 0.2" in words_of(record)
+    assert "on the test set, MCBN minus the deterministic network: 0.2" in words_of(record)
     assert "at b = 8; minus" in words_of(record)
 
 

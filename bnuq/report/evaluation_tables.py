@@ -64,6 +64,8 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
+        recalibrated = any(method_named(name).recalibration for name in result.methods)
+        text += " of logits as they are" * recalibrated
         return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {

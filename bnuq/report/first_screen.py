@@ -190,13 +190,13 @@ def _sigma(result: Result) -> Iterator[str]:
     clauses = []
     for order, names in orders.items():
         ends = " to ".join(dict.fromkeys(number(end(values[name] for name in names), 2) for end in (min, max)))
-        known = "" if order == _SAME else f" (rank correlation {ends})"
+        known = "" if order == _SAME else f" ({ends} of 1)"
         clauses.append(f"of {all_of(names)} {order}{known}")
     if clauses:
         known = {worth: names for worth, names in worths.items() if worth}
         texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
-        rest = f" It predicts the targets {', '.join(texts)} than one constant σ." if texts else ""
-        yield f"The standard deviation σ {', that '.join(clauses)}.{rest}"
+        rest = f" It predicts the targets {', '.join(texts)} than a constant one." if texts else ""
+        yield f"The predicted standard deviation {', that '.join(clauses)}.{rest}"
 
 
 _SAME, _UNKNOWN = "is the same at every point", "may or may not follow the size of the errors"

@@ -81,9 +81,9 @@ _TEXTS = {
     **{
         f"recommended-by-{by}": f"Use mini-batches of {{size:,}}{{whose}} (`--batch-size {{size}}`): {text}{{network}}."
         for by, text in {
-            "elbo": "the lower bound on the likelihood of the training set (ELBO) is highest there",
-            "pll": "the log-likelihood of the {of} set is highest there",
-            "auroc": "{ood:names} {ood:is|are} told from the {of} set{mean} best there",
+            "elbo": "they explain the training set best, by the lower bound on its likelihood",
+            "pll": "they explain the {of} set best, by its log-likelihood",
+            "auroc": "{ood:names} {ood:is|are} told from the {of} set{mean} best by these",
         }.items()
     },
     "recommended-costs": (

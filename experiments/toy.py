@@ -29,9 +29,6 @@ from bnuq.records.summary import json_number
 from bnuq.report import drawing
 from bnuq.report.document import (
     Cell,
-    Drawing,
-    Heading,
-    Part,
     PathLine,
     Picture,
     Report,
@@ -59,7 +56,6 @@ BANDS = {"50": 0.6744897501960817, "95": 1.959963984540054}  # per cent, and hal
 
 Array = Float[np.ndarray, "point"]
 SOURCE = "A toy regression in the manner of Figure 1 of Teye, Azizpour & Smith 2018; the data are bnuq's own"
-_ROWS = 11  # of a curve on a terminal
 _ROOM = 1.5  # half the y axis, in sizes of the farthest point of data or true curve
 
 _SCORES = (
@@ -418,7 +414,7 @@ def _place(mc_sd: Array, error: Array) -> Place:
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def report(toy: Toy, *, columns: int = 100) -> Report:
+def report(toy: Toy, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: every curve, its spread where data lie and where not, and its scores."""
     setup = toy.experiment
     near, far = setup["data"]
@@ -434,21 +430,13 @@ def report(toy: Toy, *, columns: int = 100) -> Report:
             ("took", f"{toy.seconds['wall']:.1f} s, one thread"),
         ),
         summary=tuple(_summary(toy)),
-        sections=tuple(_sections(toy, columns)),
+        sections=tuple(_sections(toy)),
         path=None if toy.path is None else PathLine(toy.path),
     )
 
 
-def _sections(toy: Toy, columns: int) -> Iterator[ReportSection]:
-    legend = (
-        f"{_MEAN} mean, {_BAND50} 50 % and {_BAND95} 95 % band with observation noise, {_TRUTH} the curve that the "
-        "data were made from. The line below the x axis marks where training data lie."
-    )
-    curves: list[Part] = []
-    for number, curve in enumerate(toy.curves.values(), 1):
-        caption = legend if number == len(toy.curves) else ""
-        curves += (Heading(_name(curve)), Drawing(tuple(_rows(toy, curve, columns)), caption, _IN_ASCII))
-    yield ReportSection("Curves", (Picture(("toy",), partial(_draw, toy), instead=tuple(curves)),))
+def _sections(toy: Toy) -> Iterator[ReportSection]:
+    yield ReportSection("Curves", (Picture(("toy",), partial(_draw, toy)),))
     names = tuple(_short(curve) for curve in toy.curves.values())
     places = Table(names, tuple(_place_rows(toy)), stacks=True)
     yield ReportSection("MC sd, and the mean's error against the true curve", (places,))
@@ -506,52 +494,9 @@ def _summary(toy: Toy) -> Iterator[str]:
         )
 
 
-_BAND95, _BAND50, _MEAN, _TRUTH, _DATA = "░▒█·▔"
-_IN_ASCII: dict[str, str] = dict(zip("░▒█·▔−", ".:#o=-", strict=True))
-
-
-def _rows(toy: Toy, curve: Curve, columns: int) -> Iterator[str]:
-    """The curve and its bands in rows of characters, axes included."""
-    margin = 6
-    width = columns - margin - 1
-    end = float(toy.experiment["end"])
-    at = -end + (np.arange(width) + 0.5) * 2 * end / width
-    top = _reach(toy)
-    step = 2 * top / _ROWS
-
-    def row_of(values: np.ndarray) -> np.ndarray:
-        return np.floor((top - np.interp(at, toy.x, values)) / step).astype(int)
-
-    canvas = np.full((_ROWS, width), " ", dtype="<U1")
-    rows = np.arange(_ROWS)[:, None]
-    for level, mark in (("95", _BAND95), ("50", _BAND50)):
-        low, high = curve.band(level)
-        canvas[(rows >= row_of(high)) & (rows <= row_of(low))] = mark
-    canvas[rows == row_of(toy.truth)] = _TRUTH
-    canvas[rows == row_of(curve.mean)] = _MEAN
-    for number, line in enumerate(canvas):
-        label = {0: top - step / 2, _ROWS // 2: 0.0, _ROWS - 1: -top + step / 2}.get(number)
-        axis = "" if label is None else f"{label:.1f}".replace("-", "−")
-        yield f"{axis:>{margin - 1}} |{''.join(line)}".rstrip()
-    near, far = toy.experiment["data"]
-    observed = (np.abs(at) >= near) & (np.abs(at) <= far)
-    yield f"{'':{margin}} {''.join(np.where(observed, _DATA, ' '))}".rstrip()
-    yield f"{'x':>{margin - 1}} {_ticks(end, width)}".rstrip()
-
-
 def _reach(toy: Toy) -> float:
     """Half the height of the y axis, in target units; bands that go farther are cut off there."""
     return _ROOM * float(max(np.abs(toy.truth).max(), np.abs(toy.train_y).max()))
-
-
-def _ticks(end: float, width: int) -> str:
-    line = [" "] * (width + 2)
-    for value in range(-int(end), int(end) + 1):
-        text = f"{value}".replace("-", "−")
-        middle = 1 + round((value + end) / (2 * end) * (width - 1))
-        start = min(max(0, middle - (len(text) - 1)), len(line) - len(text))
-        line[start : start + len(text)] = text
-    return "".join(line)
 
 
 def _place_rows(toy: Toy) -> Iterator[Row]:

@@ -95,9 +95,7 @@ def next_steps(folder: str) -> str:
     """What to type after the demo in this folder."""
     commands = {
         f"cd {shlex.quote(folder)}": f"see {_NAME}.html",
-        f"bnuq inspect {_NAME}.toml": "what can be sampled?",
         f"bnuq evaluate {_NAME}.toml -b 16 -o b16.h5": "other settings",
-        f"bnuq report {_NAME}.bnuq.h5 b16.h5": "side by side",
     }
     width = max(map(len, commands))
     lines = (f"  {words:{width}}  # {why}" for words, why in commands.items())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.report import drawing
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, picture
 from bnuq.report.method_names import lowered_by, plain_sampled
 from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
@@ -41,15 +41,12 @@ def class_calibration(result: Result) -> Iterator[Picture]:
         yield evaluation_picture("class_reliability", draw=partial(_class_calibration, result, curves))
 
 
-def uncertainty_error(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
-    """Of each method whose σ varies, errors over points sorted by σ; `instead` stands for all of them together."""
+def uncertainty_error(result: Result) -> Iterator[Picture]:
+    """Of each method whose σ varies, errors over points sorted by σ."""
     for name, method in result.methods.items():
         sigma = method.uncertainty_error.get("sigma", ())
         if len(sigma) > 1 and np.ptp(sigma) > 0:
-            yield evaluation_picture(
-                "uncertainty_error", name, draw=partial(_uncertainty_error, result, name), instead=instead
-            )
-            instead = ()
+            yield evaluation_picture("uncertainty_error", name, draw=partial(_uncertainty_error, result, name))
 
 
 def _uncertainty_error(result: Result, name: str, path: Path) -> None:

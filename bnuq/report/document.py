@@ -5,8 +5,7 @@ Each kind of record has one function that makes its Report. A text may hold `cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -68,15 +67,6 @@ class Table:
 
 
 @frozen
-class Drawing:
-    """A curve in characters, row by row; `ascii` replaces its signs where an encoding lacks them."""
-
-    rows: tuple[str, ...]
-    caption: str = ""
-    ascii: Mapping[str, str] = field(default_factory=dict)
-
-
-@frozen
 class Listing:
     """Lines to be copied."""
 
@@ -96,13 +86,12 @@ class PathLine:
 class Picture:
     """What `draw` draws into the file of a path, SVG or PNG by its name; `how` says how to read it.
 
-    `kind` names it, and what it is of: ("roc", "svhn"). If there are no pictures, `instead` stands for it.
+    `kind` names it, and what it is of: ("roc", "svhn").
     """
 
     kind: tuple[str, ...]
     draw: Callable[[Path], None]
     how: str = ""
-    instead: tuple[Part, ...] = ()
 
 
 @frozen
@@ -112,7 +101,7 @@ class Gallery:
     pictures: tuple[tuple[bytes, str], ...]
 
 
-Part = Gallery | Paragraph | Heading | BulletList | Facts | Table | Drawing | Listing | PathLine | Picture
+Part = Gallery | Paragraph | Heading | BulletList | Facts | Table | Listing | PathLine | Picture
 
 
 @frozen

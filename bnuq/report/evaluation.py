@@ -11,7 +11,6 @@ from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
 from bnuq.findings import listed
 from bnuq.methods import DETERMINISTIC, method_named
-from bnuq.metrics.registry import estimates_of_task
 from bnuq.perturbations import change_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report import (
@@ -32,17 +31,12 @@ from bnuq.report import (
 )
 from bnuq.report.document import (
     BulletList,
-    Paragraph,
-    Part,
     PathLine,
     Report,
     ReportSection,
-    Table,
     explanations,
     section,
 )
-from bnuq.report.method_names import plain_methods
-from bnuq.report.numbers import digits_of, named
 from bnuq.report.provenance import evaluation_provenance
 from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
 
@@ -108,7 +102,6 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
         parts = (
             *separation_plots.separation(result, name),
             *ood.tables(result, name, roomy=columns >= _WIDE),
-            *ood.choice(result, name),
             *explanations(ood_legend),
         )
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
@@ -116,11 +109,9 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
         ood_legend = ()  # shown once
     yield from section("Shift of the inputs", shift.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
-    curves = (part for metric in estimates_of_task(task.name, shown="bars") for part in _curves(result, metric))
-    yield from section("Over the number of samples", evaluation_plots.convergence(result, curves))
+    yield from section("Over the number of samples", evaluation_plots.convergence(result))
     if task.is_regression:
-        errors = calibration_plots.uncertainty_error(result, tasks.errors_by_sigma(result))
-        yield from section("Uncertainty and error", errors)
+        yield from section("Uncertainty and error", calibration_plots.uncertainty_error(result))
     if work := tuple(_work(result)):
         yield ReportSection("Computational cost", (BulletList(work),), folded=True)
     if pictures := tuple(gallery.parts(result)):
@@ -239,23 +230,7 @@ def _layers(result: Result) -> str:
     return "" if not names or len(names) >= total else f"{len(names)} of {total} BatchNorm layers: {listed(names)}"
 
 
-# ── convergence and cost ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _curves(result: Result, metric: str) -> Iterator[Part]:
-    """Small drawings of a metric over the number of samples."""
-    convergence = {name: m.convergence for name, m in plain_methods(result).items() if metric in m.convergence}
-    values = {name: np.asarray(curves[metric]) for name, curves in convergence.items()}
-    finite = {name: curve for name, curve in values.items() if np.isfinite(curve).all() and len(curve) > 1}
-    if not finite:
-        return
-    sizes = [int(size) for size in next(iter(convergence.values()))["samples"]]
-    counted = ", ".join(map(str, sizes)) if len(sizes) < 5 else f"{sizes[0]}, {sizes[1]}, {sizes[2]}, … {sizes[-1]}"
-    low, high = (float(end(np.concatenate(list(finite.values())))) for end in (np.min, np.max))
-    digits = digits_of(metric, (low, high))
-    rows = tuple((name, numbers.curve_cells(curve, digits, low=low, high=high)) for name, curve in finite.items())
-    yield Paragraph(f"{named(metric)} of the first {counted} samples:")
-    yield Table(("", ""), rows)
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _cost_ratio(result: Result, method: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.evaluation import MethodResult, Result
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import picture
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
@@ -22,7 +22,7 @@ def risk_coverage(result: Result) -> Iterator[Picture]:
         yield evaluation_picture("risk_coverage", draw=partial(_risk_coverage, result, ranked))
 
 
-def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
+def convergence(result: Result) -> Iterator[Picture]:
     """Estimates over the number of samples, where any are finite."""
     metrics = [
         metric
@@ -30,7 +30,7 @@ def convergence(result: Result, instead: Iterable[Part]) -> Iterator[Picture]:
         if any(np.isfinite(method.convergence.get(metric, [math.nan])).all() for method in result.methods.values())
     ]
     if metrics:
-        yield evaluation_picture("convergence", draw=partial(_convergence, result, metrics), instead=instead)
+        yield evaluation_picture("convergence", draw=partial(_convergence, result, metrics))
 
 
 def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:

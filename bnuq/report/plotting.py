@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from bnuq.methods import DETERMINISTIC, OWN, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.report import drawing
-from bnuq.report.document import Part, Picture
+from bnuq.report.document import Picture
 from bnuq.report.drawing import LineStyle
 from bnuq.report.numbers import count, named
 from bnuq.report.tasks import points_of
@@ -67,8 +67,8 @@ HOW = {
 }
 
 
-def evaluation_picture(*kind: str, draw: Callable[[Path], None], instead: Iterable[Part] = ()) -> Picture:
-    return Picture(kind, draw, HOW[kind[0]], tuple(instead))
+def evaluation_picture(*kind: str, draw: Callable[[Path], None]) -> Picture:
+    return Picture(kind, draw, HOW[kind[0]])
 
 
 def about_test_set(result: Result, *, sampled: bool = True) -> str:

@@ -15,24 +15,6 @@ from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, headed, named, number, of_reference, written
 
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
-_LEGEND = {
-    "population": (
-        "Estimator population: mean and variance of all values together, each mini-batch normalised by its own "
-        "statistics at the preceding layers, as in training."
-    ),
-    "mean_of_var": (
-        "Estimator mean_of_var: the mean of the mini-batches' means, and of their unbiased variances, each "
-        "mini-batch normalised by its own statistics at the preceding layers, as in training."
-    ),
-    "full": (
-        "Estimator full: all points as one batch, so that every layer sees the evaluation-mode outputs of the "
-        "preceding layers with their new statistics."
-    ),
-}
-_DIFFER = (
-    " At the first BatchNorm, population and full are identical, and mean_of_var differs only by chance; deeper "
-    "layers differ because the preceding layers normalise differently."
-)
 
 
 def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
@@ -75,7 +57,7 @@ def _sections(result: PreciseBN) -> Iterator[ReportSection]:
     yield _layers(result.layers)
     if result.test is not None:
         yield ReportSection(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
-    legend = [_of_layers(result.layers), _LEGEND[result.estimator] + _DIFFER]
+    legend = [_of_layers(result.layers)]
     yield ReportSection("", tuple(explanations(legend)))
 
 
@@ -90,7 +72,8 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
         equal = result.batches * result.batch_size == result.points
         size = f"{result.batch_size}" if equal else f"{result.batch_size - 1} or {result.batch_size}"
         drawn = f"{result.batches:,} mini-batches of {size}" if result.batches > 1 else "one mini-batch"
-    yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    points = f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    yield "train", f"{points}, estimator {result.estimator}"
     if result.test is not None:
         yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'point')}"
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"

@@ -14,12 +14,10 @@ from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import lowered_by, method_label
-from bnuq.report.numbers import curve_cells, decimals, named, number, share, with_error
-from bnuq.shapes import Float
+from bnuq.report.numbers import named, number, share, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
-_GROUPS = 10  # of points by σ
 _MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
@@ -85,41 +83,6 @@ def _intervals(result: Result) -> Iterator[Part]:
     if levels:
         yield Heading("Share of targets inside the central intervals")
         yield Table(tuple(f"of {100 * level:.0f} %" for level in levels), rows)
-
-
-def errors_by_sigma(result: Result) -> Iterator[Part]:
-    """Small drawings of |error| over groups of points by σ, beside what σ lets expect."""
-    grouped = {
-        name: groups for name, method in result.methods.items() if (groups := _by_sigma(method, result)) is not None
-    }
-    if not grouped:
-        return
-    fitted = result.given_distribution or any("tau" in each.sets["test"].estimates for each in result.methods.values())
-    high = max(float(values.max()) for groups in grouped.values() for values in groups)
-    digits = max(0, decimals([high]) - 2)
-    rows: list[Row] = []
-    for name, groups in grouped.items():
-        rows.append((name, ()))
-        for label, values in zip(("  mean |error|", "  0.8 σ"), groups, strict=True):
-            rows.append((label, curve_cells(values, digits, low=0.0, high=high)))
-    yield Paragraph(f"|error| in {_GROUPS} groups of test points, from the smallest σ to the largest:")
-    yield Table(("", ""), tuple(rows))
-    meaning = "is the mean |error| of a Gaussian of this σ" if fitted else "of the samples alone (no τ)"
-    yield Paragraph(f"Bars from 0 to {number(high, digits)}; 0.8 σ {meaning}.", dim=True)
-
-
-def _by_sigma(
-    method: MethodResult, result: Result
-) -> tuple[Float[np.ndarray, " group"], Float[np.ndarray, " group"]] | None:
-    """Mean |error|, and √(2/π) times mean σ, of as many points each by ascending σ; None if σ has no order."""
-    test, targets = method.sets["test"], result.sets["test"].targets
-    curve = method.uncertainty_error.get("sigma", np.empty(0))
-    if test.sigma is None or targets is None or len(targets) < 2 * _GROUPS or not np.ptp(curve) > 0:
-        return None
-    order = np.argsort(np.sqrt((test.sigma**2).mean(-1)), kind="stable")
-    error, expected = np.abs(targets - test.predicted).mean(-1), _MEAN_OVER_SD * test.sigma.mean(-1)
-    groups = np.array_split(order, _GROUPS)
-    return np.array([error[rows].mean() for rows in groups]), np.array([expected[rows].mean() for rows in groups])
 
 
 def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:

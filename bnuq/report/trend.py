@@ -30,7 +30,7 @@ from bnuq.records.history import copy_of, in_order, made_at
 from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
-from bnuq.report.numbers import curve_cells, digits_of, headed, named, number, signed
+from bnuq.report.numbers import digits_of, headed, named, number, signed
 from bnuq.report.plotting import label_of, line_styles
 from bnuq.store.table import Row
 
@@ -164,16 +164,13 @@ def _table(lines: Sequence[TrendLine]) -> Table:
     for line in lines:
         values, row = line.values, line.rows[-1]
         digits = digits_of(row["metric"], values)
-        finite = values[np.isfinite(values)]
-        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        bars = curve_cells(np.where(np.isfinite(values), values, low), digits, low=low, high=high)[0]
         ends = (Cell(number(float(value), digits)) for value in (values[0], values[-1]))
         change, error = _moved(line)
         steep = _steepness(line)
-        cells = (*ends, bars, Cell(change, error and f"±{error}"), Cell("–" if math.isnan(steep) else f"{steep:.1f}"))
+        cells = (*ends, Cell(change, error and f"±{error}"), Cell("–" if math.isnan(steep) else f"{steep:.1f}"))
         groups.setdefault(row["method"], []).append((f"  {_label(row)}", cells))
     rows = [row for method, own in groups.items() for row in ((method, ()), *own)]
-    return Table(("first", "last", "", "line", "SE"), tuple(rows), stacks=True)
+    return Table(("first", "last", "line", "SE"), tuple(rows), stacks=True)
 
 
 def _moved(line: TrendLine) -> tuple[str, str]:

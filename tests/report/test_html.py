@@ -17,7 +17,6 @@ from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
     Cell,
-    Drawing,
     Gallery,
     Heading,
     Listing,
@@ -41,7 +40,7 @@ def of(*sections: ReportSection | Part, **fields: Any) -> str:
     return page(Report("bnuq x", sections=tuple(made), **fields))
 
 
-def picture(kind: str = "p", *, columns: int = 1, how: str = "", instead: tuple[Part, ...] = ()) -> Picture:
+def picture(kind: str = "p", *, columns: int = 1, how: str = "") -> Picture:
     """A small picture, broad where it has several columns."""
 
     def draw(path: Path) -> None:
@@ -49,7 +48,7 @@ def picture(kind: str = "p", *, columns: int = 1, how: str = "", instead: tuple[
             for axes in panels:
                 axes.plot([0, 1], color=drawing.INK)
 
-    return Picture((kind,), draw, how, instead)
+    return Picture((kind,), draw, how)
 
 
 class Reader(HTMLParser):
@@ -92,7 +91,7 @@ def ran(*arguments: str) -> int:
 def test_every_part_has_its_tag_and_every_text_is_escaped() -> None:
     evil = "<script>alert(1)</script>&\x1b[31m"
     parts = (
-        picture(how=evil, instead=(Drawing((evil,)),)),
+        picture(how=evil),
         Heading(evil),
         BulletList((evil,)),
         Paragraph(evil, dim=True),
@@ -127,13 +126,6 @@ def test_what_several_pictures_say_of_how_to_read_them_is_said_once() -> None:
         ReportSection("A", tuple(picture(name, how="read it so") for name in "abc")), picture("d", how="read it so")
     )
     assert text.count("<span>read it so</span>") == 1 and text.count("<figure") == 4
-
-
-def test_without_pictures_what_is_drawn_in_characters_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    curve = ReportSection("A", (picture(instead=(Drawing(("▁▂<b>",), "so"),)),))
-    assert "▁▂" not in of(curve) and "<svg" in of(curve)
-    monkeypatch.setattr(drawing, "why_not", lambda: "matplotlib is not installed")
-    assert "▁▂&lt;b&gt;" in of(curve) and "so" in of(curve) and "<svg" not in of(curve)
 
 
 def test_a_page_may_load_and_run_nothing() -> None:

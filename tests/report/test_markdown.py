@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from bnuq.report.document import Cell, Drawing, Heading, Paragraph, Part, PathLine, Report, ReportSection, Table
+from bnuq.report.document import Cell, Heading, Listing, Paragraph, Part, PathLine, Report, ReportSection, Table
 from bnuq.report.render import print_report
 from bnuq.report.render.markdown import code, markdown, text
 from bnuq.report.sanitize import printable
@@ -171,7 +171,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
         facts=(("name", "what it is"),),
         summary=("the answer",),
         sections=(
-            ReportSection("A", (Heading("B"), Drawing(("▁▂ ```", "```")), *legend)),
+            ReportSection("A", (Heading("B"), Listing("lines", "a ```\n```"), *legend)),
             ReportSection("Seldom read", (Paragraph("rest"),), folded=True),
             ReportSection("Origin", (Paragraph("machine"),), only_on_page=True),
         ),
@@ -192,7 +192,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
     # The section, the notes, and how to read it.
     assert document.count("<details>") == document.count("</details>") == 3 and "machine" not in document
     [fence] = [token for token in tokens if token.type == "fence"]
-    assert fence.content == "▁▂ ```\n```\n"
+    assert fence.content == "a ```\n```\n"
     assert "- one `a-code` **What to do:** do this" in document and "Result: `/there/a_b.h5`" in document
     assert markdown(report, level=1).startswith("# the first\n")
 

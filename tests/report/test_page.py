@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from bnuq.config import read_run_file
 from bnuq.findings import note, warning
 from bnuq.report import drawing
-from bnuq.report.document import Part, Picture, Table
+from bnuq.report.document import Table
 from bnuq.report.evaluation import report
 from bnuq.report.plotting import HOW
 from bnuq.report.provenance import run_file
@@ -113,14 +113,10 @@ def test_in_markdown_the_report_has_all_its_tables_and_its_answer(request, name)
     made = report(result)
     document = markdown(made)
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(document)
-    tables = [part for section in made.sections for part in _with_instead(section.parts) if isinstance(part, Table)]
+    tables = [part for section in made.sections for part in section.parts if isinstance(part, Table)]
     assert sum(token.type == "table_open" for token in tokens) == len(tables) > 0
     assert sum(token.type == "tr_open" for token in tokens) == sum(1 + len(table.rows) for table in tables)
     assert "### In short" in document and f"`{result.path}`" in document and "Provenance" not in document
-
-
-def _with_instead(parts: tuple[Part, ...]) -> list[Part]:
-    return [each for part in parts for each in (part.instead if isinstance(part, Picture) else (part,))]
 
 
 # ── the run, to be copied ────────────────────────────────────────────────────────────────────────────────────────────

@@ -164,49 +164,6 @@ def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
 # ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
-    """The result, with these errors and σ of mcdo's points, and no other method that could be drawn."""
-    targets = result.sets["test"].targets
-    assert targets is not None
-    order = np.argsort(sigma, kind="stable")
-    curve = {
-        "rank": np.arange(len(order)),
-        "sigma": sigma[order],
-        "error": errors[order],
-        "running_error": errors[order],
-    }
-    methods = {name: method for name, method in result.methods.items() if name in ("deterministic", "mcdo")}
-    result = replace(result, methods=methods)
-    result = changed(result, "mcdo", uncertainty_error=curve)
-    return with_test(result, "mcdo", predicted=targets - errors[:, None], sigma=sigma[:, None])
-
-
-def bars(text: str, label: str) -> tuple[str, float, float]:
-    match = re.search(rf"^ +{re.escape(label)} +([▁-█]+) +([\d.]+) → ([\d.]+)$", text, flags=re.MULTILINE)
-    assert match
-    return match[1], float(match[2]), float(match[3])
-
-
-def test_the_drawing_holds_errors_against_what_a_gaussian_of_that_sigma_lets_expect(regression):
-    groups = np.random.default_rng(0).permutation(np.repeat(np.arange(1.0, 11.0), 6))
-    text = drawn(ranked(regression, math.sqrt(2 / math.pi) * groups, groups))
-    errors, first, last = bars(text, "mean |error|")
-    assert (errors, first, last) == bars(text, "0.8 σ")
-    assert len(errors) == 10 and errors[0] == "▁" and errors[-1] == "█"
-    assert (first, last) == (pytest.approx(0.798, abs=0.005), pytest.approx(7.98, abs=0.05))
-    assert "Bars from 0 to 7.98" in text
-
-
-def test_bars_begin_at_zero_so_that_equal_errors_look_equal(regression):
-    text = drawn(ranked(regression, np.resize([-9.9, 10.1], 60), np.linspace(1, 2, 60)))
-    assert bars(text, "mean |error|")[0] == "█" * 10
-
-
-def test_without_an_order_of_sigma_or_with_few_points_there_is_no_drawing(regression):
-    assert "groups of test points" not in drawn(ranked(regression, np.ones(60), np.ones(60)))
-    assert "groups of test points" in drawn(ranked(regression, np.ones(60), np.linspace(1, 2, 60)))
-
-
 def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     text = drawn(regression)
     table = text[text.index("Share of targets inside the central intervals") :]
@@ -214,15 +171,6 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     row = re.search(r"^ mcbn .*$", table, flags=re.MULTILINE)
     levels = [int(np.flatnonzero(np.isclose(curve["level"], level))[0]) for level in (0.5, 0.8, 0.95)]
     assert row and numbers_in(row[0]) == pytest.approx(curve["coverage"][levels], abs=5e-5)
-
-
-def test_convergence_is_drawn_of_crps_and_pll(regression):
-    text = drawn(regression)
-    for metric in ("CRPS", "PLL"):
-        part = text[text.index(f"{metric} of the first 1, 2, 4, … 16 samples") :]
-        values = regression.methods["mcdo"].convergence[metric.lower()]
-        row = re.search(r"^ mcdo +([▁-█]{5}) .*$", part, flags=re.MULTILINE)
-        assert row and numbers_in(row[0]) == pytest.approx([values[0], values[-1]], abs=5e-4)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 
 from bnuq.findings import Finding, verdict, warnings
 from bnuq.records.evaluation import WORST_LIMIT
@@ -70,7 +69,7 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Findin
         yield verdict(code, median=median_of(checked), worst=ratio_of(checked[0]), layer=checked[0].name)
         if not gap.passed:
             yield from _cause(record)
-    yield from _unchecked(record, unchecked, far)
+    yield from _unchecked(record, unchecked)
 
 
 def _cause(record: Inspection) -> Iterator[Finding]:
@@ -92,17 +91,13 @@ def _is_far(layer: LayerGap, *, comparable: bool) -> bool:
     return any(math.isnan(ratio) and distance > limit for (ratio, distance, _), limit in zip(rows, limits, strict=True))
 
 
-def _unchecked(record: Inspection, layers: Sequence[LayerGap], far: Sequence[LayerGap]) -> Iterator[Finding]:
-    """Which layers could not be checked and why, and the largest differences of those that are far off."""
+def _unchecked(record: Inspection, layers: Sequence[LayerGap]) -> Iterator[Finding]:
+    """Which layers could not be checked, and why."""
     sites = {site.name: site for site in record.sites}
     reasons: dict[str, list[str]] = {}
     for layer in layers:
         reasons.setdefault(_why_unchecked(sites.get(layer.name)), []).append(layer.name)
     yield from (verdict("layers-unchecked", layers=names, why=why) for why, names in reasons.items())
-    if far:
-        shifted, scaled = (worst_first(far, attrgetter(key))[0] for key in ("rms_shift", "mean_log_ratio"))
-        shift, ratio = shifted.rms_shift, scaled.mean_log_ratio
-        yield verdict("largest-unchecked", shift=shift, shifted=shifted.name, ratio=ratio, scaled=scaled.name)
 
 
 def _why_unchecked(site: SiteRow | None) -> str:

@@ -27,7 +27,7 @@ def _sites(record: Inspection) -> Iterator[Finding]:
     if not record.sites:
         yield verdict("nothing-stochastic")
         return
-    live = [site.kind for site in record.sites if site.stochastic]
+    live: list[str] = [site.kind for site in record.sites if site.stochastic]
     kinds = {"batchnorm": "mcbn", "dropout": "mcdo", "learned": "learned"}
     if methods := [method for kind, method in kinds.items() if kind in live]:
         yield verdict("sites", kinds={kind: live.count(kind) for kind in kinds}, methods=",".join(methods))

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
-from bnuq.report.numbers import count, error_of, named, number, signed
+from bnuq.report.numbers import count, named, number, signed
 
 
 def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -34,12 +33,6 @@ def _range(deviations: Mapping[str, float]) -> str:
 def _slopes_between(slopes: Sequence[float]) -> str:
     low, high = number(min(slopes), 2), number(max(slopes), 2)
     return f"slope of ln variance on ln b {low if low == high else f'{low} to {high}'}"
-
-
-def value_and_error(estimate: Estimate, digits: int = 2) -> str:
-    """Value and error in a sentence; the value alone where its error is unknown."""
-    error, value = error_of(estimate), number(estimate.value, digits)
-    return f"{value} ± {number(error, digits)}" if error is not None and math.isfinite(error) else value
 
 
 def _ratios(layers: Sequence[tuple[str, float]]) -> str:
@@ -105,10 +98,6 @@ _TEXTS = {
     "statistics-far": ("Not healthy: the running statistics differ from the reference's by more than chance explains."),
     "statistics-unchecked": "Whether the running statistics fit the reference could not be checked.",
     "layers-unchecked": "Not checked: {layers:names} ({why}).",
-    "largest-unchecked": (
-        "Largest differences of layers that were not checked: {shift:times} standard deviations in the mean "
-        "({shifted}) and {ratio:times} in ln variance ({scaled})."
-    ),
     "layers-broken": "Not healthy: see {layers:names}.",
     "weights-not-finite": "Not healthy: weights contain NaN or infinity; see the warnings.",
     "nothing-unusual": "The running statistics by themselves show nothing unusual.",
@@ -195,7 +184,6 @@ _TEXTS = {
     "no-pipeline-fits": (
         "None of the pipelines tried fits the running statistics. The closest is {pipeline}: {exceeded:limits}."
     ),
-    "closest-not-recommended": "The closest pipeline is not recommended.",
     "closest-normalization": (
         "Of the normalisations, {normalize}{pixels} is by far the closest, though the running averages fit none."
     ),

@@ -17,7 +17,6 @@ from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
     Cell,
-    Drawing,
     Gallery,
     Heading,
     Listing,
@@ -137,7 +136,7 @@ def _blocks(
             yield {"kind": "Pictures", "pictures": tuple(row)}
             row = []
         if isinstance(part, Picture):
-            yield from _blocks(part.instead, drawn, numbers, caption)
+            continue
             continue
         if isinstance(part, Heading):
             caption = _clean(part.text)
@@ -147,12 +146,12 @@ def _blocks(
 
 
 def _fields(part: Part | Warnings, caption: str) -> Block:
-    """The fields of a part, every text in them clean; lines of code and curves keep their blanks."""
+    """The fields of a part, every text in them clean; lines of code keep their blanks."""
     if isinstance(part, Table):
         return _table(part, caption)
     if isinstance(part, Gallery):
         return {"pictures": [(b64encode(png).decode("ascii"), _clean(said)) for png, said in part.pictures]}
-    clean = printable if isinstance(part, Drawing | Listing) else _clean
+    clean = printable if isinstance(part, Listing) else _clean
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, tuple):

@@ -75,9 +75,7 @@ def _blocks(parts: Iterable[Part], heading: str = "###") -> Iterator[str]:
         for part in run:
             if isinstance(part, Heading):
                 yield f"{heading} {text(part.text)}"
-            elif isinstance(part, Picture):
-                yield from _blocks(part.instead, heading)
-            else:
+            elif not isinstance(part, Picture):
                 yield from _block(part)
 
 
@@ -124,10 +122,6 @@ def _block(part: Part) -> Iterator[str]:
             yield "\n".join(_table(part))
         case document.PathLine(path, name):
             yield f"{text(name)}: {code(str(path))}"
-        case document.Drawing(rows, caption):
-            yield _fenced(rows, "text")
-            if caption:
-                yield text(caption)
         case document.Listing(caption, lines):
             yield f"{text(caption)}:"
             yield _fenced(lines.splitlines(), "toml")

@@ -18,7 +18,6 @@ from bnuq.report import document
 from bnuq.report.document import (
     BulletList,
     Cell,
-    Drawing,
     Facts,
     Heading,
     Paragraph,
@@ -36,7 +35,7 @@ _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "...", "≤": "<=",
     "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf", "≈": "~",
     "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu", "λ": "lambda", "§": "section ",
-} | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
+}  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
@@ -223,7 +222,7 @@ def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Iterator[Text]:
-    shown = [shown for part in parts for shown in (part.instead if isinstance(part, document.Picture) else (part,))]
+    shown = [part for part in parts if not isinstance(part, document.Picture)]
     if not shown:
         return
     yield Text()
@@ -232,7 +231,7 @@ def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Ite
     before: Part | None = None
     for part in shown:
         is_spaced = (
-            (isinstance(part, Heading | Drawing | document.Listing) and not isinstance(before, Heading))
+            (isinstance(part, Heading | document.Listing) and not isinstance(before, Heading))
             or (isinstance(part, Table) and not title)
             or (isinstance(part, Table | Paragraph) and isinstance(before, Table))
         )
@@ -257,8 +256,6 @@ def _part(part: Part, width: int, clean: Clean) -> Iterator[Text]:
             yield from _facts(rows, width, clean)
         case Table():
             yield from _table(part, width, clean)
-        case Drawing():
-            yield from _drawing(part, width, clean)
         case document.Listing(caption, text):
             yield from _paragraph(f"{caption}:", width, clean, style="dim")
             yield from (Text(clean(line)) for line in text.splitlines())
@@ -285,15 +282,6 @@ def _facts(facts: Sequence[tuple[str, str]], width: int, clean: Clean) -> Iterat
             name = ""
         for row, line in enumerate(_wrapped(clean(text), width - indent)):
             yield Text(f"{name if row == 0 else '':{indent}}", style="dim").append(line)
-
-
-def _drawing(drawing: Drawing, width: int, clean: Clean) -> Iterator[Text]:
-    in_ascii = clean("·") != "·"
-    signs = str.maketrans(dict(drawing.ascii)) if in_ascii else {}
-    for row in drawing.rows:
-        yield from _paragraph(row.translate(signs), width, clean)
-    if drawing.caption:
-        yield from _paragraph(drawing.caption.translate(signs), width, clean, style="dim")
 
 
 def _path(path: Path, name: str, width: int, clean: Clean) -> Iterator[Text]:

@@ -37,7 +37,7 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
     for name, values in rescaled.items():
         yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if is_mismatched(sweep):
-        yield _verdict("reference-mismatch", lags=False)
+        yield _verdict("reference-mismatch")
     yield from recommendation_findings(sweep)
     lines = lines_of(sweep)
     for line in lines:

@@ -114,9 +114,8 @@ _TEXTS |= {
         "warnings below say what to do."
     ),
     "reference-mismatch": (
-        "Warning: {lags:the running averages probably lag behind the weights: the deterministic estimates below are "
-        "not the best of this network|the reference or its pipeline does not match what the network was trained on, or "
-        "the running averages lag behind the weights. The results below may not describe your network}; see the "
+        "Warning: the reference or its pipeline does not match what the network was trained on, or "
+        "the running averages lag behind the weights. The results below may not describe your network; see the "
         "warnings."
     ),
 }

@@ -14,6 +14,10 @@ from bnuq.report.document import Cell, Paragraph, Part, PathLine, Report, Report
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, headed, named, number, of_reference, written
 
+_LEGEND = (
+    "shift: (new mean − old)/new standard deviation, root mean square over channels. ln variance: mean of "
+    "|ln(new/old)|."
+)
 _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 
 
@@ -45,7 +49,7 @@ def _line(result: PreciseBN) -> str:
 def _first_table(result: PreciseBN) -> Iterator[Part]:
     """What became of the test set; without one, the layers that changed most."""
     if result.test is None:
-        yield from (*_layers(result.layers).parts, *explanations([_of_layers(result.layers)]))
+        yield from (*_layers(result.layers).parts, *explanations([_LEGEND]))
         return
     yield _estimates(result.test)
     names = {"accuracy": "share of test points that are right", "pll": "mean log-probability of the label"}
@@ -57,8 +61,7 @@ def _sections(result: PreciseBN) -> Iterator[ReportSection]:
     yield _layers(result.layers)
     if result.test is not None:
         yield ReportSection(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
-    legend = [_of_layers(result.layers)]
-    yield ReportSection("", tuple(explanations(legend)))
+    yield ReportSection("", tuple(explanations([_LEGEND])))
 
 
 def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
@@ -160,24 +163,22 @@ def _estimates(test: TestChange) -> Table:
 
 
 def _layers(layers: Sequence[LayerChange]) -> ReportSection:
-    """All in execution order, the largest marked; of many the largest alone, worst first."""
-    worst = max(layers, key=_size)
+    """All in execution order; of many the largest alone, worst first."""
     if len(layers) < _MANY:
-        return ReportSection("What changed, in execution order", (_table(layers, marked=worst),))
+        return ReportSection("What changed, in execution order", (_table(layers),))
     largest = sorted(layers, key=_size, reverse=True)
     remainder = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
     return ReportSection(
         f"What changed most, {_SHOWN} of {len(layers)} layers",
-        (_table(largest[:_SHOWN], marked=None), Paragraph(remainder, dim=True)),
+        (_table(largest[:_SHOWN]), Paragraph(remainder, dim=True)),
     )
 
 
-def _table(layers: Sequence[LayerChange], *, marked: LayerChange | None) -> Table:
-    rows = []
-    for layer in layers:
-        largest = layer is marked and _size(layer) > 0
-        cells = [Cell(number(value, 3), style="bold" if largest else "") for value in (layer.shift, layer.log_variance)]
-        rows.append((layer.name + (" *" if largest else ""), (Cell(str(layer.channels)), *cells)))
+def _table(layers: Sequence[LayerChange]) -> Table:
+    rows = [
+        (layer.name, tuple(map(Cell, (str(layer.channels), number(layer.shift, 3), number(layer.log_variance, 3)))))
+        for layer in layers
+    ]
     return Table(("channels", "shift", "ln variance"), tuple(rows))
 
 
@@ -185,11 +186,3 @@ def _size(layer: LayerChange) -> float:
     """The larger of its two changes, which are of one scale; 0 if neither is known."""
     known = [value for value in (layer.shift, layer.log_variance) if not math.isnan(value)]
     return max(known, default=0.0)
-
-
-def _of_layers(layers: Sequence[LayerChange]) -> str:
-    text = (
-        "shift: (new mean − old)/new standard deviation, root mean square over channels. ln variance: mean of "
-        "|ln(new/old)|."
-    )
-    return text + (" * the largest." if len(layers) < _MANY else "")

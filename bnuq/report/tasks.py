@@ -18,7 +18,6 @@ from bnuq.report.numbers import named, number, share, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
-_MEAN_OVER_SD = math.sqrt(2 / math.pi)  # E|e| of a Gaussian error, in its sd
 
 
 def recalibration_in_words(result: Result) -> str:

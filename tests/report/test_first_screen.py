@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import at_night
 import pytest
+from cut_sets import write_samples
 from eight_results import EIGHT, broken, everything, gain, multilabel, quickstart, scored, unlabelled
 from report_text import rendered
 
+from bnuq.cli.evaluate import answering
+from bnuq.cli.output import Printing
+from bnuq.config import Options, resolve
 from bnuq.findings import warnings
 from bnuq.methods import method_named
+from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
+from bnuq.report.first_screen import answer
+from bnuq.workflows.evaluate import evaluate
 
 LINES, FULL = 36, 400
 ABBREVIATIONS = re.compile(r"\b(PLL|ECE|AUROC|MI|CRPS|RMSE|AURC|OOD|MCBN|ID)\b")
@@ -57,3 +66,33 @@ def test_the_screens_in_docs_are_current(monkeypatch: pytest.MonkeyPatch) -> Non
     made = importlib.import_module("make_screens")
     written = made.PAGE.read_text(encoding="utf-8")
     assert [re.sub(r"[\W\d]+", " ", text) for text in (made.page(), written)] == [re.sub(r"[\W\d]+", " ", written)] * 2
+
+
+def test_the_first_answer_is_known_before_samples_are_drawn_and_in_the_numbers_of_the_table(tmp_path: Path) -> None:
+    said: list[str] = []
+    titles: list[str] = []
+
+    @contextmanager
+    def noting(title: str, total: int) -> Iterator[Advance]:
+        titles.append(title)
+        with silent(title, total) as advance:
+            yield advance
+
+    place = write_samples(tmp_path / "sample_configs", points=60)
+    run = resolve("quickstart.toml", Options(samples=8, out=tmp_path / "out.h5", device="cpu"), folder=place)
+    result = evaluate(run, progress=noting, answer=lambda *known: said.append(f"{len(titles)} {answer(*known)}"))
+    (text,) = said
+    at, plain, divided, following = re.split(r" (?=deterministic: )|\n", text)
+    assert not any("samples" in title for title in titles[: int(at)]) and any("samples" in title for title in titles)
+    estimates = result.methods["deterministic"].sets["test"].estimates
+    assert f"accuracy {estimates['accuracy'].value:.3f}, predictive" in plain
+    assert re.match(r"deterministic\+temperature \(logits / [\d.]+\): accuracy", divided)
+    assert re.match(r"Next: samples of mcbn, mcdo and mcbn\+mcdo, up to about \d", following)
+
+
+@pytest.mark.parametrize(("given", "says"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)])
+def test_only_a_terminal_is_answered_first(given: dict[str, bool], says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answering(Printing()) is None
+    monkeypatch.setattr("bnuq.cli.evaluate.stdout", lambda: sys.stderr)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert (answering(Printing(**given)) is not None) is says

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.catalogue import advised
-from bnuq.findings import warnings
+from bnuq.findings import all_of, warnings
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
 from bnuq.records.decision_sentences import plain
@@ -53,7 +53,7 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
             *section("Estimates that are the same", (table(results, same),) if same else (), folded=True),
         ),
         warnings=tuple(warned),
-        line=" · ".join(results),
+        line=f"{len(results)} results side by side: {all_of(results)}",
         one_screen=(table(results, most), *_words(most), *legend) if most else (),
         rest="bnuq report … --full",
     )

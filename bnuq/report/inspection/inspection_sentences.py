@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
+from bnuq.report.inspection.layer_numbers import brief, listed, times
 from bnuq.report.numbers import count, named, number, signed
 
 
@@ -21,13 +20,6 @@ def _kinds(kinds: Mapping[str, int]) -> str:
     names = {"batchnorm": "BatchNorm layer", "dropout": "dropout", "learned": "noise layer"}
     texts = [count(amount, names[kind]) for kind, amount in kinds.items() if amount]
     return all_of(texts) if texts else "Nothing"
-
-
-def _range(deviations: Mapping[str, float]) -> str:
-    known = [value for value in deviations.values() if math.isfinite(value)]
-    low, high = (brief(min(known)), brief(max(known))) if known else ("–", "–")
-    most = worst_first(deviations, deviations.__getitem__)[0]
-    return f"{low if low == high else f'{low} to {high}'} (most in {most})"
 
 
 def _slopes_between(slopes: Sequence[float]) -> str:
@@ -65,7 +57,6 @@ _FORMATS = {
     "of": lambda amount: count(amount, "layer"),
     "channels": lambda amount: count(amount, "channel"),
     "kinds": _kinds,
-    "range": _range,
     "slopes": _slopes_between,
     "ratios": _ratios,
     "changes": _changes,
@@ -146,10 +137,6 @@ _TEXTS = {
     "sites": "{kinds:kinds} can draw samples: `bnuq evaluate --methods {methods}`.",
     "sites-fixed": "Not sampled: {sites:names} ({why}).",
     "unreachable": "Random in training, but out of reach for bnuq: {layers:names} ({why}).",
-    "noise-size": (
-        "At b = {batch_size:,}, batch noise scales activations by U with sd {sigma_u:range} and shifts them by V with "
-        "sd {sigma_v:range}, in units of a channel's standard deviation."
-    ),
     "values-dependent": (
         "The values of a channel are not independent in {layers} of {of:of}: in {layer}, the effective sample size is "
         "{effective:brief} where b·z = {nominal:,}. An analytic noise model with nominal n makes its noise "

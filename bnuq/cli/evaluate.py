@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -106,7 +107,7 @@ def answering(printing: Printing) -> Callable[..., None] | None:
         return None
     from bnuq.report.first_screen import answer
 
-    return lambda *known: typer.echo(answer(*known), err=True)
+    return lambda *known: typer.echo("\n".join(textwrap.wrap(answer(*known), 80)), err=True)
 
 
 def _print(result: Any, stream: TextIO, *, full: bool) -> None:

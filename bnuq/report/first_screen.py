@@ -51,12 +51,11 @@ def decisions(result: Result) -> Iterator[str]:
 def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: float) -> str:
     """What is known before samples are drawn, of the network as it is and with each recalibration, and about how long
     the samples of these methods will take."""
-    shown = [metric for metric, each in METRICS.items() if "headline" in each.shown]
     texts: list[str] = []
     for name, method in methods.items():
         test = method.sets["test"]
-        known = [(metric, each) for metric in shown if (each := test.estimates.get(metric)) is not None]
-        figures = [f"{plain(metric)} {with_error(each, column_digits(metric, [each])).value}" for metric, each in known]
+        known = [(metric, test.estimates.get(metric)) for metric, each in METRICS.items() if "headline" in each.shown]
+        figures = [f"{plain(m)} {with_error(each, column_digits(m, [each])).value}" for m, each in known if each]
         divided = np.unique(test.points.get("temperature", []))
         texts.append(f"{name}{f' (logits / {divided.mean():.3g})' if len(divided) else ''}: {', '.join(figures)}.")
     texts += [f"Next: samples of {all_of(of)}, up to about {in_words(max(1, seconds))}."] if of else []

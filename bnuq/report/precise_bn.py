@@ -33,17 +33,12 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=PathLine(result.path, "Checkpoint"),
-        line=_line(result),
+        line=f"{Path(result.model['path']).name} · {count(len(result.layers), 'BatchNorm layer')} · {result.points:,} "
+        f"points of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
         meaning=", ".join(meaning_of(result.findings)),
         one_screen=tuple(_first_table(result)),
         rest=f"bnuq {COMMAND} … --full",
     )
-
-
-def _line(result: PreciseBN) -> str:
-    layers, points = count(len(result.layers), "BatchNorm layer"), f"{result.points:,} points"
-    parts = (Path(result.model["path"]).name, layers, f"{points} of {of_reference(result.reference)}")
-    return " · ".join((*parts, f"{max(result.seconds['total'], 1):.0f} s"))
 
 
 def _first_table(result: PreciseBN) -> Iterator[Part]:

@@ -16,7 +16,7 @@ from bnuq.report.sweep.elbo_tables import elbo_parts
 from bnuq.report.sweep.sweep_lines import SweepLine, disagreement_name, lines_of, names_of, score_name
 from bnuq.report.sweep.sweep_plots import draw
 from bnuq.report.sweep.sweep_sentences import sentences
-from bnuq.report.sweep.sweep_tables import compared_parts, decay_parts, is_of_other_size, table
+from bnuq.report.sweep.sweep_tables import compared_parts, is_of_other_size, table
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "
@@ -65,8 +65,6 @@ def _sections(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[ReportSectio
     picture = Picture(("sweep",), partial(draw, sweep), _HOW)
     yield ReportSection(f"Mean {disagreement_name(sweep)} over the mini-batch size", (picture,))
     yield from section("ELBO, in nats of the training set", elbo_parts(sweep, lines))
-    slopes = f"Log-log slope of mean {disagreement_name(sweep)} against b; −1 is a fall as 1/b"
-    yield from section(slopes, decay_parts(lines))
     yield ReportSection("", tuple(explanations(legend(sweep, lines))))
     models = [(f"network {model.name}", f"{model.path}, SHA-256 `{model.sha256}`") for model in sweep.models]
     sets = [(f"set {swept.name}", f"SHA-256 `{swept.sha256}`") for swept in sweep.sets]
@@ -123,11 +121,6 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
             "Adaptive: sizes and draw sets were added until the recommended size, and how fast the disagreement falls "
             "on the test set, were decided within their errors. For every size with all draw sets, as in a figure, use "
             "--full-grid."
-        )
-    if any(line.model is not None and line.model.decay for line in lines):
-        yield (
-            "Slopes are corrected for the finite reference. max. deviation: the largest distance from the fitted line, "
-            "in ln units."
         )
 
 

@@ -1,4 +1,4 @@
-"""The tables of a sweep: each line of sizes, and the slopes."""
+"""The tables of a sweep: each line of sizes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.drawing import short
-from bnuq.report.numbers import decimals, exponent, interval_of, named, number, total, with_error
+from bnuq.report.numbers import decimals, exponent, named, total, with_error
 from bnuq.report.sweep.sweep_lines import SweepLine, auroc_of, compared_by, disagreement_of, estimate_of, names_of
 
 
@@ -98,20 +98,3 @@ def compared_parts(line: SweepLine) -> Iterator[Part]:
     rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
     yield Heading(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass")
     yield size_table(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
-
-
-def decay_parts(lines: Sequence[SweepLine]) -> Iterator[Part]:
-    """The log-log slopes of the disagreement, network by network and set by set."""
-    models = [line.model for line in lines if line.model is not None and line.model.decay]
-    rows: list[Row] = []
-    for model in models:
-        if len(models) > 1:
-            rows.append((model.name, ()))
-        for name, decay in model.decay.items():
-            low, high = interval_of(decay.slope)
-            sizes = f"{min(decay.sizes):,}–{max(decay.sizes):,}" if decay.sizes else "–"
-            interval = "–" if math.isnan(low) else f"{number(low, 2)} to {number(high, 2)}"
-            cells = (Cell(number(decay.slope.value, 3)), Cell(interval), Cell(number(decay.residual, 3)), Cell(sizes))
-            rows.append((short(name, 30), cells))
-    if rows:
-        yield Table(("slope", "95 % interval", "max. deviation", "sizes"), tuple(rows))

@@ -107,7 +107,11 @@ def answering(printing: Printing) -> Callable[..., None] | None:
         return None
     from bnuq.report.first_screen import answer
 
-    return lambda *known: typer.echo("\n".join(textwrap.wrap(answer(*known), 80)), err=True)
+    def say(*known: Any) -> None:
+        lines = (line for text in answer(*known).splitlines() for line in textwrap.wrap(text, 80))
+        typer.echo("\n".join(lines), err=True)
+
+    return say
 
 
 def _print(result: Any, stream: TextIO, *, full: bool) -> None:

@@ -19,11 +19,11 @@ from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
 from bnuq.report.inspection.inspection_plots import noise_panels
 from bnuq.report.inspection.inspection_report import name_width
-from bnuq.report.inspection.inspection_sentences import sentences, value_and_error
+from bnuq.report.inspection.inspection_sentences import sentences
 from bnuq.report.inspection.layer_numbers import brief
 from bnuq.report.inspection.layer_tables import noise_parts
-from bnuq.report.inspection.noise_findings import independence, spatial_slope
-from bnuq.report.numbers import count, number
+from bnuq.report.inspection.noise_findings import independence
+from bnuq.report.numbers import and_error, count, number
 from bnuq.workflows.inspect import Settings, inspect
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64
@@ -122,9 +122,13 @@ def panels(noise: NoiseBySize) -> Iterator[str]:
         sizes = ", ".join(f"{size:,}" for size in noise.sizes)
         yield (
             f"Variance of the normalised value against the batch size ({sizes}): log-log slope "
-            f"{value_and_error(slopes[0]) if len(slopes) == 1 else middle}; −1 is 1/b."
+            f"{and_error(slopes[0]) if len(slopes) == 1 else middle}; −1 is 1/b."
         )
-    yield from sentences([spatial_slope(noise)])
+    if noise.spatial_slope is not None and math.isfinite(noise.spatial_slope.value):
+        yield (
+            "Across layers, b times the variance scales with the number of positions to the power "
+            f"{and_error(noise.spatial_slope)}; independent positions give −1."
+        )
 
 
 def _published() -> Table:

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
+from bnuq.cli.evaluate import answering
 from bnuq.cli.output import Printing
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import print_line, stdout
@@ -48,7 +49,7 @@ def command(
     from bnuq.workflows.evaluate import evaluate
 
     with threads(run.threads):
-        result = evaluate(run, progress=progress_of(printing))
+        result = evaluate(run, progress=progress_of(printing), answer=answering(printing))
     write_page(page, report(result, columns=100))
     if not printing.quiet:
         print_record(report, result, stdout())
@@ -94,9 +95,7 @@ def next_steps(folder: str) -> str:
     """What to type after the demo in this folder."""
     commands = {
         f"cd {shlex.quote(folder)}": f"see {_NAME}.html",
-        f"bnuq inspect {_NAME}.toml": "what can be sampled?",
         f"bnuq evaluate {_NAME}.toml -b 16 -o b16.h5": "other settings",
-        f"bnuq report {_NAME}.bnuq.h5 b16.h5": "side by side",
     }
     width = max(map(len, commands))
     lines = (f"  {words:{width}}  # {why}" for words, why in commands.items())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -12,7 +14,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, print_result
-from bnuq.cli.streams import importing
+from bnuq.cli.streams import importing, stdout
 from bnuq.config import (
     Options,
     Run,
@@ -94,8 +96,21 @@ def evaluate_one(run: Run, work: str | None, printing: Printing, *, announces: b
 
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
     with threads(run.threads):
-        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce)
+        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce, answer=answering(printing))
     print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
+
+
+def answering(printing: Printing) -> Callable[..., None] | None:
+    """Says on a terminal what is known of the network before samples are drawn; None where nobody waits for it."""
+    if printing.json or printing.quiet or not (sys.stderr.isatty() and stdout().isatty()):
+        return None
+    from bnuq.report.first_screen import answer
+
+    def say(*known: Any) -> None:
+        lines = (line for text in answer(*known).splitlines() for line in textwrap.wrap(text, 80))
+        typer.echo("\n".join(lines), err=True)
+
+    return say
 
 
 def _print(result: Any, stream: TextIO, *, full: bool) -> None:

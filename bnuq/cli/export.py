@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -109,7 +110,7 @@ def command(
 
     def show(record: Exported, _: Any) -> None:
         for line in _lines(record):
-            print_line(line)
+            print_line("\n".join(textwrap.wrap(line, 80, subsequent_indent="  ", break_long_words=False)))
 
     print_result(exported, printing, summary=_summary, show=show, findings=())
 
@@ -134,11 +135,10 @@ def _lines(exported: Any) -> tuple[str, ...]:
     )
     return (
         f"{name} was written ({exported.bytes / 1e6:.1f} MB): {samples} sample{'s' * (samples != 1)} by "
-        f"{about['method']} of {', '.join(about['checkpoints'])}.",
-        f"Compared with the network on {exported.points} points: the largest relative difference is "
-        f"{exported.difference:.1g}.",
-        f"Run it: {call}, x of shape ({shape}), normalised as the network's inputs, gives "
-        f"{', '.join(about['outputs'])}.",
+        f"{about['method']} of {', '.join(about['checkpoints'])}. On {exported.points} points it differs from the "
+        f"network by at most {exported.difference:.1g} of the values.",
+        f"Run it: {call}",
+        f"It takes x of shape ({shape}), normalised as the network's inputs, and gives {', '.join(about['outputs'])}.",
         *(cross if about["cross_fitted"] else ()),
         *(_of_monitor(about["monitor"]) if "monitor" in about else ()),
     )

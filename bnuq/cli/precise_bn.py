@@ -29,7 +29,7 @@ _HELP = {
         SectionOptions(GivenOptions, "device threads data_root download trust_pickle trust_code"),
     ),
     settings=SectionOptions(PreciseBnSection),
-    printing=SectionOptions(Printing, "json quiet strict debug"),
+    printing=SectionOptions(Printing, "json full quiet strict debug"),
 )
 def command(
     out: Annotated[
@@ -67,4 +67,4 @@ def command(
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
         )
-    print_result(result, printing, summary=summary, show=partial(print_record, report))
+    print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))

@@ -3,7 +3,7 @@ suffice."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from bnuq.arithmetic import Arithmetic
 from bnuq.evaluation import memory, perturbations, recalibration
-from bnuq.evaluation.draws import next_stop
+from bnuq.evaluation.draws import next_stop, passes_of_samples
 from bnuq.evaluation.estimates import headline_errors, replicate_weights
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.features import KeepingEvaluation
@@ -32,6 +32,8 @@ from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine
+
+FirstAnswer = Callable[[Mapping[str, MethodResult], Sequence[str], float], object]
 
 
 @frozen
@@ -54,6 +56,7 @@ def run_methods(
     *,
     post_hoc: OfSets | None = None,
     shown: Sequence[int] = (),
+    answer: FirstAnswer | None = None,
 ) -> RunnerResult:
     """Every method on every set, first on "validation" where there is one, because τ and the constant baseline are
     fitted to it.
@@ -62,10 +65,11 @@ def run_methods(
     mini-batches, to separate the effect of repairing them from the uncertainty that MCBN adds. The `executor` says
     which units are computed, and keeps them; its journal also keeps the raw samples where they are saved or will be
     needed again. Scores that are `post_hoc` are computed where they are not given; of a segmentation, the images of the
-    rows `shown` are among those with pictures.
+    rows `shown` are among those with pictures. The `answer` receives, before samples are drawn, what
+    is known of the network, the methods that draw samples, and about how many seconds these will take.
     """
     run = subject.run
-    passed = compute_units(subject, measured, progress, executor)
+    passed = compute_units(subject, measured, progress, executor, answer)
     runner, scored = passed.runner, passed.scored
     deterministic = method_named(DETERMINISTIC)
     engine = runner.methods[deterministic].engine
@@ -117,8 +121,15 @@ class Passed:
     scored: dict[Method, ScoredMethod]
 
 
-def compute_units(subject: Subject, measured: Measurements, progress: Progress, executor: UnitExecutor) -> Passed:
-    """The units of `run_methods`, as its executor says."""
+def compute_units(
+    subject: Subject,
+    measured: Measurements,
+    progress: Progress,
+    executor: UnitExecutor,
+    answer: FirstAnswer | None = None,
+) -> Passed:
+    """The units of `run_methods`, as its executor says: of the deterministic network first, unless it has layers that
+    are normalised by the draws."""
     run, bank = subject.run, subject.bank
     runner = _Runner(subject, progress, executor, measured)
     omega: BatchStatistics | None = None
@@ -126,6 +137,14 @@ def compute_units(subject: Subject, measured: Measurements, progress: Progress, 
     scored: dict[Method, ScoredMethod] = {}
     drawn = [method for method in subject.plan.methods if method.is_drawn]
     given = [method for method in subject.plan.methods if not method.is_drawn]
+    deterministic, single = method_named(DETERMINISTIC), {}
+    if all(site.tracked for site in subject.plan.sites.live_batchnorms):
+        single = runner.run_given(deterministic, None)
+        if answer is not None:
+            results = {method.name: runner.methods[deterministic].result(of) for method, of in single.items()}
+            of_network = runner.methods[deterministic]
+            seconds = passes_of_samples(subject) * of_network.seconds / max(1, of_network.passes)
+            answer(results, [method.name for method in drawn], seconds)
     while True:
         draws = range(draws.stop, next_stop(run, draws.stop))
         fresh = measured.omegas(draws if bank is None else range(bank))
@@ -139,7 +158,7 @@ def compute_units(subject: Subject, measured: Measurements, progress: Progress, 
             for error in _errors(subject, method_scores, draws.stop).values()
         ):
             break
-    single = runner.run_given(method_named(DETERMINISTIC), omega)
+    single = single or runner.run_given(deterministic, omega)
     for method in given:
         (single if method.is_single else scored).update(runner.run_given(method, omega))
     if measured.stale and omega is not None:

@@ -52,14 +52,14 @@ _ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of me
 
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
-    shifted, decisions = tuple(shift.in_short(result)), first_screen.decisions(result)
+    shifted = tuple(shift.in_short(result))
     roomy = columns >= _ROOMY
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(str(result.model["path"])).name,
         facts=tuple(_facts(result)),
-        summary=(*shifted, *decisions, *first_screen.findings(result)),
+        summary=shifted or (*first_screen.decisions(result), *first_screen.findings(result)),
         sections=tuple(_sections(result, columns=columns)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
@@ -107,7 +107,6 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
         parts = (
             *separation_plots.separation(result, name),
             *ood.tables(result, name, roomy=columns >= _WIDE),
-            *ood.choice(result, name),
             *explanations(ood_legend),
         )
         parts = (*ood.pixel_tables(result, name, roomy=roomy), *parts)
@@ -236,7 +235,7 @@ def _layers(result: Result) -> str:
     return "" if not names or len(names) >= total else f"{len(names)} of {total} BatchNorm layers: {listed(names)}"
 
 
-# ── convergence and cost ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _cost_ratio(result: Result, method: str) -> str:

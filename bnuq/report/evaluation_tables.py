@@ -45,7 +45,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
             estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
             if any(estimates):
                 title, text = _titled(result, metric, kind)
-                columns[title] = tuple(with_error(each, _digits(metric, estimates)) for each in estimates)
+                columns[title] = tuple(with_error(each, column_digits(metric, estimates)) for each in estimates)
                 words.append(text)
     of_ood, text = ood.columns(result)
     columns |= of_ood
@@ -66,6 +66,8 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
+        recalibrated = any(method_named(name).recalibration for name in result.methods)
+        text += " of logits as they are" * recalibrated
         return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {
@@ -91,7 +93,7 @@ _COLUMNS = {  # of the first screen: a title, and what it is without abbreviatio
 }
 
 
-def _digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
+def column_digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:
     """One decimal fewer where no error needs it."""
     digits, errors = METRICS[metric].digits, [total(each) for each in estimates if each]
     if digits is None or any(error is not None and error < 0.5 * 10 ** (1 - digits) for error in errors):

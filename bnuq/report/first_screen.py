@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.findings import all_of, listed, sentence
+from bnuq.findings import Finding, all_of, listed, sentence
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
-from bnuq.records.decision_sentences import DECISIONS
+from bnuq.progress import in_words
+from bnuq.records.decision_sentences import DECISIONS, plain
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
+from bnuq.records.evaluation import FEWEST_POINTS, MethodResult, Result, Scored
 from bnuq.records.verdict import is_mismatched, on_another_scale
 from bnuq.report import evaluation_tables, shift
 from bnuq.report.document import Part
+from bnuq.report.evaluation_tables import column_digits
 from bnuq.report.method_names import network_in_words, plain_sampled
-from bnuq.report.numbers import number
+from bnuq.report.numbers import number, with_error
 
 _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any class is so far below it
 _NAMED = 3  # classes in a sentence
@@ -44,6 +46,20 @@ _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 def decisions(result: Result) -> Iterator[str]:
     """What to do."""
     return (sentence(each, DECISIONS) for each in decided(result))
+
+
+def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: float) -> str:
+    """What is known before samples are drawn, of the network as it is and with each recalibration, and about how long
+    the samples of these methods will take."""
+    texts: list[str] = []
+    for name, method in methods.items():
+        test = method.sets["test"]
+        known = [(metric, test.estimates.get(metric)) for metric, each in METRICS.items() if "headline" in each.shown]
+        figures = [f"{plain(m)} {with_error(each, column_digits(m, [each])).value}" for m, each in known if each]
+        divided = np.unique(test.points.get("temperature", []))
+        texts.append(f"{name}{f' (logits / {divided.mean():.3g})' if len(divided) else ''}: {', '.join(figures)}.")
+    texts += [f"Next: samples of {all_of(of)}, up to about {in_words(max(1, seconds))}."] if of else []
+    return "\n".join(texts)
 
 
 def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
@@ -74,7 +90,12 @@ def meaning(result: Result) -> Iterator[str]:
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
     if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
         yield "of points without labels, so that nothing shows how good predictions are"
-    for each in result.findings:
+    yield from meaning_of(result.findings)
+
+
+def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
+    """The same by what was noted of any command's files: which weights, which order of classes, which points."""
+    for each in findings:
         values = each.values
         if each.code == "weights-in-entry" and _AVERAGES & {*re.split(r"[._]", str(values["entry"]))}:
             yield f"of averaged weights (`{values['entry']}`)"
@@ -168,13 +189,13 @@ def _sigma(result: Result) -> Iterator[str]:
     clauses = []
     for order, names in orders.items():
         ends = " to ".join(dict.fromkeys(number(end(values[name] for name in names), 2) for end in (min, max)))
-        known = "" if order == _SAME else f" (rank correlation {ends})"
+        known = "" if order == _SAME else f" ({ends} of 1)"
         clauses.append(f"of {all_of(names)} {order}{known}")
     if clauses:
         known = {worth: names for worth, names in worths.items() if worth}
         texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
-        rest = f" It predicts the targets {', '.join(texts)} than one constant σ." if texts else ""
-        yield f"The standard deviation σ {', that '.join(clauses)}.{rest}"
+        rest = f" It predicts the targets {', '.join(texts)} than a constant one." if texts else ""
+        yield f"The predicted standard deviation {', that '.join(clauses)}.{rest}"
 
 
 _SAME, _UNKNOWN = "is the same at every point", "may or may not follow the size of the errors"

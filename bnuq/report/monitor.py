@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
 from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import BlockTest, Monitored
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanation, explanations
 from bnuq.report.drawing import GREY, INK, picture, short
+from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference, three_digits, with_error
 from bnuq.report.provenance import provenance_section
 
@@ -27,27 +29,28 @@ _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of 
 _TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
 _TEXTS = {
-    "batch-unlike": "The batch is not drawn like the reference: p {p}.",
-    "batch-alike": "The batch shows no difference from the reference: p {p}.",
+    "batch-unlike": "The data have changed: random points of the reference differ as much in {p} of all cases.",
+    "batch-alike": "No change was found: random points of the reference differ as much in {p} of all cases.",
     "layers-differ": (
-        "{layers:number} of {of} layers {layers:differs|differ}: {layers:listed}. The largest shift is in {largest}: "
-        "means by {mean}, variances by {variance} times the noise of a training batch of {unit}."
+        "{layers:number} of {of} layers {layers:differs|differ}, most {largest}: means by {mean}, variances by "
+        "{variance} times the noise of a training batch of {unit} points."
     ),
     "layers-together": "No single layer differs, but all of them together do.",
     "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
-    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was e = {e}; an alarm needs {needed}.",
-    "no-alarm": "No alarm: after {batches} the evidence is e = {e}; an alarm needs {needed}.",
+    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was {e}; an alarm needs {needed}.",
+    "no-alarm": "No alarm: after {batches} the evidence is {e}; an alarm needs {needed}.",
     "alarm-later": (
-        "With {resamples} resamples, an alarm takes at least {more} more {more:batch|batches} that "
-        "{more:differs|differ}, in the same `--stream FILE`. Until then, go by the p-value of each batch."
+        "It takes at least {more} more {more:batch|batches} that {more:differs|differ} as much, in the same "
+        "`--stream FILE`; until then, go by each batch by itself."
     ),
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 _LEGEND = (
-    "p: corrected for all layers, outputs and scores together. means, variances: root mean square over channels of the "
-    "distance from the reference, in units of the noise of training batches of {unit}, minus what chance explains with "
-    "so few points. law: share of resampled reference batches outside the 95 % region of the normal approximation; 5 % "
-    "where that holds. p-values do not depend on it.",
+    "p: in how many cases random points of the reference differ as much, corrected for all layers, outputs and scores "
+    "together. means, variances: distance from the reference, in units of the noise of a training batch of {unit}.",
+    "The distance is a root mean square over channels, minus what chance explains with so few points. law: share of "
+    "resampled reference batches outside the 95 % region of the normal approximation; 5 % where that holds. p-values "
+    "do not depend on it.",
     "e: the evidence of all batches so far against “all are drawn like the reference”. If they are, it ever reaches "
     "{needed} with a probability of at most {level:.3g}, however often you look.",
 )
@@ -60,27 +63,36 @@ _HOW = {
 def report(record: Monitored, *, columns: int = 100) -> Report:
     """The report: the answer, then layers, scores and the stream, for so many columns."""
     sections = tuple(_sections(record, max(12, min(44, columns // 2 - 4))))
-    shown = [part for each in sections if not each.only_on_page for part in each.parts if not isinstance(part, Picture)]
+    table, *_ = (part for each in sections for part in each.parts if isinstance(part, Table))
+    brief = replace(table, header=table.header[:3], rows=tuple((name, cells[:3]) for name, cells in table.rows))
     return Report(
         command=f"bnuq {Monitored.COMMAND}",
         version=str(record.provenance["bnuq"]),
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
-        summary=tuple(sentence(finding, SENTENCES) for finding in findings(record)),
+        summary=tuple(" ".join(sentence(each, SENTENCES) for each in about) for about in _together(record)),
         sections=sections,
         warnings=advised(record.findings),
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
         line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'point')}",
-        one_screen=(shown[0], shown[-len(_LEGEND)]),
+        meaning=", ".join(meaning_of(record.findings)),
+        one_screen=(brief, explanation(_LEGEND[0].format(unit=record.unit))),
     )
+
+
+def _together(record: Monitored) -> list[list[Finding]]:
+    """The answers: of the batch, where it differs, and of the stream."""
+    known = list(findings(record))
+    stream = [each for each in known if "alarm" in each.code]
+    return [group for group in (known[:1], [each for each in known[1:] if each not in stream], stream) if group]
 
 
 def findings(record: Monitored) -> Iterator[Finding]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
-    sign = "≤" if record.p_value <= record.floor * (1 + 1e-9) else "="
-    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{sign} {_p(record.p_value)}")
+    most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
+    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{most}{100 * record.p_value:.2g} %")
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
@@ -107,7 +119,7 @@ def findings(record: Monitored) -> Iterator[Finding]:
         batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
         yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
         if differs and (more := _batches_to_alarm(record)):
-            yield verdict("alarm-later", resamples=f"{record.resamples:,}", more=more)
+            yield verdict("alarm-later", more=more)
 
 
 def _batches_to_alarm(record: Monitored) -> int | None:

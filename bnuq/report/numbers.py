@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-
-import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.files.references import without_name
 from bnuq.metrics.registry import metric_of
 from bnuq.report.document import Cell
-from bnuq.shapes import Float
 
 _MOST = 10_000  # percents
 _ROUNDING = 1e-15  # of float64: what is smaller with its error is 0 in a table
@@ -167,15 +164,6 @@ def of_reference(reference: str) -> str:
     place, colon, part = without_name(reference)[1].partition(":")
     part = part if Path(place).suffix else Path(part).name  # an array in a file may have a path, too
     return f"{Path(place).name}{colon}{part}"
-
-
-def sparkline(values: Sequence[float] | Float[np.ndarray, " value"], *, low: float, high: float) -> str:
-    """The values as a row of bars between `low` and `high`."""
-    bars = "▁▂▃▄▅▆▇█"
-    if high <= low:
-        return bars[3] * len(values)
-    span = high / 4 - low / 4  # in quarters, whose differences are finite
-    return "".join(bars[min(7, max(0, int(8 * ((value / 4 - low / 4) / span))))] for value in values)
 
 
 def noise_sd(tau: float) -> float:

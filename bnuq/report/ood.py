@@ -11,8 +11,8 @@ from bnuq.metrics import SEPARATIONS
 from bnuq.records.best_scores import BestScore, aurocs_of, best_score, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Estimates, Result
-from bnuq.report.document import Cell, Heading, Part, Row, Table, explanation
-from bnuq.report.method_names import method_label, network_in_words, plain_methods
+from bnuq.report.document import Cell, Heading, Part, Row, Table
+from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import named, number, with_error
 
 _BESIDE_AUROC = tuple(name for name in SEPARATIONS if name != "auroc")
@@ -26,20 +26,6 @@ def names(result: Result) -> list[str]:
 def best_score_of(result: Result, name: str) -> BestScore:
     """The score of the largest AUROC of an OOD set."""
     return best_score(result, [name], aurocs_of(result, [name]))
-
-
-def choice(result: Result, name: str) -> Iterator[Part]:
-    """Of how many scores one is the best, and its AUROC on points that it was not chosen on."""
-    best = best_score_of(result, name)
-    if best.tried < 2:
-        return
-    value = result.methods[best.method].ood[name][best.score]["auroc"].value
-    text = f"Best of {best.tried} scores: {named(best.score)} of {network_in_words(best.method)}, AUROC {number(value)}"
-    if best.crossfitted is None:
-        yield explanation(f"{text}, chosen on the points that it is judged on: there are too few to cross-fit.")
-    else:
-        fitted = number(best.crossfitted.aurocs[name])
-        yield explanation(f"{text}; cross-fitted, chosen on one half of the points and judged on the other, {fitted}.")
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:

@@ -8,30 +8,17 @@ from pathlib import Path
 
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
-from bnuq.metrics.registry import metric_of
+from bnuq.records.decision_sentences import plain
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
-from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table, explanations
-from bnuq.report.numbers import count, named, number, of_reference, signed, written
+from bnuq.report.document import Cell, Paragraph, Part, PathLine, Report, ReportSection, Table, explanations
+from bnuq.report.first_screen import meaning_of
+from bnuq.report.numbers import count, headed, named, number, of_reference, written
 
-_MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
-_LEGEND = {
-    "population": (
-        "Estimator population: mean and variance of all values together, each mini-batch normalised by its own "
-        "statistics at the preceding layers, as in training."
-    ),
-    "mean_of_var": (
-        "Estimator mean_of_var: the mean of the mini-batches' means, and of their unbiased variances, each "
-        "mini-batch normalised by its own statistics at the preceding layers, as in training."
-    ),
-    "full": (
-        "Estimator full: all points as one batch, so that every layer sees the evaluation-mode outputs of the "
-        "preceding layers with their new statistics."
-    ),
-}
-_DIFFER = (
-    " At the first BatchNorm, population and full are identical, and mean_of_var differs only by chance; deeper "
-    "layers differ because the preceding layers normalise differently."
+_LEGEND = (
+    "shift: (new mean − old)/new standard deviation, root mean square over channels. ln variance: mean of "
+    "|ln(new/old)|."
 )
+_MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 
 
 def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
@@ -46,17 +33,30 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         warnings=advised(result.findings),
         notes=noted(result.findings),
         path=PathLine(result.path, "Checkpoint"),
+        line=f"{Path(result.model['path']).name} · {count(len(result.layers), 'BatchNorm layer')} · {result.points:,} "
+        f"points of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
+        meaning=", ".join(meaning_of(result.findings)),
+        one_screen=tuple(_first_table(result)),
+        rest=f"bnuq {COMMAND} … --full",
     )
+
+
+def _first_table(result: PreciseBN) -> Iterator[Part]:
+    """What became of the test set; without one, the layers that changed most."""
+    if result.test is None:
+        yield from (*_layers(result.layers).parts, *explanations([_LEGEND]))
+        return
+    yield _estimates(result.test)
+    names = {"accuracy": "share of test points that are right", "pll": "mean log-probability of the label"}
+    known = [f"{named(name)}: {text}" for name, text in names.items() if name in result.test.estimates]
+    yield from explanations([f"{'; '.join(known)}." if known else ""])
 
 
 def _sections(result: PreciseBN) -> Iterator[ReportSection]:
     yield _layers(result.layers)
     if result.test is not None:
         yield ReportSection(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
-    legend = [_of_layers(result.layers), _LEGEND[result.estimator] + _DIFFER]
-    if result.test is not None:
-        legend.append("± standard error over points, for the change over paired points.")
-    yield ReportSection("", tuple(explanations(legend)))
+    yield ReportSection("", tuple(explanations([_LEGEND])))
 
 
 def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
@@ -70,7 +70,8 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
         equal = result.batches * result.batch_size == result.points
         size = f"{result.batch_size}" if equal else f"{result.batch_size - 1} or {result.batch_size}"
         drawn = f"{result.batches:,} mini-batches of {size}" if result.batches > 1 else "one mini-batch"
-    yield "train", f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    points = f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    yield "train", f"{points}, estimator {result.estimator}"
     if result.test is not None:
         yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'point')}"
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
@@ -79,26 +80,31 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
 def findings(result: PreciseBN) -> Iterator[Finding]:
     """The answers: what was replaced, where most, and whether it helped."""
     layers = result.layers
-    yield verdict("statistics-replaced", layers=len(layers), untrained=sum(layer.never_trained for layer in layers))
-    worst = max(layers, key=_size)
-    if _size(worst) > 0:
-        yield verdict("largest-change", layer=worst.name, shift=worst.shift, factor=math.exp(worst.log_variance))
-    if dead := sum(layer.dead for layer in layers):
-        yield verdict("channels-constant", channels=dead)
-    if broken := sum(layer.not_finite for layer in layers):
-        yield verdict("channels-not-finite", channels=broken)
     if result.test is not None:
         effects = {change.verdict for change in result.test.estimates.values()}
         effect = next((effect for effect in ("better", "worse", "unknown") if effect in effects), "same")
         effect = "mixed" if effects >= {"better", "worse"} else effect
-        yield verdict(f"test-{effect}", changes=dict(result.test.estimates))
+        yield verdict(f"test-{effect}", file=result.path.name, changes=dict(result.test.estimates))
+    worst = max(layers, key=_size)
+    untrained = sum(layer.never_trained for layer in layers)
+    yield verdict("statistics-replaced", layers=len(layers), untrained=untrained, most=worst)
+    if dead := sum(layer.dead for layer in layers):
+        yield verdict("channels-constant", channels=dead)
+    if broken := sum(layer.not_finite for layer in layers):
+        yield verdict("channels-not-finite", channels=broken)
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:
-    before, after = (_value(name, estimate.value) for estimate in (change.before, change.after))
-    unchanged = change.before.value == change.after.value
-    words = f"{named(name)} stayed at {before}" if unchanged else f"{named(name)} went from {before} to {after}"
-    return words + (" (the error of this change is unknown)" if change.verdict == "unknown" else "")
+    if change.before.value == change.after.value:
+        return f"{plain(name)} stays at {_value(name, change.after.value)}"
+    digits, scale, unit = _written(name)
+    unit = unit.replace(" %", " points")
+    size, error = scale * abs(change.change.value), change.change.se
+    known = error is not None and math.isfinite(error)
+    by = f"by {number(size, digits)}{f' ± {number(scale * (error or 0), digits)}' if known else ''}{unit}"
+    higher = "higher" if change.after.value > change.before.value else "lower"
+    unclear = {"same": ", which may be chance", "unknown": " (the error of this change is unknown)"}
+    return f"{plain(name)} is {higher} {by}{unclear.get(change.verdict, '')}"
 
 
 def _value(name: str, value: float) -> str:
@@ -111,70 +117,63 @@ def _written(name: str) -> tuple[int, int, str]:
     return digits or 4, scale, unit if scale == 100 else ""
 
 
+def _most(layer: LayerChange) -> str:
+    """The largest change, where there is one."""
+    by = f"means by {number(layer.shift, 2)} standard deviations, variances by a factor of"
+    return f", most in {layer.name}: {by} {number(math.exp(layer.log_variance), 2)}" if _size(layer) > 0 else ""
+
+
 _FORMATS = {
-    "number": lambda value: number(value, 2),
+    "most": _most,
     "layers": lambda layers: count(layers, "BatchNorm layer"),
-    "untrained": lambda layers: f"; {layers} of them had never been trained" if layers else "",
+    "untrained": lambda layers: f" ({layers} of them had never been trained)" if layers else "",
     "channels": lambda channels: f"{count(channels, 'channel')} {'is' if channels == 1 else 'are'}",
     "changes": lambda changes: " and ".join(_change_in_words(name, change) for name, change in changes.items()),
 }
 _TEXTS = {
-    "statistics-replaced": "The running statistics of {layers:layers} were replaced{untrained:untrained}.",
-    "largest-change": (
-        "The largest change is in {layer}: the means moved by {shift:number} standard deviations (root mean square "
-        "over channels), the variances by a factor of {factor:number}."
+    "statistics-replaced": (
+        "The means and variances of {layers:layers} were replaced{untrained:untrained}{most:most}."
     ),
     "channels-constant": "{channels:channels} nearly constant: no change is reported there.",
     "channels-not-finite": "{channels:channels} without old statistics (NaN or infinite): no change is reported there.",
-    "test-mixed": "Mixed effect: {changes:changes}.",
-    "test-better": "It helped: {changes:changes}.",
+    "test-mixed": "{file} is better in some and worse in some: {changes:changes}.",
+    "test-better": "Use {file}: {changes:changes}.",
     "test-worse": (
-        "It made the network worse: {changes:changes}. Check that train, normalize and augment are those of training; "
-        "if they are, keep the old file."
+        "Keep the old file, {file} is worse: {changes:changes}. Check that train, normalize and augment are those of "
+        "training."
     ),
-    "test-unknown": "Whether it helped is unknown: {changes:changes}.",
-    "test-same": "It made no difference beyond chance: {changes:changes}.",
+    "test-unknown": "Whether {file} is better is unknown: {changes:changes}.",
+    "test-same": "{file} is neither better nor worse: {changes:changes}.",
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 
 
 def _estimates(test: TestChange) -> Table:
-    rows = [
-        (f"{named(name)} {metric_of(name).arrow}", tuple(_cells(name, test.estimates[name]))) for name in test.estimates
-    ]
-    return Table(("before", "after", "change"), tuple(rows), stacks=True)
-
-
-def _cells(name: str, change: EstimateChange) -> Iterator[Cell]:
-    yield from (Cell(_value(name, estimate.value)) for estimate in (change.before, change.after))
-    digits, scale, unit = _written(name)
-    error = change.change.se
-    yield Cell(
-        signed(scale * change.change.value, digits) + unit.replace("%", "pt"),
-        f"±{number(scale * error, digits)}" if error is not None and math.isfinite(error) else "",
-        {"better": "green", "worse": "red"}.get(change.verdict, ""),
-    )
+    rows = []
+    for name, change in test.estimates.items():
+        style = {"better": "green", "worse": "red"}.get(change.verdict, "")
+        cells = Cell(_value(name, change.before.value)), Cell(_value(name, change.after.value), style=style)
+        rows.append((headed(name), cells))
+    return Table(("before", "after"), tuple(rows))
 
 
 def _layers(layers: Sequence[LayerChange]) -> ReportSection:
-    """All in execution order, the largest marked; of many the largest alone, worst first."""
-    worst = max(layers, key=_size)
+    """All in execution order; of many the largest alone, worst first."""
     if len(layers) < _MANY:
-        return ReportSection("What changed, in execution order", (_table(layers, marked=worst),))
+        return ReportSection("What changed, in execution order", (_table(layers),))
     largest = sorted(layers, key=_size, reverse=True)
     remainder = f"{len(layers) - _SHOWN} more, none of them above {number(_size(largest[_SHOWN]), 3)}."
     return ReportSection(
         f"What changed most, {_SHOWN} of {len(layers)} layers",
-        (_table(largest[:_SHOWN], marked=None), Paragraph(remainder, dim=True)),
+        (_table(largest[:_SHOWN]), Paragraph(remainder, dim=True)),
     )
 
 
-def _table(layers: Sequence[LayerChange], *, marked: LayerChange | None) -> Table:
-    rows = []
-    for layer in layers:
-        largest = layer is marked and _size(layer) > 0
-        cells = [Cell(number(value, 3), style="bold" if largest else "") for value in (layer.shift, layer.log_variance)]
-        rows.append((layer.name + (" *" if largest else ""), (Cell(str(layer.channels)), *cells)))
+def _table(layers: Sequence[LayerChange]) -> Table:
+    rows = [
+        (layer.name, tuple(map(Cell, (str(layer.channels), number(layer.shift, 3), number(layer.log_variance, 3)))))
+        for layer in layers
+    ]
     return Table(("channels", "shift", "ln variance"), tuple(rows))
 
 
@@ -182,11 +181,3 @@ def _size(layer: LayerChange) -> float:
     """The larger of its two changes, which are of one scale; 0 if neither is known."""
     known = [value for value in (layer.shift, layer.log_variance) if not math.isnan(value)]
     return max(known, default=0.0)
-
-
-def _of_layers(layers: Sequence[LayerChange]) -> str:
-    text = (
-        "shift: (new mean − old)/new standard deviation, root mean square over channels. ln variance: mean of "
-        "|ln(new/old)|."
-    )
-    return text + (" * the largest." if len(layers) < _MANY else "")

@@ -13,17 +13,19 @@ import numpy as np
 
 from bnuq.catalogue import noted
 from bnuq.estimates import Estimate
+from bnuq.findings import all_of
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_in, change_of
+from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
 from bnuq.report.drawing import GREY, PALE, picture
-from bnuq.report.method_names import method_label, plain_methods
-from bnuq.report.numbers import decimals, digits_of, headed, named, number, with_error
+from bnuq.report.method_names import method_label, network_in_words, plain_methods
+from bnuq.report.numbers import count, decimals, digits_of, headed, named, number, with_error
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
 
-_ON_A_SCREEN = 6  # families, or sets
+_ON_A_SCREEN = 6  # families beside another table
 _COMMAND = re.compile(r"(?:^|[/\\])(?:bnuq(?:\.exe)?|__main__\.py) (?:--debug )?([\w-]+)(?: |$)")  # in a command line
 _ALARM = "mean score (half-widths of its band)"
 _FORECASTS = {"thresholded_confidence": "ATC", "difference_of_confidences": "DoC"}
@@ -36,7 +38,6 @@ def parts(result: Result, *, roomy: bool) -> Iterator[Part]:
     if shift is None:
         return
     yield from _pictures(result, shift)
-    yield from explanations(_silent(result, shift))
     yield Heading("Alarm and loss")
     yield _leads(result, shift, roomy=roomy)
     yield explanation(_legend_of_leads(result, shift))
@@ -67,76 +68,76 @@ def is_asked_for(result: Result) -> bool:
 
 
 def in_short(result: Result) -> Iterator[str]:
-    """The answer of `bnuq shift`: the families whose alarm comes before the loss, after it, and never, with both
-    severities by the method of the longest lead; and those that lose too little."""
+    """The answer of `bnuq shift`: of how many changes a score warns before the loss, of which after it, or never, and
+    which lose too little."""
     if not is_asked_for(result) or (shift := result.shift or shift_of(result)) is None:
         return
-    methods = [method for method in plain_methods(result) if first_alarm(shift.methods[method])]
-    if not methods:
-        yield "No method has a score that can raise an alarm under these changes of the inputs."
+    scores = dict.fromkeys(named(score) for of in shift.methods.values() if (score := first_alarm(of)))
+    if not scores:
+        yield "No method has a score that can warn of these changes of the inputs."
         return
-    seen: list[str] = []
-    late: list[str] = []
-    unseen: list[str] = []
-    kept: list[str] = []
+    groups: dict[str, list[str]] = {"seen": [], "late": [], "unseen": [], "kept": []}
     for place, family in enumerate(shift.families):
         if not shift.changes[shift.sets[shift.places(family)[0]]].is_severity:
             continue
-        ends = {method: _lead(shift, method, family)[:2] for method in methods}
-        losing = {method: each for method, each in ends.items() if not math.isnan(each[1])}
-        leads = {method: np.nan_to_num(loss) - alarm for method, (alarm, loss) in (losing or ends).items()}
-        method = max(leads, key=lambda each: -math.inf if math.isnan(leads[each]) else leads[each])
-        alarm, loss = ends[method]
-        raised = "no alarm" if math.isnan(alarm) else f"{method}: alarm at {_at(alarm)}"
-        if not losing:
-            kept.append(f"{family} ({raised})")
-            continue
-        by_any = any((shift.methods[each].alarm[:, place] <= shift.methods[each].loss[place]).any() for each in methods)
-        group = seen if alarm <= loss else late if by_any else unseen
-        group.append(f"{family} ({raised}, loss at {_at(loss)})")
-    groups = {
-        "Seen in time": seen,
-        "Too late by the score shown, in time by another of `--full`": late,
-        "Seen in time by no score": unseen,
-        "No loss": kept,
+        _, alarm, loss = _first_warning(result, shift, family)
+        by_any = any((of.alarm[:, place] <= of.loss[place]).any() for of in shift.methods.values())
+        group = "kept" if math.isnan(loss) else "seen" if alarm <= loss else "late" if by_any else "unseen"
+        groups[group].append(family)
+    losing = sum(map(len, groups.values())) - len(groups["kept"])
+    if losing:
+        yield (
+            f"The mean {all_of(scores, 'or')} of {shift.window} points without labels warns of {len(groups['seen'])} "
+            f"of {count(losing, 'change')} before {_loss_in_words(result, shift)}."
+        )
+    texts = {
+        "late": "Too late for {}; by another score of `--full` in time.",
+        "unseen": "No score warns in time of {}.",
+        "kept": "No loss by {}.",
     }
-    words = " ".join(f"{name}: {', '.join(families)}." for name, families in groups.items() if families)
-    yield f"{words} Numbers are severities; a loss is where {_loss_in_words(result, shift)}."
+    if rest := [text.format(all_of(groups[group])) for group, text in texts.items() if groups[group]]:
+        yield " ".join(rest)
 
 
 def short_table(result: Result) -> Iterator[Part]:
-    """Of the families that change the first metric most, their strongest sets, or all where they are few: that metric,
-    and the severities of the alarm and of the loss."""
+    """Of each family, those first that change the first metric of the first method most: that metric for the strongest
+    set, and the severities of the loss and of the earliest warning before it."""
     shift = result.shift or shift_of(result)
     if shift is None:
         return
-    metric, methods = next(iter(estimates_of_task(result.task.name, shown="sensitivity"))), plain_methods(result)
-    rows: list[Row] = [(f"{named(metric, roomy=False)} (alarm, loss at)", ())]
-    unchanged = [method.sets["test"].estimates.get(metric) for method in methods.values()]
-    rows.append(("unchanged", tuple(Cell("–" if each is None else number(each.value, 3)) for each in unchanged)))
-    first = shift.methods[next(iter(methods))]
-    largest = {family: shift.places(family)[-1:] for family in shift.families}
-    if is_asked_for(result) and len(shift.sets) <= _ON_A_SCREEN:
-        largest = {family: shift.places(family) for family in shift.families}
-    elif metric in first.metrics:
-        changes = np.abs(first.change[first.metrics.index(metric)])
-        order = sorted(largest, key=lambda family: -np.nan_to_num(changes[largest[family][-1]], posinf=math.inf))
-        largest = {family: places for family, places in largest.items() if family in order[:_ON_A_SCREEN]}
-    for family, place in [(family, place) for family, places in largest.items() for place in places]:
-        name, cells = shift.sets[place], []
-        for method in methods:
-            estimate = result.methods[method].sets[name].estimates.get(metric)
-            alarm, loss, *_ = _lead(shift, method, family)
-            value = "–" if estimate is None else number(estimate.value, 3)
-            shown = _at(alarm) if first_alarm(shift.methods[method]) else "–"
-            is_last = place == largest[family][-1]
-            cells.append(Cell(f"{value} ({shown}, {_at(loss)})" if is_last else value))
-        rows.append((change_of(name), tuple(cells)))
-    yield Table(tuple(map(method_label, methods)), tuple(rows), stacks=True)
+    metric, first = next(iter(estimates_of_task(result.task.name, shown="sensitivity"))), next(iter(shift.methods))
+    rows: list[tuple[float, Row]] = []
+    unchanged = result.methods[first].sets["test"].estimates.get(metric)
+    for family in shift.families:
+        name = shift.sets[shift.places(family)[-1]]
+        estimate = result.methods[first].sets[name].estimates.get(metric)
+        method, alarm, loss = _first_warning(result, shift, family)
+        value = "–" if estimate is None else number(estimate.value, 3)
+        by = "–" if not method or math.isnan(alarm) else method_label(method)
+        cells = (value, _at(loss), _at(alarm) if method else "–", by)
+        change = 0.0 if estimate is None or unchanged is None else -abs(estimate.value - unchanged.value)
+        rows.append((change, (change_of(name), tuple(map(Cell, cells)))))
+    shown = [row for _, row in sorted(rows, key=lambda row: row[0])]
+    if not is_asked_for(result):
+        shown = shown[:_ON_A_SCREEN]
+    yield Table((plain(metric), "loss at", "warned at", "by"), tuple(shown))
+    before = "" if unchanged is None else f" ({number(unchanged.value, 3)} unchanged)"
     yield explanation(
-        f"In brackets, for a whole family: where the mean score of {shift.window} unlabelled points raises the alarm, "
-        f"and where {_loss_in_words(result, shift)} (loss); never: not within these sets."
+        f"{plain(metric)}: of {network_in_words(first)} for the strongest change{before}. loss at: the severity at "
+        f"which {_loss_in_words(result, shift)}; warned at: that at which the mean score of {shift.window} points "
+        "leaves its usual range; never: not within these severities."
     )
+
+
+def _first_warning(result: Result, shift: Shift, family: str) -> tuple[str, float, float]:
+    """The method whose score warns longest before the loss, or, where nothing is lost, first; "" if none has a score.
+    And the severities of its warning and of the loss."""
+    methods = [method for method in plain_methods(result) if first_alarm(shift.methods[method])]
+    ends = {method: _lead(shift, method, family)[:2] for method in methods}
+    losing = {method: each for method, each in ends.items() if not math.isnan(each[1])} or ends
+    leads = {method: np.nan_to_num(loss) - alarm for method, (alarm, loss) in losing.items()}
+    method = max(leads, key=lambda each: -math.inf if math.isnan(leads[each]) else leads[each], default="")
+    return (method, *ends.get(method, _lead(shift, next(iter(shift.methods)), family)[:2]))
 
 
 def _names(shift: Shift) -> tuple[str, ...]:
@@ -216,25 +217,6 @@ def _earliest(of: MethodShift, family: int) -> str:
         return "never"
     row = int(np.nanargmin(alarms))
     return f"{named(of.scores[row], roomy=False)} {_at(float(alarms[row]))}"
-
-
-def _silent(result: Result, shift: Shift) -> Iterator[str]:
-    """The families in which accuracy is lost before the alarm, and before that of any score."""
-    late, unseen = [], []
-    for place, family in enumerate(shift.families):
-        methods = [shift.methods[method] for method in plain_methods(result)]
-        of_scores = [of for of in methods if of.scores and not math.isnan(of.loss[place])]
-        if not of_scores:
-            continue
-        if all(not (of.alarm[:, place] <= of.loss[place]).any() for of in of_scores):
-            unseen.append(family)
-        elif all(not of.alarm[of.scores.index(str(first_alarm(of))), place] <= of.loss[place] for of in of_scores):
-            late.append(family)
-    loss = _loss_in_words(result, shift)
-    if unseen:
-        yield f"No score of any method raises its alarm before {loss}: {', '.join(unseen)}."
-    if late:
-        yield f"By the scores of the table, the alarm comes after {loss}: {', '.join(late)}."
 
 
 def _loss_in_words(result: Result, shift: Shift) -> str:

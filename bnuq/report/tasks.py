@@ -33,9 +33,7 @@ def fitted_to(result: Result) -> str:
     """The points that recalibrations, or τ and the constant σ of a regression, are fitted to."""
     points = points_of(result)
     return (
-        f"each half of the test {points}, for the other half (cross-fitted)"
-        if result.is_cross_fitted
-        else f"the validation {points}"
+        f"each half of the test {points}, for the other half" if result.is_cross_fitted else f"the validation {points}"
     )
 
 

@@ -30,7 +30,7 @@ from bnuq.records.history import copy_of, in_order, made_at
 from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
-from bnuq.report.numbers import count, digits_of, headed, named, number, signed, sparkline
+from bnuq.report.numbers import digits_of, headed, named, number, signed
 from bnuq.report.plotting import label_of, line_styles
 from bnuq.store.table import Row
 
@@ -130,10 +130,8 @@ def report(made: Trend, *, columns: int = 100) -> Report:  # noqa: ARG001 - ever
     steepest = max(made.lines, key=lambda line: _steepness(line) if math.isfinite(_steepness(line)) else -1.0)
     first, last = (made_at(result) for result in (made.results[0], made.results[-1]))
     legend = (
-        "Line: how far the least-squares line through all results rises or falls from the first to the last, ± its "
-        "standard error over points, samples and how much results vary about it. SE: the same in standard errors. "
-        "Results are in the order of the times in their provenance, and equally far apart.",
-        "Nothing is judged here. `bnuq check NEW --history DIR` tests for a decline.",
+        "line: how far a straight line through all results, equally far apart, rises or falls from the first to the "
+        "last, ± its standard error; SE: the same in units of that.",
     )
     whole = [line for line in made.lines if not any(line.rows[-1][part] for part in _PARTS)]
     places = dict.fromkeys(line.place for line in whole)
@@ -145,14 +143,18 @@ def report(made: Trend, *, columns: int = 100) -> Report:  # noqa: ARG001 - ever
             *(("left out", f"{name}: {reason}") for name, reason in made.left_out),
         ),
         summary=(
-            f"{count(len(made.lines), 'estimate')} of {len(made.results)} results, {first:%Y-%m-%d} to {last:%m-%d}.",
             f"The clearest trend: {_label(steepest.rows[-1])}, {steepest.rows[-1]['method']}, "
             f"{' ± '.join(filter(None, _moved(steepest)))} along the line.",
+            "Nothing is judged here. `bnuq check NEW --history DIR` tests for a decline.",
         ),
         sections=(
             ReportSection("Trends", (_table(made.lines), *explanations(legend))),
             ReportSection("Over time", tuple(pictures), only_on_page=True),
         ),
+        line=f"{len(made.results)} results, {first:%Y-%m-%d} to {last:%m-%d}"
+        + (f", without {len(made.left_out)} others (see `--full`)" if made.left_out else ""),
+        one_screen=(_table(made.lines), *explanations(legend)),
+        rest="bnuq report … --trend --full",
     )
 
 
@@ -162,16 +164,13 @@ def _table(lines: Sequence[TrendLine]) -> Table:
     for line in lines:
         values, row = line.values, line.rows[-1]
         digits = digits_of(row["metric"], values)
-        finite = values[np.isfinite(values)]
-        low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-        bars = Cell(sparkline(np.where(np.isfinite(values), values, low), low=low, high=high), style="cyan")
         ends = (Cell(number(float(value), digits)) for value in (values[0], values[-1]))
         change, error = _moved(line)
         steep = _steepness(line)
-        cells = (*ends, bars, Cell(change, error and f"±{error}"), Cell("–" if math.isnan(steep) else f"{steep:.1f}"))
+        cells = (*ends, Cell(change, error and f"±{error}"), Cell("–" if math.isnan(steep) else f"{steep:.1f}"))
         groups.setdefault(row["method"], []).append((f"  {_label(row)}", cells))
     rows = [row for method, own in groups.items() for row in ((method, ()), *own)]
-    return Table(("first", "last", "", "line", "SE"), tuple(rows), stacks=True)
+    return Table(("first", "last", "line", "SE"), tuple(rows), stacks=True)
 
 
 def _moved(line: TrendLine) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from bnuq.evaluation.planned import PlannedRun, checked_run, journal_header, res
 from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.provenance import Stopwatch
 from bnuq.evaluation.request_checks import notes_on_request
-from bnuq.evaluation.runner import RunnerResult, compute_units, run_methods
+from bnuq.evaluation.runner import FirstAnswer, RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import note
@@ -41,12 +41,14 @@ def evaluate(
     work: Path | str | None = None,
     progress: Progress = silent,
     announce: Callable[[str], None] | None = None,
+    answer: FirstAnswer | None = None,
     turn: AbstractContextManager[Turn] | None = None,
 ) -> Result:
     """Evaluate `run`, write its result file, and return the result.
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `announce`
-    receives how many points of changed sets there are, and how many passes. The units of a `turn` are being computed
+    receives how many points of changed sets there are, and how many passes, and `answer` what is known of the network
+    before samples are drawn. The units of a `turn` are being computed
     by running processes, see `job_of`. Raises BnuqError with one message where the request cannot be carried out; the
     result file is then not touched.
     """
@@ -67,7 +69,7 @@ def evaluate(
             others.wait(progress, passes_of_samples(subject))
             executor = UnitExecutor(journal)
             measured = Measurements(subject, executor, watch, progress)
-            outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown)
+            outcome = run_methods(subject, measured, progress, executor, post_hoc=post_hoc, shown=shown, answer=answer)
             outcome, promised = certification.certify(subject, outcome)
             check_network_unchanged(checked, subject)
             made_of = planned.provenance(outcome.arithmetic) | {"units": root_of(journal.digests)}

@@ -14,10 +14,10 @@ FEW = ("--draws", "8")
 def test_it_prints_a_report_and_writes_its_file_in_the_working_folder(cli, small):
     done = cli("inspect", "run.toml", *FEW)
     assert (done.code, done.err) == (0, "")
-    assert "stochastic  channels" in done.out and "Noise of a batch" not in done.out
+    assert "samples  off by" in done.out and "Noise of a batch" not in done.out
     assert (small / "model.inspect.h5").is_file() and not (small / "model.bnuq.h5").exists()
     again = cli("report", "model.inspect.h5")
-    assert (again.code, again.err) == (0, "") and "stochastic  channels" in again.out
+    assert (again.code, again.err) == (0, "") and "samples  off by" in again.out
 
 
 def test_json_tells_every_site(cli, small):

@@ -23,7 +23,7 @@ def test_a_mended_checkpoint_is_written_and_evaluates(small: Path, cli: Any) -> 
     never_trained(small)
     done = cli("precise-bn", "run.toml", "-o", "new.pt")
     assert (done.code, done.err) == (0, "")
-    assert "It helped" in done.out and f"Checkpoint: {small / 'new.pt'}" in " ".join(done.out.split())
+    assert "Use new.pt: accuracy" in done.out and f"Checkpoint: {small / 'new.pt'}" in " ".join(done.out.split())
     asked = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz", "-T", "8", "--json")
     again = cli("evaluate", "new.pt", *asked)
     assert again.code == 0

@@ -211,7 +211,7 @@ def test_every_estimate_is_somewhere_and_what_is_gated_has_all_its_numbers(width
 def test_a_check_is_one_screen(name: str) -> None:
     verdict = made.ALL[name]
     text = drawn(verdict)
-    assert len(text.splitlines()) <= (12 if verdict.passed and not verdict.worse else 40)
+    assert len(text.splitlines()) <= (12 if verdict.passed and not verdict.worse else 36)
     assert len(markdown(report(verdict)).encode()) <= 10_000
     not_gated = sum(comparison.outcome == "not gated" for comparison in verdict.comparisons)
     assert not not_gated or f"{not_gated} estimates not gated" in one_line(text)

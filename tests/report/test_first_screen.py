@@ -2,102 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import at_night
-import numpy as np
 import pytest
-import small_multilabel
-import small_regression
-import small_run
-import small_segmentation
-import torch
 from cut_sets import write_samples
-from made_up import with_estimates, with_test
+from eight_results import EIGHT, broken, everything, gain, multilabel, quickstart, scored, unlabelled
 from report_text import rendered
 
-import bnuq
+from bnuq.cli.evaluate import answering
+from bnuq.cli.output import Printing
+from bnuq.config import Options, resolve
 from bnuq.findings import warnings
 from bnuq.methods import method_named
+from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
+from bnuq.report.first_screen import answer
+from bnuq.workflows.evaluate import evaluate
 
 LINES, FULL = 36, 400
-OF_MASKS, OF_MODELS = ("mcbn", "mcdo", "mcbn+mcdo"), ("mcbn-chi2", "mcbn-gaussian", "mcbn-empirical")
-EVERY = (*OF_MASKS, *OF_MODELS, "tta", "mcbn+tta", "laplace", "deterministic+own")
-
-
-def quickstart(folder: Path) -> Result:
-    place = write_samples(folder / "sample_configs", points=60)
-    return small_run.evaluated(place, run_file="quickstart.toml", samples=8, out=folder / "out.h5")
-
-
-def regression(folder: Path) -> Result:
-    small_regression.write(folder)
-    return small_regression.evaluated(folder)
-
-
-def multilabel(folder: Path) -> Result:
-    small_multilabel.write(folder)
-    return small_run.evaluated(folder, out=folder / "out.h5")
-
-
-def segmentation(folder: Path) -> Result:
-    small_segmentation.write(folder)
-    return small_segmentation.evaluated(folder, calibrate="cross")
-
-
-def everything(folder: Path) -> Result:
-    """Every method of one network, temperatures, five OOD sets."""
-    small_run.write(folder)
-    random = np.random.default_rng(5)
-    for number in range(5):
-        np.savez(folder / f"ood{number}.npz", x=random.normal(number, 1, (30, 1, 6, 6)).astype(np.float32))
-    test = np.load(folder / "test.npz")
-    np.savez(folder / "held_out.npz", x=test["x"] + 0.1, y=test["y"])
-    sets = tuple(f"ood{number}.npz" for number in range(5))
-    settings = {"methods": EVERY, "ood": sets, "validation": "held_out.npz", "augment": {"flip": True}}
-    return small_run.evaluated(folder, out=folder / "out.h5", **settings)
-
-
-def gain(folder: Path) -> Result:
-    """A network whose samples explain the labels better than one pass."""
-    result = quickstart(folder)
-    mcbn, plain = (result.methods[name].sets["test"] for name in ("mcbn", "deterministic"))
-    pll = np.maximum(plain.points["pll"], mcbn.points["pll"]) + 0.5 + 0.01 * np.cos(np.arange(len(mcbn.points["pll"])))
-    estimate = replace(mcbn.estimates["pll"], value=float(pll.mean()), mc_se=1e-6, jackknife=None)
-    right = with_test(result, "mcbn", points=dict(mcbn.points) | {"pll": pll})
-    return with_estimates(right, "mcbn", pll=estimate)
-
-
-def broken(folder: Path) -> Result:
-    """Running averages of another network."""
-    small_run.write(folder)
-    weights = torch.load(folder / "model.pt", weights_only=True)
-    weights["1.running_mean"] += 2 * weights["1.running_var"].sqrt()
-    torch.save(weights, folder / "model.pt")
-    return small_run.evaluated(folder, out=folder / "out.h5", limit=50)
-
-
-def unlabelled(folder: Path) -> Result:
-    small_run.write(folder)
-    np.savez(folder / "test.npz", x=np.load(folder / "test.npz")["x"])
-    return small_run.evaluated(folder, out=folder / "out.h5")
-
-
-def scored(_: Path) -> Result:
-    """Predictions of two models, of three classes."""
-    random = np.random.default_rng(0)
-    labels = random.integers(3, size=500)
-    logits = {name: random.normal(size=(500, 3)) + size * np.eye(3)[labels] for name, size in (("a", 3), ("b", 2.9))}
-    return bnuq.score(logits, labels, outputs="logits", calibrate="cross").record
-
-
-EIGHT = (quickstart, gain, regression, multilabel, segmentation, broken, unlabelled, scored)
 ABBREVIATIONS = re.compile(r"\b(PLL|ECE|AUROC|MI|CRPS|RMSE|AURC|OOD|MCBN|ID)\b")
 
 
@@ -125,3 +57,47 @@ def test_the_first_screen_has_36_lines_and_says_each_decision_once(
     assert make is not gain or "Use mcbn with 8 samples: its predictive log-likelihood is better by" in shown
     assert ("All numbers are" in shown) == (make in (broken, multilabel, unlabelled, scored))
     assert len(rendered(report, result, width=80, full=True).splitlines()) <= FULL or make is everything
+
+
+@pytest.mark.nightly
+def test_the_screens_in_docs_are_current() -> None:
+    """Up to numbers, whose last digits depend on the processor; in a process whose defaults are those of users."""
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join(map(str, (root, root / "docs", root / "tests" / "builders")))
+    code = "import make_screens; print(make_screens.page(), end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=True
+    )
+    written = (root / "docs" / "measured" / "screens.md").read_bytes()
+    made, kept = (re.sub(r"[\W\d]+", " ", text.decode()) for text in (done.stdout, written))
+    assert made == kept
+
+
+def test_the_first_answer_is_known_before_samples_are_drawn_and_in_the_numbers_of_the_table(tmp_path: Path) -> None:
+    said: list[str] = []
+    titles: list[str] = []
+
+    @contextmanager
+    def noting(title: str, total: int) -> Iterator[Advance]:
+        titles.append(title)
+        with silent(title, total) as advance:
+            yield advance
+
+    place = write_samples(tmp_path / "sample_configs", points=60)
+    run = resolve("quickstart.toml", Options(samples=8, out=tmp_path / "out.h5", device="cpu"), folder=place)
+    result = evaluate(run, progress=noting, answer=lambda *known: said.append(f"{len(titles)} {answer(*known)}"))
+    (text,) = said
+    at, plain, divided, following = re.split(r" (?=deterministic: )|\n", text)
+    assert not any("samples" in title for title in titles[: int(at)]) and any("samples" in title for title in titles)
+    estimates = result.methods["deterministic"].sets["test"].estimates
+    assert f"accuracy {estimates['accuracy'].value:.3f}, predictive" in plain
+    assert re.match(r"deterministic\+temperature \(logits / [\d.]+\): accuracy", divided)
+    assert re.match(r"Next: samples of mcbn, mcdo and mcbn\+mcdo, up to about \d", following)
+
+
+@pytest.mark.parametrize(("given", "says"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)])
+def test_only_a_terminal_is_answered_first(given: dict[str, bool], says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answering(Printing()) is None
+    monkeypatch.setattr("bnuq.cli.evaluate.stdout", lambda: sys.stderr)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert (answering(Printing(**given)) is not None) is says

@@ -60,7 +60,7 @@ def test_a_failure_says_in_a_sentence_what_got_worse() -> None:
     suite = suite_of(junit(made.everything()))
     failure = suite.find("testcase[@classname='bnuq.mcbn.sets.test'][@name='pll']/failure")
     assert failure is not None and failure.get("type") == "regression"
-    assert "PLL fell from −0.3010 to −0.3420 nats (−0.0410 ± 0.0090" in failure.get("message", "")
+    assert "predictive log-likelihood fell from −0.3010 to −0.3420 nats (−0.0410 ± 0.0090" in failure.get("message", "")
     assert "mcbn.sets.test.pll" in (failure.text or "")
     assert Counter(failure.get("type") for failure in suite.iter("failure")) == {"regression": 8, "requirement": 1}
     said = {one.get("name"): one.get("value") for one in suite.iter("property")}

@@ -192,7 +192,7 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
     # The section, the notes, and how to read it.
     assert document.count("<details>") == document.count("</details>") == 3 and "machine" not in document
     [fence] = [token for token in tokens if token.type == "fence"]
-    assert fence.content == "▁▂ ```\n```\n"
+    assert fence.content == "a ```\n```\n"
     assert "- one `a-code` **What to do:** do this" in document and "Result: `/there/a_b.h5`" in document
     assert markdown(report, level=1).startswith("# the first\n")
 

@@ -163,23 +163,6 @@ def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
 # ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def ranked(result: Result, errors: np.ndarray, sigma: np.ndarray) -> Result:
-    """The result, with these errors and σ of mcdo's points, and no other method that could be drawn."""
-    targets = result.sets["test"].targets
-    assert targets is not None
-    order = np.argsort(sigma, kind="stable")
-    curve = {
-        "rank": np.arange(len(order)),
-        "sigma": sigma[order],
-        "error": errors[order],
-        "running_error": errors[order],
-    }
-    methods = {name: method for name, method in result.methods.items() if name in ("deterministic", "mcdo")}
-    result = replace(result, methods=methods)
-    result = changed(result, "mcdo", uncertainty_error=curve)
-    return with_test(result, "mcdo", predicted=targets - errors[:, None], sigma=sigma[:, None])
-
-
 def test_the_calibration_of_intervals_is_that_of_the_file(regression):
     text = drawn(regression)
     table = text[text.index("Share of targets inside the central intervals") :]

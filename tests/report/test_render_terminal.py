@@ -1,4 +1,4 @@
-"""A report on a terminal: without pictures, and blank lines keep parts apart."""
+"""A report on a terminal: it has no pictures, and blank lines keep parts apart."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ def lines_of(*sections: ReportSection) -> list[str]:
     return stream.getvalue().splitlines()
 
 
-def picture() -> Picture:
-    def draw(_: Path) -> None:
-        raise AssertionError("a terminal draws no pictures")
-
-    return Picture(("p",), draw, "how")
+def draw(_: Path) -> None:
+    raise AssertionError("a terminal draws no pictures")
 
 
+PICTURE = Picture(("p",), draw, "how")
 TABLE = Table(("",), (("a", (Cell("1"),)),))
 
 
-def test_blank_lines_keep_tables_and_paragraphs_apart() -> None:
-    section = ReportSection("A", (picture(), Paragraph("first"), TABLE, Paragraph("second"), TABLE, picture(), TABLE))
+def test_parts_are_kept_apart() -> None:
+    section = ReportSection("A", (PICTURE, Paragraph("first"), TABLE, Paragraph("second"), TABLE, TABLE))
     row = " a  1"
     assert lines_of(section) == ["bnuq x", "", "A", "first", row, "", "second", row, "", row]
 
 
 def test_a_section_of_nothing_but_pictures_is_left_out() -> None:
-    assert lines_of(ReportSection("A", (picture(),))) == ["bnuq x"]
+    assert lines_of(ReportSection("A", (PICTURE,))) == ["bnuq x"]

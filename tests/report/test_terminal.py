@@ -19,7 +19,7 @@ from bnuq.methods import method_named
 from bnuq.records import evaluation_file as result_file
 from bnuq.report.document import Cell
 from bnuq.report.evaluation import report
-from bnuq.report.numbers import count, number, percent, sparkline, with_error
+from bnuq.report.numbers import count, number, percent, with_error
 from bnuq.report.render import print_record
 from bnuq.report.sanitize import printable
 
@@ -199,11 +199,6 @@ def test_tiny_numbers_keep_their_digits(four_methods):
     changed = replace(mcbn, sets=dict(mcbn.sets) | {"test": replace(test, estimates=estimates)})
     text = drawn(replace(four_methods, methods=dict(four_methods.methods) | {"mcbn": changed}))
     assert "1.2e−07" in text and "±3.2e−08" in text
-
-
-def test_a_sparkline_spans_its_range():
-    assert sparkline([0.0, 0.5, 1.0], low=0.0, high=1.0) == "▁▅█"
-    assert sparkline([2.0, 2.0], low=2.0, high=2.0) == "▄▄"
 
 
 def test_control_and_format_characters_are_written_out():

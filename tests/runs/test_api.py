@@ -201,7 +201,7 @@ def test_the_points_of_a_result_are_a_data_frame(result: bnuq.Result, sets: dict
 
 def test_a_sweep_and_an_inspection_of_a_network_in_memory(model: nn.Module, sets: dict[str, Any]) -> None:
     sweep = bnuq.sweep_batch_size(model, **sets, batch_sizes=[8, 32], draw_sets=2, samples=3, train_points=20)
-    assert [point.batch_size for point in sweep.points] == [8, 32] and "Recommended" in str(sweep)
+    assert [point.batch_size for point in sweep.points] == [8, 32] and "Use mini-batches of" in str(sweep)
     assert {"batch_size"} <= set(sweep.to_pandas().columns)
     inspection = bnuq.inspect(model, train=sets["train"], draws=8, points=40)
     assert [site["kind"] for site in inspection.summary()["sites"]] == ["batchnorm", "dropout"]

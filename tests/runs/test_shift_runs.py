@@ -185,8 +185,8 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
     text = rendered(report, whole, full=True)
     assert "Alarm and loss" in text and "ATC breaks" in text and "those of ImageNet-C, or CIFAR-C" in text
     tables = [part for part in made.one_screen or () if isinstance(part, Table)]
-    [short] = [table for table in tables if table.rows[0][0] == "accuracy (alarm, loss at)"]
-    assert [label for label, _ in short.rows][1] == "unchanged" and len(short.rows) == 2 + 6
+    [short] = [table for table in tables if table.header[1:3] == ("loss at", "warned at")]
+    assert len(short.rows) == len(whole.shift.families)
     kinds = [picture.kind for picture in made.pictures if picture.kind[0] in ("shift", "lead")]
     assert kinds == [("lead",), ("shift", "gaussian"), ("shift", "veil"), ("shift", "jpeg:q")]
     for picture in made.pictures:
@@ -203,10 +203,10 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
 @pytest.mark.parametrize(
     ("alarm", "loss", "words"),
     [
-        (2.0, 4.0, "Seen in time: gaussian (deterministic: alarm at 2.00, loss at 4.00)."),
-        (4.0, 2.0, "Seen in time by no score: gaussian (deterministic: alarm at 4.00, loss at 2.00)."),
-        (np.nan, 2.0, "Seen in time by no score: gaussian (no alarm, loss at 2.00)."),
-        (2.0, np.nan, "No loss: gaussian (deterministic: alarm at 2.00)."),
+        (2.0, 4.0, "warns of 1 of 1 change before accuracy has fallen by 5 points."),
+        (4.0, 2.0, "No score warns in time of gaussian."),
+        (np.nan, 2.0, "No score warns in time of gaussian."),
+        (2.0, np.nan, "No loss by gaussian."),
     ],
 )
 def test_the_report_says_first_which_family_is_seen_in_time(whole, alarm, loss, words):
@@ -216,9 +216,11 @@ def test_the_report_says_first_which_family_is_seen_in_time(whole, alarm, loss, 
     }
     sets = tuple(name for name in whole.shift.sets if "gaussian" in name)
     made = report(replace(whole, shift=replace(whole.shift, sets=sets, families=("gaussian",), methods=every)))
-    assert made.command == "bnuq shift" and made.summary[0].startswith(words)
-    assert "Numbers are severities; a loss is where accuracy has fallen by 5 points." in made.summary[0]
-    assert any("In brackets, for a whole family" in str(part) for part in made.one_screen or ())
+    assert made.command == "bnuq shift" and made.summary[-1].endswith(words)
+    [table] = [part for part in made.one_screen or () if isinstance(part, Table)]
+    [(label, cells)] = table.rows
+    shown = ["never" if np.isnan(value) else f"{value:.2f}" for value in (loss, alarm)]
+    assert label == "gaussian@5" and [cell.value for cell in cells[1:3]] == shown
 
 
 def test_only_the_command_says_what_a_report_of_single_severities_is_headed(whole: Result) -> None:

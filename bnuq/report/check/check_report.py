@@ -14,6 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
+from bnuq.records.decision_sentences import plain
 from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement, method_and_set
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
@@ -40,10 +41,13 @@ from bnuq.report.document import (
 from bnuq.report.numbers import count, named
 
 _ROOMY = 60  # columns from which names are written out
-_MOST_ROWS = 10  # gated estimates that the short report shows, worst first
-_MOST_SAID = 6  # sentences of the short report
-_MOST_WARNINGS, _LONGEST = 2, 200  # that the short report writes out, and the letters of each
+_MOST_ROWS = 6  # gated estimates that the short report shows, worst first
+_MOST_SAID = 5  # sentences of the short report
+_MOST_WARNINGS, _LONGEST = 1, 150  # that the short report writes out, and the letters of each
 _SEEN = "accuracy", "pll", "rmse", "crps", "mean_iou", "certified_coverage"  # whose power the short report states
+_SHORT_LEGEND = (
+    "can see: the smallest worsening that this check would have found; p: probability of such a change by chance."
+)
 _STYLES = {"worse": "red", "moved": "red", "inconclusive": "yellow"}
 _FAILED, _MARKED = ("worse", "moved"), (*_STYLES, "better")
 
@@ -94,19 +98,17 @@ def _sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
 
 
 def _short_sections(verdict: CheckVerdict, *, roomy: bool) -> Iterator[ReportSection]:
-    gated = verdict.of_gated
+    gated, more = verdict.of_gated, 0
     if (verdict.failed or verdict.worse) and gated and not is_unchanged(gated):
+        more = max(0, len(gated) - _MOST_ROWS)
         table = _with_all_numbers(gated[:_MOST_ROWS], verdict, roomy=roomy, short=True)
-        more = len(gated) - _MOST_ROWS
-        yield ReportSection(
-            "", (table, *([Paragraph(f"And {count(more, 'more gated estimate')}.")] if more > 0 else []))
-        )
-    shown = [count(len(verdict.comparisons) - len(gated), "estimate") + " not gated"]
+        yield ReportSection("", (table, *explanations([_SHORT_LEGEND])))
+    shown = ["tolerances", *([f"{more} more gated"] if more else [])]
+    others = len(verdict.comparisons) - len(gated)
+    shown += [f"{count(others, 'estimate')} not gated"] if others else []
     shown += [count(len(noted(verdict.findings)), "note")] if noted(verdict.findings) else []
     if verdict.comparisons:
-        yield ReportSection(
-            "", (Paragraph(f"`--full` shows all changes: {all_of(['tolerances', *shown])}.", dim=True),)
-        )
+        yield ReportSection("", (Paragraph(f"`--full` shows all changes: {all_of(shown)}.", dim=True),))
 
 
 def _short_warnings(verdict: CheckVerdict) -> Iterator[tuple[str, str, str]]:
@@ -139,7 +141,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     )
     known = sorted((each for each in verdict.comparisons if each.detectable), key=lambda each: each.detectable or 0.0)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
-    if texts := [f"{named(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
+    if texts := [f"{plain(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
         yield "would see", ", ".join(texts)
 
 

@@ -12,6 +12,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import AT_THRESHOLD
+from bnuq.records.decision_sentences import plain
 from bnuq.report.check.check_findings import judgement, method_and_set
 from bnuq.report.check.check_numbers import (
     SMALLEST_P,
@@ -74,13 +75,13 @@ def not_paired(verdict: CheckVerdict) -> str:
 
 
 def estimate_name(comparison: EstimateComparison) -> str:
-    """PLL; AUROC by mutual information; PLL of the best possible uncertainty; PLL (line through the history)."""
+    """An estimate, without abbreviation, and what it is of or by."""
     name = _name(comparison)
     return f"{name} (line through the history)" if comparison.slope else name
 
 
 def _name(comparison: EstimateComparison) -> str:
-    name = named(comparison.metric)
+    name = plain(comparison.metric)
     if comparison.score == AT_THRESHOLD:
         return f"{name} at the threshold decided on"
     if comparison.score:

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bnuq.catalogue import advised
-from bnuq.findings import warnings
+from bnuq.findings import all_of, warnings
+from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
+from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.report.comparison.pivot import EstimateAcross, pivot
 from bnuq.report.comparison.settings import Difference, Results, compared
-from bnuq.report.document import BulletList, Cell, Heading, Part, Report, ReportSection, Table, explanations, section
+from bnuq.report.document import BulletList, Cell, Part, Report, ReportSection, Table, explanations, section
 from bnuq.report.numbers import count, digits_of, named, number, with_error
 from bnuq.store.table import Row
 
-_MOST = 20  # estimates on one screen
+_MOST = 8  # estimates on one screen
 _PARTS = "label", "class", "group", "bound"
 
 
@@ -30,12 +32,11 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
     """The report; without `--full` a terminal shows the estimates that differ most."""
     rows = pivot(results)
     differing = [row for row in rows if row.differs]
-    settings = BulletList(tuple(_settings(compared(results))))
+    *changed, shared = _settings(compared(results))
     legend = tuple(explanations(_legend(results)))
-    brief: tuple[Part, ...] = (Heading("Settings"), settings)
-    if differing:
-        title = "Estimates that differ" if len(differing) <= _MOST else f"The {_MOST} estimates that differ most"
-        brief = (*brief, Heading(title), table(results, differing[:_MOST]), *legend)
+    of_test = [each for each in differing if each.row["metric"] in METRICS and not each.row["score"]]
+    first = [each for each in of_test if "headline" in METRICS[each.row["metric"]].shown]
+    most = (_tested(first) or differing)[:_MOST]
     warned = (
         (f"{name}: {text}", code, todo)
         for name, result in results.items()
@@ -45,14 +46,16 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
     return Report(
         command=f"bnuq report: {len(results)} results side by side",
         facts=tuple((name, ", ".join(_facts(result))) for name, result in results.items()),
-        summary=tuple(_summary(rows, differing)),
+        summary=(*changed, *_summary(rows, differing)),
         sections=(
-            ReportSection("Settings", (settings,)),
+            ReportSection("Settings", (BulletList((*changed, shared)),)),
             *section("Estimates that differ", (table(results, differing), *legend) if differing else ()),
             *section("Estimates that are the same", (table(results, same),) if same else (), folded=True),
         ),
         warnings=tuple(warned),
-        one_screen=brief,
+        line=f"{len(results)} results side by side: {all_of(results)}",
+        one_screen=(table(results, most), *_words(most), *legend) if most else (),
+        rest="bnuq report … --full",
     )
 
 
@@ -102,16 +105,21 @@ def _most(differing: Sequence[EstimateAcross]) -> str:
     """Which differs most, in standard errors: of those that `bnuq check` tests where any does, as they are better or
     worse."""
     known = [each for each in differing if not math.isnan(each.deviation)]
-    whole = [each for each in known if not any(each.row[part] for part in _PARTS)]
-    tested = [each for each in whole if metric_of(each.row["metric"]).tolerance]
+    tested = _tested(known)
     if not (largest := (tested or known)[:1]):
         return ""
     of = "Of those that `bnuq check` tests, the" if tested else "The"
     return f" {of} largest difference is {number(largest[0].deviation, 1)} standard errors: {_label(largest[0].row)}."
 
 
+def _tested(rows: Sequence[EstimateAcross]) -> list[EstimateAcross]:
+    """Those that `bnuq check` tests: they are better or worse, and not of a part of the points."""
+    whole = [each for each in rows if not any(each.row[part] for part in _PARTS)]
+    return [each for each in whole if metric_of(each.row["metric"]).tolerance]
+
+
 def _settings(settings: Sequence[Difference]) -> Iterator[str]:
-    """A sentence for each setting that differs, and one for those that do not."""
+    """A sentence for each setting that differs, and at last one for those that do not."""
     for setting in settings:
         if setting.differs:
             names: dict[str, list[str]] = {}
@@ -121,17 +129,22 @@ def _settings(settings: Sequence[Difference]) -> Iterator[str]:
             other = "; estimates on it are from different points" if setting.other_points else ""
             yield f"{setting.what}: {values}{other}."
     shared = [f"{setting.what} {next(iter(setting.values.values()))}" for setting in settings if not setting.differs]
-    if shared:
-        yield f"The same in all: {'; '.join(shared)}."
+    yield f"The same in all: {'; '.join(shared) or 'none'}."
 
 
 def _legend(results: Results) -> Iterator[str]:
     first = next(iter(results))
-    yield "± standard error over points and samples together. ↑ higher, ↓ lower is better."
     yield (
-        f"SE: the largest difference from {first} in standard errors of the difference, which pair points and "
-        "draws where these are the same; – where unknown."
+        f"↑ higher, ↓ lower is better. SE: the largest difference from {first} in units of its standard error; – where "
+        "unknown. ± standard error."
     )
+
+
+def _words(rows: Sequence[EstimateAcross]) -> Iterator[Part]:
+    """The metrics of these rows that are abbreviated there, in plain words."""
+    names = {named(row.row["metric"], roomy=False): plain(row.row["metric"]) for row in rows}
+    if texts := [f"{name}: {words}" for name, words in names.items() if name != words]:
+        yield from explanations([f"{'; '.join(texts)}."])
 
 
 def _facts(result: Result) -> Iterator[str]:

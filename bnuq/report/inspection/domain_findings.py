@@ -67,7 +67,7 @@ def pipeline_findings(pipelines: Pipelines) -> Iterator[Finding]:
         )
         exceeded = [(ratio, where, limit) for ratio, where, limit in limits if not ratio <= limit]
         yield verdict("no-pipeline-fits", pipeline=pipeline_of(best), exceeded=exceeded)
-        yield _closest(pipelines)
+        yield from _closest(pipelines)
         return
     yield verdict("pipeline-fits", pipeline=pipeline_of(best), worst=best.worst, layer=best.worst_layer)
     equivalent = [pipeline_of(candidate) for candidate in others if candidate.tied]
@@ -77,7 +77,7 @@ def pipeline_findings(pipelines: Pipelines) -> Iterator[Finding]:
         yield verdict("pipelines-equivalent", pipelines=equivalent)
 
 
-def _closest(pipelines: Pipelines) -> Finding:
+def _closest(pipelines: Pipelines) -> Iterator[Finding]:
     """Whether the closest candidate, where none fits, at least shows where mean and std come from."""
 
     def source(candidate: PipelineFit) -> tuple[str | None, int]:
@@ -89,7 +89,7 @@ def _closest(pipelines: Pipelines) -> Finding:
     least = min((ratio for ratio in worst if not math.isnan(ratio)), default=math.nan)
     others = any(source(candidate) != source(best) for candidate in (*rivals, *pipelines.first_round))
     if not others or not all(candidate.worst >= SURE * least for candidate in rivals):
-        return verdict("closest-not-recommended")
+        return
     pixels = " to pixels of 0–255" if best.scale == 255 else ""
     normalize = "none at all" if best.normalize is None else short(best.normalize, 40)
-    return verdict("closest-normalization", normalize=normalize, pixels=pixels)
+    yield verdict("closest-normalization", normalize=normalize, pixels=pixels)

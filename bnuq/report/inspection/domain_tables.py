@@ -23,7 +23,7 @@ def domain_parts(domains: Domains, *, name: int) -> Iterator[Part]:
             tuple((short(domain.name, name), _domain_cells(domain)) for domain in domains.domains),
         )
         yield explanation(
-            "×: difference between a domain's statistics and the reference's, divided by what batch noise "
+            "×: difference between a domain's statistics and the reference's, divided by what chance "
             "explains, in the median and the worst layer; 1 means no difference."
         )
     if any(crossing.estimates for crossing in domains.crossings):
@@ -101,7 +101,7 @@ def pipeline_parts(pipelines: Pipelines, *, name: int) -> Iterator[Part]:
         yield explanation(f"… and {more} more, in the result file and under --json.")
     yield explanation(
         "×: difference between the reference's statistics through that pipeline and the running statistics, divided "
-        f"by what batch noise explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst "
+        f"by what chance explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst "
         f"layer is normal. {_GOOD if fits else 'closest: none fits.'}"
     )
     if text := pipelines.lines.rstrip("\n"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 
 from bnuq.findings import Finding, verdict, warnings
 from bnuq.records.evaluation import WORST_LIMIT
@@ -69,14 +68,12 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Findin
         code = code if gap.passed else "statistics-mismatch"
         yield verdict(code, median=median_of(checked), worst=ratio_of(checked[0]), layer=checked[0].name)
         if not gap.passed:
-            yield from _cause(record, [layer.name for layer in checked if ratio_of(layer) > WORST_LIMIT])
-    yield from _unchecked(record, unchecked, far)
+            yield from _cause(record)
+    yield from _unchecked(record, unchecked)
 
 
-def _cause(record: Inspection, far: Sequence[str]) -> Iterator[Finding]:
+def _cause(record: Inspection) -> Iterator[Finding]:
     """Where running statistics do not match, what the run file lacks, and what to do."""
-    if len(far) > 1:
-        yield verdict("largest-differences", layers=far)
     data = record.run.get("data")
     if missing := [key for key in ("normalize", "augment") if isinstance(data, dict) and not data.get(key)]:
         yield verdict("pipeline-incomplete", keys=" or ".join(f"`{key}`" for key in missing))
@@ -94,17 +91,13 @@ def _is_far(layer: LayerGap, *, comparable: bool) -> bool:
     return any(math.isnan(ratio) and distance > limit for (ratio, distance, _), limit in zip(rows, limits, strict=True))
 
 
-def _unchecked(record: Inspection, layers: Sequence[LayerGap], far: Sequence[LayerGap]) -> Iterator[Finding]:
-    """Which layers could not be checked and why, and the largest differences of those that are far off."""
+def _unchecked(record: Inspection, layers: Sequence[LayerGap]) -> Iterator[Finding]:
+    """Which layers could not be checked, and why."""
     sites = {site.name: site for site in record.sites}
     reasons: dict[str, list[str]] = {}
     for layer in layers:
         reasons.setdefault(_why_unchecked(sites.get(layer.name)), []).append(layer.name)
     yield from (verdict("layers-unchecked", layers=names, why=why) for why, names in reasons.items())
-    if far:
-        shifted, scaled = (worst_first(far, attrgetter(key))[0] for key in ("rms_shift", "mean_log_ratio"))
-        shift, ratio = shifted.rms_shift, scaled.mean_log_ratio
-        yield verdict("largest-unchecked", shift=shift, shifted=shifted.name, ratio=ratio, scaled=scaled.name)
 
 
 def _why_unchecked(site: SiteRow | None) -> str:

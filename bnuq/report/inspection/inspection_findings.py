@@ -8,27 +8,29 @@ from bnuq.findings import Finding, verdict
 from bnuq.records.inspection import Inspection
 from bnuq.report.inspection.domain_findings import domain_findings, pipeline_findings
 from bnuq.report.inspection.health_findings import health_findings
-from bnuq.report.inspection.noise_findings import noise_findings
 
 
 def findings(record: Inspection) -> Iterator[Finding]:
-    """The verdicts: health first, then what can be sampled, the noise, the domains and the pipelines."""
-    yield from health_findings(record)
-    yield from _sites(record)
-    if record.noise is not None and record.noise.layers:
-        yield from noise_findings(record.noise)
-    if record.domains is not None:
-        yield from domain_findings(record.domains)
+    """The verdicts: health in one, the pipelines and domains that were asked about, then what else is ill, and what can
+    be sampled."""
+    health = [*health_findings(record)]
+    yield from health[:1]
     if record.pipelines is not None:
         yield from pipeline_findings(record.pipelines)
+    if record.domains is not None:
+        yield from domain_findings(record.domains)
+    yield from health[1:]
+    yield from _sites(record)
 
 
 def _sites(record: Inspection) -> Iterator[Finding]:
     if not record.sites:
         yield verdict("nothing-stochastic")
         return
-    live = [site.kind for site in record.sites if site.stochastic]
-    yield verdict("sites", kinds={kind: live.count(kind) for kind in ("batchnorm", "dropout", "learned")})
+    live: list[str] = [site.kind for site in record.sites if site.stochastic]
+    kinds = {"batchnorm": "mcbn", "dropout": "mcdo", "learned": "learned"}
+    if methods := [method for kind, method in kinds.items() if kind in live]:
+        yield verdict("sites", kinds={kind: live.count(kind) for kind in kinds}, methods=",".join(methods))
     fixed: dict[str, list[str]] = {}
     for site in record.sites:
         if not site.stochastic:

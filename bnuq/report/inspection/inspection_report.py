@@ -7,13 +7,14 @@ from pathlib import Path
 
 from bnuq.catalogue import advised, noted
 from bnuq.records.inspection import Inspection
-from bnuq.report.document import Paragraph, PathLine, Picture, Report, ReportSection, section
+from bnuq.report.document import BulletList, PathLine, Picture, Report, ReportSection, section
+from bnuq.report.first_screen import meaning_of
 from bnuq.report.inspection.domain_tables import domain_parts, pipeline_parts
 from bnuq.report.inspection.inspection_findings import findings
 from bnuq.report.inspection.inspection_plots import pictures_of
 from bnuq.report.inspection.inspection_sentences import sentences
-from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, site_parts
-from bnuq.report.inspection.noise_findings import spatial_slope
+from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, short_site_parts, site_parts
+from bnuq.report.inspection.noise_findings import noise_findings
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 
@@ -23,7 +24,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
     model, name = record.model, name_width(columns)
     layers = (("batchnorm_layers", "BatchNorm layer"), ("dropout_layers", "dropout layer"))
     line = (Path(model["path"]).name, *(count(model[key], noun) for key, noun in layers))
-    asked = tuple(site_parts(record, name=name))
+    asked = tuple(short_site_parts(record, name=name))
     if record.domains is not None:
         asked = tuple(domain_parts(record.domains, name=name))
     if record.pipelines is not None:
@@ -39,6 +40,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
         line=" · ".join((*line, f"{max(record.seconds['total'], 1):.0f} s")),
+        meaning=", ".join(meaning_of(record.findings)),
         one_screen=asked,
     )
 
@@ -54,8 +56,8 @@ def _sections(record: Inspection, columns: int) -> Iterator[ReportSection]:
         parts = (*of("gap"), *gap_parts(record.gap, name=name))
         yield ReportSection("Running statistics compared with the population", parts)
     if record.noise is not None:
-        slope = map(Paragraph, sentences([spatial_slope(record.noise)]))
-        parts = (*of("noise_by_layer", "values"), *noise_parts(record.noise, name=name), *slope)
+        said = sentences(noise_findings(record.noise)) if record.noise.layers else ()
+        parts = (BulletList(said), *of("noise_by_layer", "values"), *noise_parts(record.noise, name=name))
         yield ReportSection("Noise of a batch", parts)
         yield from section("Distribution of the noise", of("noise_panels", "spread"))
     if record.domains is not None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
-from bnuq.records.inspection import FEW_VALUES
-from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
-from bnuq.report.inspection.noise_findings import FEWEST_LAYERS
-from bnuq.report.numbers import count, error_of, named, number, signed
+from bnuq.report.inspection.layer_numbers import brief, listed, times
+from bnuq.report.numbers import count, named, number, signed
 
 
 def sentences(findings: Iterable[Finding]) -> tuple[str, ...]:
@@ -26,26 +22,13 @@ def _kinds(kinds: Mapping[str, int]) -> str:
     return all_of(texts) if texts else "Nothing"
 
 
-def _range(deviations: Mapping[str, float]) -> str:
-    known = [value for value in deviations.values() if math.isfinite(value)]
-    low, high = (brief(min(known)), brief(max(known))) if known else ("–", "–")
-    most = worst_first(deviations, deviations.__getitem__)[0]
-    return f"{low if low == high else f'{low} to {high}'} (most in {most})"
-
-
 def _slopes_between(slopes: Sequence[float]) -> str:
     low, high = number(min(slopes), 2), number(max(slopes), 2)
     return f"slope of ln variance on ln b {low if low == high else f'{low} to {high}'}"
 
 
-def value_and_error(estimate: Estimate, digits: int = 2) -> str:
-    """Value and error in a sentence; the value alone where its error is unknown."""
-    error, value = error_of(estimate), number(estimate.value, digits)
-    return f"{value} ± {number(error, digits)}" if error is not None and math.isfinite(error) else value
-
-
 def _ratios(layers: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{layer} ({times(ratio)} times batch noise)" for layer, ratio in layers)
+    return ", ".join(f"{layer} ({times(ratio)} times what chance explains)" for layer, ratio in layers)
 
 
 def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
@@ -57,7 +40,10 @@ def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
 
 
 def _limits(exceeded: Sequence[tuple[float, str, float]]) -> str:
-    texts = (f"{times(r)} times batch noise in {where} (up to {limit:.0f} is normal)" for r, where, limit in exceeded)
+    texts = (
+        f"{times(r)} times what chance explains in {where} (up to {limit:.0f} is normal)"
+        for r, where, limit in exceeded
+    )
     return " and ".join(texts) or "by the reference check"
 
 
@@ -71,22 +57,19 @@ _FORMATS = {
     "of": lambda amount: count(amount, "layer"),
     "channels": lambda amount: count(amount, "channel"),
     "kinds": _kinds,
-    "range": _range,
     "slopes": _slopes_between,
-    "estimate": value_and_error,
     "ratios": _ratios,
     "changes": _changes,
     "limits": _limits,
 }
 _SIZE = (
-    "{median:times} times what batch noise explains in the median layer, {worst:times} times in the worst, {layer} "
-    f"(up to {MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
+    "{median:times} times what chance explains in the median layer, {worst:times} times in the worst, {layer} (up to "
+    f"{MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
 )
-_NO_SLOPE = "Across layers, no slope of the variance over the number of positions"
-_SPATIAL = "Across layers, b times the variance scales with the number of positions to the power {slope:estimate}"
-_PAPER = "Shekhovtsov & Flach 2018, who found approximately −1, as for independent positions"
 _TEXTS = {
-    "healthy": f"Healthy: the running statistics match the reference's population; they differ by {_SIZE}.",
+    "healthy": (
+        f"Healthy: means and variances in the BatchNorm layers are those of the training data. They differ by {_SIZE}."
+    ),
     "unhealthy-elsewhere": (
         f"Not healthy, see below; the other running statistics match the reference: they differ by {_SIZE}."
     ),
@@ -97,22 +80,15 @@ _TEXTS = {
         f"Not healthy: the running statistics do not match this reference; they differ by {_SIZE}. The pipeline or the "
         "data differ from training, or the running statistics are stale."
     ),
-    "largest-differences": "Largest differences: {layers:names}.",
     "pipeline-incomplete": "Neither a run file nor an option sets {keys}; if training used it, that may be the cause.",
     "search-pipeline": (
         "`--suggest-pipeline` searches for the pipeline that fits the running statistics; if the pipeline is right, "
         "`bnuq precise-bn` recomputes them."
     ),
     "recompute-statistics": "If the pipeline is right, `bnuq precise-bn` recomputes the running statistics.",
-    "statistics-far": (
-        "Not healthy: the running statistics differ from the reference's by more than batch noise explains."
-    ),
+    "statistics-far": ("Not healthy: the running statistics differ from the reference's by more than chance explains."),
     "statistics-unchecked": "Whether the running statistics fit the reference could not be checked.",
     "layers-unchecked": "Not checked: {layers:names} ({why}).",
-    "largest-unchecked": (
-        "Largest differences of layers that were not checked: {shift:times} standard deviations in the mean "
-        "({shifted}) and {ratio:times} in ln variance ({scaled})."
-    ),
     "layers-broken": "Not healthy: see {layers:names}.",
     "weights-not-finite": "Not healthy: weights contain NaN or infinity; see the warnings.",
     "nothing-unusual": "The running statistics by themselves show nothing unusual.",
@@ -157,16 +133,10 @@ _TEXTS = {
         "Dead in some batch (variance below 10 ε): {channels:channels}, most in {layers:names}. Their output depends "
         "on ε."
     ),
-    "nothing-stochastic": (
-        "Nothing can be made stochastic: the network calls no BatchNorm or dropout, and draws no noise."
-    ),
-    "sites": "{kinds:kinds} can be made stochastic.",
-    "sites-fixed": "Not stochastic: {sites:names} ({why}).",
+    "nothing-stochastic": ("Nothing can draw samples: the network calls no BatchNorm or dropout, and draws no noise."),
+    "sites": "{kinds:kinds} can draw samples: `bnuq evaluate --methods {methods}`.",
+    "sites-fixed": "Not sampled: {sites:names} ({why}).",
     "unreachable": "Random in training, but out of reach for bnuq: {layers:names} ({why}).",
-    "noise-size": (
-        "At b = {batch_size:,}, batch noise scales activations by U with sd {sigma_u:range} and shifts them by V with "
-        "sd {sigma_v:range}, in units of a channel's standard deviation."
-    ),
     "values-dependent": (
         "The values of a channel are not independent in {layers} of {of:of}: in {layer}, the effective sample size is "
         "{effective:brief} where b·z = {nominal:,}. An analytic noise model with nominal n makes its noise "
@@ -177,10 +147,6 @@ _TEXTS = {
         "The values of a channel are nearly independent: the noise is {within} that of n = b·z independent values; at "
         "worst, in {layer}, the effective sample size is {share:percent} of n."
     ),
-    "mean-steadier": (
-        "In {layers} of {of:of} the mean varies less than that, because the same batch normalised the layers before "
-        "(most in {layer}, {factor:times} times less)."
-    ),
     "slopes-uncertain": (
         "The slopes are too uncertain to tell whether the noise falls as 1/b ({slopes:slopes}, −1 expected)."
     ),
@@ -188,29 +154,9 @@ _TEXTS = {
     "slopes-off": (
         "In {layers:len} of {of:of} the noise does not fall as 1/b ({slopes:slopes}, −1 expected): {layers:names}."
     ),
-    "slopes-partly-uncertain": ("In {layers:len} of {of:of} the slope is too uncertain to judge: {layers:names}."),
-    "variance-bias-matters": (
-        "Biased or unbiased variance matters in {layers:names}: at n = {nominal} values per channel they differ by "
-        "{change:percent} in scale. Training normalises by the biased one, evaluation by an average of unbiased ones; "
-        "MCBN uses the biased one."
-    ),
-    "variance-bias-negligible": (
-        "Biased or unbiased variance makes no difference here: at most {change:percent} in scale ({layer}, n = "
-        f"{{nominal:,}}); below n ≈ {FEW_VALUES} values per channel it would (1 %)."
-    ),
-    "no-spatial-slope-few-layers": (
-        f"{_NO_SLOPE}: it takes at least {FEWEST_LAYERS} layers with a known variance, and the network has {{known}}."
-    ),
-    "no-spatial-slope-same-positions": (f"{_NO_SLOPE}: all layers have the same number of positions, {{positions:,}}."),
-    "no-spatial-slope-few-variances": f"{_NO_SLOPE}: the variances of too few layers are known.",
-    "spatial-slope-without-error": (
-        f"{_SPATIAL}; independent positions give −1, which Shekhovtsov & Flach 2018 found approximately."
-    ),
-    "spatial-slope-agrees": f"{_SPATIAL}: this agrees with {_PAPER}.",
-    "spatial-slope-disagrees": f"{_SPATIAL}: this disagrees with {_PAPER}.",
     "domain-distinguishable": "{name} is distinguishable from the reference, most in {layers:ratios}.",
     "domain-alike": (
-        "No layer distinguishes {name} from the reference: at most {worst:times} times batch noise "
+        "No layer distinguishes {name} from the reference: at most {worst:times} times what chance explains "
         f"(up to {MEDIAN_LIMIT:.0f} is normal)."
     ),
     "domain-unmeasured": "No layer of {name} could be compared with the reference.",
@@ -225,12 +171,12 @@ _TEXTS = {
     "no-pipeline-fits": (
         "None of the pipelines tried fits the running statistics. The closest is {pipeline}: {exceeded:limits}."
     ),
-    "closest-not-recommended": "The closest pipeline is not recommended.",
     "closest-normalization": (
         "Of the normalisations, {normalize}{pixels} is by far the closest, though the running averages fit none."
     ),
     "pipeline-fits": (
-        "The running statistics fit {pipeline} best: {worst:times} times batch noise in the worst layer, {layer}."
+        "The running statistics fit {pipeline} best: {worst:times} times what chance explains in the worst layer, "
+        "{layer}."
     ),
     "pipeline-undetermined": "Undetermined by the statistics: {text}.",
     "pipelines-equivalent": "These pipelines fit equally well: {pipelines:names}.",

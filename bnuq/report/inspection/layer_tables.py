@@ -54,6 +54,29 @@ def site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
         yield explanation(f"z: values per channel that one point contributes.{same}")
 
 
+def short_site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
+    """The same in plain words: what each is, whether it can draw samples, and how far it is from the training data."""
+    if not record.sites:
+        return
+    off = {} if record.gap is None else {layer.name: ratio_of(layer) for layer in record.gap.layers}
+    rows = []
+    for group in _grouped(record.sites):
+        worst = max(
+            (off[site.name] for site in group if not math.isnan(off.get(site.name, math.nan))), default=math.nan
+        )
+        cells = [_KINDS.get(group[0].kind) or group[0].variety or "dropout", "yes" if group[0].stochastic else "no"]
+        cells += ["–" if math.isnan(worst) else times(worst)] * bool(off)
+        flags = [", ".join(group[0].flags)] * any(site.flags for site in record.sites)
+        rows.append((_group_name(group, name), tuple(map(Cell, (*cells, *flags)))))
+    header = ("layer", "samples", *["off by"] * bool(off), *["problem"] * any(site.flags for site in record.sites))
+    yield Table(header, tuple(rows))
+    if off:
+        yield explanation(
+            "off by: difference of means or variances from the training data, in units of what chance explains; up to "
+            f"{WORST_LIMIT:.0f} is normal."
+        )
+
+
 def _grouped(sites: Sequence[SiteRow]) -> list[list[SiteRow]]:
     """Each by itself if there are few; else those that are alike, at first in their sizes too."""
     if len(sites) <= ROWS:

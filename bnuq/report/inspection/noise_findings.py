@@ -10,22 +10,17 @@ import numpy as np
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, verdict
 from bnuq.metrics.noise import small_sample_slope
-from bnuq.records.inspection import FEW_VALUES, LayerNoise, NoiseBySize
+from bnuq.records.inspection import LayerNoise, NoiseBySize
 from bnuq.report.inspection.layer_numbers import least_share, share_of, worst_first
-from bnuq.report.numbers import error_of, interval_of
+from bnuq.report.numbers import interval_of
 
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
-FEWEST_LAYERS = 3  # that a slope with an error takes
 _NEAR = 0.1  # of −1, where a slope is as expected
 
 
 def noise_findings(noise: NoiseBySize) -> Iterator[Finding]:
-    sizes = {key: {layer.name: getattr(layer, key) for layer in noise.layers} for key in ("sigma_u", "sigma_v")}
-    if any(math.isfinite(sd) for deviations in sizes.values() for sd in deviations.values()):
-        yield verdict("noise-size", batch_size=noise.batch_size, **sizes)
     yield from independence(noise)
     yield from _slopes(noise)
-    yield _variance_bias(noise)
 
 
 def independence(noise: NoiseBySize) -> Iterator[Finding]:
@@ -48,11 +43,6 @@ def independence(noise: NoiseBySize) -> Iterator[Finding]:
     shares = [share_of(values, layer) for layer in layers for values in (layer.values_mean, layer.values_deviation)]
     within = "within a factor √2 of" if all(share <= _MORE for share in shares) else "at most √2 times"
     yield verdict("values-independent", layer=worst.name, share=share, within=within)
-    means = {layer.name: share_of(layer.values_mean, layer) for layer in layers}
-    steady = {name: share for name, share in means.items() if _MORE < share < math.inf}
-    if steady:
-        name = max(steady, key=lambda name: steady[name])
-        yield verdict("mean-steadier", layers=len(steady), of=len(layers), layer=name, factor=math.sqrt(steady[name]))
 
 
 def _slopes(noise: NoiseBySize) -> Iterator[Finding]:
@@ -68,8 +58,6 @@ def _slopes(noise: NoiseBySize) -> Iterator[Finding]:
         yield verdict("slopes-uncertain", slopes=values)
         return
     yield verdict("slopes-off" if off else "slopes-expected", slopes=values, layers=off, of=len(judged))
-    if uncertain:
-        yield verdict("slopes-partly-uncertain", layers=uncertain, of=len(judged))
 
 
 def _judged(layer: LayerNoise, slope: Estimate, noise: NoiseBySize) -> str:
@@ -79,30 +67,3 @@ def _judged(layer: LayerNoise, slope: Estimate, noise: NoiseBySize) -> str:
     if abs(slope.value - expected) <= _NEAR:
         return "expected"
     return "uncertain" if low <= expected <= high else "off"
-
-
-def _variance_bias(noise: NoiseBySize) -> Finding:
-    """What normalising by the unbiased variance would change, and whether that matters."""
-    few = [layer for layer in noise.layers if layer.nominal < FEW_VALUES]
-    layers = worst_first(few or noise.layers, lambda layer: layer.unbiased_scale)
-    nominal, change = layers[0].nominal, layers[0].unbiased_scale - 1
-    if few:
-        names = [layer.name for layer in layers]
-        return verdict("variance-bias-matters", layers=names, nominal=nominal, change=change)
-    return verdict("variance-bias-negligible", layer=layers[0].name, nominal=nominal, change=change)
-
-
-def spatial_slope(noise: NoiseBySize) -> Finding:
-    """How the variance goes with the positions over layers, or why that is not known."""
-    slope = noise.spatial_slope
-    if slope is None or not math.isfinite(slope.value):
-        known = [layer for layer in noise.layers if math.isfinite(layer.sigma_v)]
-        if len(known) < FEWEST_LAYERS:
-            return verdict("no-spatial-slope-few-layers", known=len(known))
-        if len({layer.positions for layer in known}) == 1:
-            return verdict("no-spatial-slope-same-positions", positions=known[0].positions)
-        return verdict("no-spatial-slope-few-variances")
-    error = error_of(slope)
-    if error is None or not math.isfinite(error):
-        return verdict("spatial-slope-without-error", slope=slope)
-    return verdict(f"spatial-slope-{'disagrees' if abs(slope.value + 1) > 2 * error else 'agrees'}", slope=slope)

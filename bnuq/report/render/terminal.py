@@ -35,10 +35,11 @@ _IN_ASCII = {
     "±": "+/-", "−": "-", "·": "*", "↑": "^", "↓": "v", "–": "-", "→": "->", "×": "x", "≥": ">=", "…": "...", "≤": "<=",
     "σ": "sigma", "τ": "tau", "ρ": "rho", "ω": "omega", "√": "sqrt ", "²": "^2", "½": "1/2", "∞": "inf", "≈": "~",
     "ε": "eps", "μ": "mu", "χ": "chi", "ν": "nu", "λ": "lambda", "§": "section ",
-} | dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True))  # fmt: skip
+}  # fmt: skip
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
+_MOST_SAID = 4  # texts of one screen
 _FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
 
@@ -135,8 +136,8 @@ def _everything(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    """The answers, one table, warnings, and where the rest is; of an evaluation as much as has space."""
-    for shorter in (report, *(_shortened(report) if report.line else ())):
+    """The answers, one table, warnings, and where the rest is, as much as has space."""
+    for shorter in (report, *_shortened(report)):
         report = shorter
         if sum(1 for _ in _screen(report, max(width, _USUAL), clean)) <= _SCREEN:
             break
@@ -144,18 +145,19 @@ def _one_screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
-    if report.line:
-        yield from _paragraph(report.line, width, clean, style="bold")
-        yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
-        yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
-    else:
-        yield from _head(report, width, clean)
+    yield from _paragraph(report.line, width, clean, style="bold")
+    yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
+    yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
     yield from _section("", report.one_screen or (), width, clean)
     yield from _warnings(report, width, clean)
     yield Text()
     details = [*([count(len(report.notes), "note")] if report.notes else []), "all scores"]
     details += ["curves"] if report.pictures else []
     yield from _paragraph(f"{report.checked} {all_of(details).capitalize()}:".strip(), width, clean)
+    if report.rest:
+        yield Text(clean(f"  {report.rest}"))
+        yield from _section("", report.paths, width, clean)
+        return
     program = report.command.partition(" ")[0]
     shown = f"  {program} report {'RESULT' if report.path is None else quote(_near(report.path.path))} --full"
     page = "(or --html page.html)" if report.pictures else ""
@@ -168,20 +170,26 @@ def _near(path: Path) -> str:
 
 
 def _shortened(report: Report) -> Iterator[Report]:
-    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few rows."""
+    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few texts, few
+    rows."""
     parts = report.one_screen or ()
     plain = tuple(map(_without_errors, parts))
     yield (report := replace(report, one_screen=plain))
     first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
     for most in (len(first), 3, 1):
-        more = ((f"{len(first) - most} more are in `--full`.", first[most][1], ""),) if first[most:] else ()
+        more = ((f"{len(first) - most} more in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
+    if left := len(report.summary[_MOST_SAID:]):
+        said = (*report.summary[:_MOST_SAID], f"{left} more in `--full`.")
+        yield (report := replace(report, summary=said))
     for most in (8, 4):
         yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))
 
 
 def _cut(part: Part, most: int) -> Part:
-    """A table with its first rows."""
+    """A table or a list with its first rows."""
+    if isinstance(part, BulletList):
+        return replace(part, texts=part.texts[:most])
     if not isinstance(part, Table) or len(part.rows) <= most:
         return part
     return replace(part, rows=(*part.rows[:most], (f"… {len(part.rows) - most} more in `--full`", ())))

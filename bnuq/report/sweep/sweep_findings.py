@@ -24,21 +24,21 @@ from bnuq.report.sweep.sweep_lines import (
     estimate_of,
     lines_of,
     names_of,
-    score_name,
 )
 
 _VAGUE = 0.3  # an interval of an AUROC that says little
 
 
 def findings(sweep: Sweep) -> Iterator[Finding]:
-    """The verdicts, line by line, then the recommendation. `line` names it if there are several. Nothing is said of
-    sets whose inputs are on another scale than the reference's, and no size recommended while a reference check fails.
-    """
+    """What forbids conclusions, the recommendation, then the verdicts, line by line; `line` names it if there are
+    several. Nothing is said of sets whose inputs are on another scale than the reference's, and no size recommended
+    while a reference check fails."""
     rescaled = on_another_scale(sweep.findings)
     for name, values in rescaled.items():
         yield _verdict(OTHER_SCALE, set=name, sd=values["sd"], reference_sd=values["reference_sd"])
     if is_mismatched(sweep):
-        yield _verdict("reference-mismatch", lags=False)
+        yield _verdict("reference-mismatch")
+    yield from recommendation_findings(sweep)
     lines = lines_of(sweep)
     for line in lines:
         name = "" if len(lines) == 1 else line.title if line.model is None else line.model.name
@@ -63,7 +63,6 @@ def findings(sweep: Sweep) -> Iterator[Finding]:
             yield verdict(code, sizes=sizes, spread=disagreement_name(sweep))
     if any(line.model is None for line in lines):
         yield _verdict("different-weights")
-    yield from recommendation_findings(sweep)
 
 
 def _is_whole_reference(sweep: Sweep, point: SweepPoint) -> bool:
@@ -83,7 +82,6 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
         return verdict("spread-unknown", spread=disagreement_name(sweep))
     values = {
         "spread": disagreement_name(sweep),
-        "unit": "" if sweep.task == "regression" else " nats",
         "sizes": (first.batch_size, last.batch_size),
         "ends": (before.value, after.value),
     }
@@ -91,7 +89,7 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
     if decay is None:
         higher, lower = after.value > before.value, after.value < before.value
         return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
-    return verdict(f"spread-{decay_rate(*interval_of(decay.slope))}", **values, slope=decay.slope)
+    return verdict(f"spread-{decay_rate(*interval_of(decay.slope))}", **values)
 
 
 # ── whether it ranks ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +104,7 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
         return
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = first.estimate.value, last.estimate.value
-    verdict = partial(verdict, name=name, score=score_name(sweep), sizes=(smallest, largest), ends=ends)
+    verdict = partial(verdict, name=name, sizes=(smallest, largest), ends=ends)
     chance_from = _smallest_from_which(
         [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
     )  # NaN: unknown
@@ -124,10 +122,6 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
         yield verdict(f"ood-separated-{direction}", change=change)
     if chance_from is not None:
         yield verdict("ood-chance", size=chance_from)
-    alike_from = _smallest_from_which([(point.batch_size, _is_alike(sweep, point, name)) for point in line.random])
-    if alike_from is not None:
-        code = "ood-alike" if alike_from == smallest else "ood-alike-from"
-        yield verdict(code, size=alike_from, spread=disagreement_name(sweep))
 
 
 def _smallest_from_which(claims: Sequence[tuple[int, bool]]) -> int | None:
@@ -150,14 +144,3 @@ def _change(first: Repeated, last: Repeated) -> Estimate:
     draws = error_of_change(last.of_sets, first.of_sets) if min(len(first.of_sets), len(last.of_sets)) > 1 else None
     value = last.estimate.value - first.estimate.value
     return Estimate(value, se=math.hypot(*points) if points else None, mc_se=draws)
-
-
-def _is_alike(sweep: Sweep, point: SweepPoint, name: str) -> bool:
-    """Whether the mean disagreement of an OOD set is above that of the test set by no more than two errors."""
-    [test, *_] = names_of(sweep, "test")
-    set_estimates = point.estimates.get(disagreement_of(sweep), {})
-    if test not in set_estimates or name not in set_estimates:
-        return False
-    change = _change(set_estimates[test], set_estimates[name])
-    errors = [error for error in (change.se, change.mc_se) if error is not None]
-    return bool(errors) and not change.value > 2 * math.hypot(*errors)

@@ -44,7 +44,7 @@ def disagreement_of(sweep: Sweep) -> str:
 
 
 def disagreement_name(sweep: Sweep) -> str:
-    return "variance of samples" if sweep.task == "regression" else "MI"
+    return "variance of samples" if sweep.task == "regression" else "disagreement between samples"
 
 
 def score_name(sweep: Sweep) -> str:

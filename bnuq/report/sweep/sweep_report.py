@@ -9,13 +9,14 @@ from typing import Any
 from bnuq.catalogue import advised, noted
 from bnuq.records.sweep import Sweep, SweptModel
 from bnuq.report.document import PathLine, Picture, Report, ReportSection, explanations, section
+from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.report.sweep.elbo_tables import elbo_parts
 from bnuq.report.sweep.sweep_lines import SweepLine, disagreement_name, lines_of, names_of, score_name
 from bnuq.report.sweep.sweep_plots import draw
 from bnuq.report.sweep.sweep_sentences import sentences
-from bnuq.report.sweep.sweep_tables import compared_parts, decay_parts, is_of_other_size, table
+from bnuq.report.sweep.sweep_tables import compared_parts, is_of_other_size, table
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "
@@ -34,32 +35,36 @@ _REPEAT = (
 )
 
 
-def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - as of every kind
+def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: what was found, then every estimate by size."""
+    lines = lines_of(sweep)
+    first = max(lines, key=lambda line: len(line.points))
+    networks = count(len(sweep.models), "network") if len(sweep.models) > 1 else sweep.models[0].name
+    sizes = len({point.batch_size for point in sweep.points})
+    test = next(swept.n for swept in sweep.sets if swept.role == "test")
+    facts = (networks, f"{test:,} test points", count(sizes, "mini-batch size"), f"{sweep.samples} samples")
     return Report(
         command=f"bnuq {Sweep.COMMAND}",
         version=sweep.provenance["bnuq"],
         subject=", ".join(model.name for model in sweep.models),
         facts=tuple(_facts(sweep)),
         summary=sentences(sweep),
-        sections=tuple(_sections(sweep)),
+        sections=tuple(_sections(sweep, lines)),
         warnings=advised(sweep.findings),
         notes=noted(sweep.findings),
         path=None if sweep.path is None else PathLine(sweep.path),
+        line=" · ".join((*facts, f"{max(sweep.seconds['total'], 1):.0f} s")),
+        meaning=", ".join(meaning_of(sweep.findings)),
+        one_screen=(table(sweep, first, brief=True), *explanations([" ".join(_columns(sweep, [first]))])),
     )
 
 
-def _sections(sweep: Sweep) -> Iterator[ReportSection]:
-    lines = lines_of(sweep)
+def _sections(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[ReportSection]:
     for line in lines:
-        fixed = any(point.degenerate for point in line.points)
-        note = explanations(["* nothing is random: no draw changes an output"] if fixed else [])
-        yield ReportSection(line.title, (table(sweep, line), *note, *compared_parts(line)))
+        yield ReportSection(line.title, (table(sweep, line), *compared_parts(line)))
     picture = Picture(("sweep",), partial(draw, sweep), _HOW)
     yield ReportSection(f"Mean {disagreement_name(sweep)} over the mini-batch size", (picture,))
     yield from section("ELBO, in nats of the training set", elbo_parts(sweep, lines))
-    slopes = f"Log-log slope of mean {disagreement_name(sweep)} against b; −1 is a fall as 1/b"
-    yield from section(slopes, decay_parts(lines))
     yield ReportSection("", tuple(explanations(legend(sweep, lines))))
     models = [(f"network {model.name}", f"{model.path}, SHA-256 `{model.sha256}`") for model in sweep.models]
     sets = [(f"set {swept.name}", f"SHA-256 `{swept.sha256}`") for swept in sweep.sets]
@@ -105,30 +110,31 @@ def _reference(model: SweptModel) -> str:
 
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+    yield " ".join(_columns(sweep, lines))
     yield (
-        f"± standard error over points and draws together; over draws, of the mean over {_draw_sets(sweep)} "
-        "draw sets. ↑ higher, ↓ lower is better. b: mini-batch size"
+        f"Errors are over points and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
+        "↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
     if sweep.stopped != "full-grid":
         yield (
-            "Adaptive: sizes and draw sets were added until the recommended size, and how fast MI falls on the test "
-            "set, were decided within their errors. For every size with all draw sets, as in a figure, use --full-grid."
+            "Adaptive: sizes and draw sets were added until the recommended size, and how fast the disagreement falls "
+            "on the test set, were decided within their errors. For every size with all draw sets, as in a figure, use "
+            "--full-grid."
         )
+
+
+def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+    """What the columns of a table of sizes are, in plain words."""
     if sweep.task == "regression":
-        yield "Variance: disagreement between samples, in squared target units; CRPS and RMSE are in target units."
+        yield "Variance: disagreement between samples, in squared units of the target; CRPS and RMSE: in its unit."
     else:
         yield (
-            "PLL: mean log probability of the true label, in nats. MI: mutual information, the disagreement "
-            "between samples, in nats. ECE: gap between confidence and accuracy."
+            "PLL: mean log-probability of the label. ECE: expected calibration error. MI: mutual information, by "
+            "which samples disagree."
         )
     if names_of(sweep, "ood"):
-        yield (
-            f"AUROC: probability that a random OOD point has more {score_name(sweep)} than a random test point; "
-            "0.5 is chance."
-        )
-    if any(line.model is not None and line.model.decay for line in lines):
-        yield (
-            "Slopes are corrected for the finite reference. max. deviation: the largest distance from the fitted line, "
-            "in ln units."
-        )
+        yield f"AUROC: how often a point of the set has more {score_name(sweep)} than a test point (0.5 is chance)."
+    if any(point.degenerate for line in lines for point in line.points):
+        yield "* nothing is random: no draw changes an output."
+    yield "± standard error."

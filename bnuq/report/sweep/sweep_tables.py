@@ -1,4 +1,4 @@
-"""The tables of a sweep: each line of sizes, and the slopes."""
+"""The tables of a sweep: each line of sizes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from bnuq.metrics.registry import estimates_of_task
 from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.drawing import short
-from bnuq.report.numbers import decimals, exponent, interval_of, named, number, total, with_error
+from bnuq.report.numbers import decimals, exponent, named, total, with_error
 from bnuq.report.sweep.sweep_lines import SweepLine, auroc_of, compared_by, disagreement_of, estimate_of, names_of
 
 
-def table(sweep: Sweep, line: SweepLine) -> Table:
-    """A row a size."""
+def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
+    """A row a size; in `brief` with the disagreement on the test set alone."""
     columns: dict[str, list[Cell]] = {}
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
         if any(map(is_of_other_size, line.points)):
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
-    columns |= _estimate_columns(sweep, line)
+    columns |= _estimate_columns(sweep, line, () if brief else names_of(sweep, "ood"))
     for name in names_of(sweep, "ood"):
         aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
@@ -37,10 +37,10 @@ def table(sweep: Sweep, line: SweepLine) -> Table:
     return size_table(tuple(columns), rows)
 
 
-def _estimate_columns(sweep: Sweep, line: SweepLine) -> dict[str, list[Cell]]:
-    """Metrics of the test set, those with a better direction first; before the others the disagreement on all sets,
-    whose columns share their decimals."""
-    disagreement, [test, *_], ood = disagreement_of(sweep), names_of(sweep, "test"), names_of(sweep, "ood")
+def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict[str, list[Cell]]:
+    """Metrics of the test set, those with a better direction first; before the others the disagreement on it and on
+    these OOD sets, whose columns share their decimals."""
+    disagreement, [test, *_] = disagreement_of(sweep), names_of(sweep, "test")
     shown = estimates_of_task(sweep.task, shown="sensitivity")
     directed, undirected = (
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
@@ -98,20 +98,3 @@ def compared_parts(line: SweepLine) -> Iterator[Part]:
     rows = [(f"{size:,}", tuple(with_error(estimate, digits) for estimate in row)) for size, row in estimates.items()]
     yield Heading(f"{named(metric, roomy=False)} on the test set, compared with a single deterministic pass")
     yield size_table(("deterministic", "population statistics", "MCBN − deterministic", "MCBN − population"), rows)
-
-
-def decay_parts(lines: Sequence[SweepLine]) -> Iterator[Part]:
-    """The log-log slopes of the disagreement, network by network and set by set."""
-    models = [line.model for line in lines if line.model is not None and line.model.decay]
-    rows: list[Row] = []
-    for model in models:
-        if len(models) > 1:
-            rows.append((model.name, ()))
-        for name, decay in model.decay.items():
-            low, high = interval_of(decay.slope)
-            sizes = f"{min(decay.sizes):,}–{max(decay.sizes):,}" if decay.sizes else "–"
-            interval = "–" if math.isnan(low) else f"{number(low, 2)} to {number(high, 2)}"
-            cells = (Cell(number(decay.slope.value, 3)), Cell(interval), Cell(number(decay.residual, 3)), Cell(sizes))
-            rows.append((short(name, 30), cells))
-    if rows:
-        yield Table(("slope", "95 % interval", "max. deviation", "sizes"), tuple(rows))

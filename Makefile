@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-trackers test-kernels soak hostile golden golden-check lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden golden-check lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -60,10 +60,6 @@ soak: .venv/installed
 # On Ray, which is not among the packages of the tests: pip install 'ray>=2.9' into .venv first. A minute or two.
 test-ray: .venv/installed
 	$(BIN)/python -m pytest tests/runs/test_ray.py -m nightly
-
-# Trackers, which are not among the packages of the tests: pip install mlflow-skinny sqlalchemy alembic wandb trackio.
-test-trackers: .venv/installed
-	$(BIN)/python -m pytest tests/report/test_trackers.py -m "nightly or not nightly"
 
 # Kernels of Triton in its interpreter, without a GPU. It is 290 MB: pip install triton into .venv first.
 test-kernels: .venv/installed

@@ -34,7 +34,7 @@ from bnuq.sampling import engine as engine_module
 from bnuq.sampling.dropout import dropped
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.interception import DropoutCall, float32_as
-from bnuq.sampling.moments import moments
+from bnuq.sampling.measure import moments
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite

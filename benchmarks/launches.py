@@ -29,7 +29,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {  # the builder in tests/builders
     "learned": ("small_run", {"methods": ("learned",)}),
     "tta": ("small_run", {"methods": ("tta",), **TTA}),
     "mcbn+tta": ("small_run", {"methods": ("mcbn+tta",), **TTA}),
-    "mcbn, attacked by pgd": ("small_run", {"methods": ("mcbn",), "perturb": ("pgd:0.1",)}),
+    "mcbn, attacked by fgsm": ("small_run", {"methods": ("mcbn",), "perturb": ("fgsm:0.1",)}),
     "mcbn, multilabel": ("small_multilabel", {"methods": ("mcbn",)}),
     "mcbn, regression": ("small_regression", {"methods": ("mcbn",)}),
     "mcbn, segmentation": ("small_segmentation", {"methods": ("mcbn",)}),

@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -17,20 +16,19 @@ from torch import Tensor
 
 from bnuq.frozen import frozen
 
-NAMES = "auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"  # of --device; ROCm's is cuda
+NAMES = "auto, cpu, cuda or cuda:N"  # of --device; ROCm's is cuda
 
 
 @frozen
 class Traits:
     """A kind of device: the entries of the largest value in a tile, and over stacked draws; how many times more points
-    pass together than on a CPU; whether it has `float64`, `tf32`, and a kernel for a convolution with its ReLU
-    (`fused`); whether exact products are faster in images' `plain_layout` than channels last; whether it takes `copies`
-    from pinned memory while it computes."""
+    pass together than on a CPU; whether it has `tf32`, and a kernel for a convolution with its ReLU (`fused`); whether
+    exact products are faster in images' `plain_layout` than channels last; whether it takes `copies` from pinned memory
+    while it computes."""
 
     tile_entries: int
     stacked_entries: int
     points: int = 1
-    float64: bool = True
     tf32: bool = False
     fused: bool = False
     plain_layout: bool = False
@@ -40,16 +38,12 @@ class Traits:
 _TRAITS = {
     "cpu": Traits(2**19, 2**16),
     "cuda": Traits(2**28, 2**28, points=4, tf32=True, fused=True, plain_layout=True, copies=True),
-    "xpu": Traits(2**28, 2**28, points=4, plain_layout=True),  # and float64 where the device has it
-    "mps": Traits(2**24, 2**24, float64=False),
 }
 
 
 def traits(device: torch.device | str) -> Traits:
     """The traits of a device; of a kind that is not known, those of a CPU."""
-    device = torch.device(device)
-    known = _TRAITS.get(device.type, _TRAITS["cpu"])
-    return replace(known, float64=torch.xpu.get_device_properties(device).has_fp64) if device.type == "xpu" else known
+    return _TRAITS.get(torch.device(device).type, _TRAITS["cpu"])
 
 
 def is_host(device: torch.device) -> bool:
@@ -79,22 +73,10 @@ def torch_uses_tf32(device: torch.device) -> tuple[bool, bool]:
     return (convolutions if backends.cudnn.enabled else products), products  # without cuDNN, products of matrices
 
 
-def with_float64(values: Tensor) -> Tensor:
-    """The values on their device, or on the CPU if that has no float64."""
-    return values if traits(values.device).float64 else values.cpu()
-
-
-def in_float64(values: Tensor) -> Tensor:
-    """The values in float64, on their device if that has it, otherwise on the CPU."""
-    return with_float64(values).double()
-
-
 def synchronize(device: torch.device) -> None:
     """Wait for all work of an accelerator."""
-    if is_host(device):
-        return
-    module = _module(device.type)
-    module.synchronize() if device.type == "mps" else module.synchronize(device)
+    if not is_host(device):
+        _module(device.type).synchronize(device)
 
 
 def upload(values: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
@@ -198,8 +180,8 @@ def name_of(device: torch.device) -> str:
 
 
 def preferred() -> str | None:
-    """The kind of accelerator that "auto" stands for here, if any. One without float64 is used on request."""
-    return next((name for name in ("cuda", "xpu") if count(name) and traits(name).float64), None)
+    """The kind of accelerator that "auto" stands for here, if any."""
+    return "cuda" if count("cuda") else None
 
 
 def count(kind: str) -> int:
@@ -208,29 +190,22 @@ def count(kind: str) -> int:
     return module.device_count() if module is not None and module.is_available() else 0
 
 
-_SHOWS = {"cuda": "CUDA_VISIBLE_DEVICES", "xpu": "ZE_AFFINITY_MASK"}  # the variable that shows devices to a process
-
-
 def shown_to_process(name: str, number: int) -> dict[str, str]:
     """The variables with which process number `number` sees its own of several accelerators, where `name`, that of
     --device, leaves open which."""
-    kind = preferred() if name == "auto" else name
-    if kind not in _SHOWS or (several := count(kind)) < 2:
+    if name not in ("auto", "cuda") or (several := count("cuda")) < 2:
         return {}
-    shown = os.environ.get(_SHOWS[kind]) or ",".join(map(str, range(several)))
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(several)))
     names = shown.split(",")
-    return {_SHOWS[kind]: names[number % len(names)]}
+    return {"CUDA_VISIBLE_DEVICES": names[number % len(names)]}
 
 
 def generator_states() -> Iterator[tuple[Callable[[Any], object], Any]]:
     """How the state of each accelerator's random generator is restored, and that state, if one is in use."""
-    for kind in ("cuda", "xpu"):
-        module = getattr(torch, kind, None)
-        if module is not None and module.is_available() and module.is_initialized():
-            for device in range(module.device_count()):
-                yield partial(module.set_rng_state, device=device), module.get_rng_state(device)
-    if torch.backends.mps.is_available():
-        yield torch.mps.set_rng_state, torch.mps.get_rng_state()
+    module = _module("cuda")
+    if module.is_available() and module.is_initialized():
+        for device in range(module.device_count()):
+            yield partial(module.set_rng_state, device=device), module.get_rng_state(device)
 
 
 def versions(device: torch.device) -> dict[str, str | None]:

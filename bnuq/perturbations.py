@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # the options are known without numpy
     Values = Float[np.ndarray | Tensor, "point ..."]
 
 BLOCK = 64  # points that are perturbed together, from the first one on, or a multiple: so no result depends on chunks
-PGD_STEPS, PGD_STEP = 10, 0.25  # steps, and the size of one as a share of ε
 SEVERITIES = range(1, 6)
 ALL = "all"  # in the place of a kind: every one that fits the points
 SMALL = 48  # pixels of the shorter side up to which pictures have the severities of CIFAR-C, not of ImageNet-C
@@ -51,13 +50,12 @@ class RawBlock:
 
     `noise` draws standard normal numbers, which depend on the seed and the number of each point alone: they are the
     same at every size. `ascent` gives the signs by which the numbers of changed points raise the loss; the points of an
-    attack are on the network's device. `valid` brings values into the range of the inputs, where that is known.
+    attack are on the network's device.
     """
 
     raw: Values
     noise: Callable[[], Values]
     ascent: Callable[[Values], Values]
-    valid: Callable[[Values], Values]
 
 
 @frozen
@@ -110,16 +108,9 @@ def _with_noise(block: RawBlock, size: Any) -> Values:
     return block.raw + size * block.noise()
 
 
-def _ascended(block: RawBlock, size: Any, *, steps: int = 1, step: float = 1.0) -> Values:
-    """The points after so many steps up the loss, each a share of the size, within the size of where they were."""
-    low, high, changed = block.raw - size, block.raw + size, block.raw
-    for _ in range(steps):
-        changed = block.valid((changed + step * size * block.ascent(changed)).clip(low, high))
-    return changed
-
-
-def _projected(block: RawBlock, size: Any) -> Values:
-    return _ascended(block, size, steps=PGD_STEPS, step=PGD_STEP)
+def _ascended(block: RawBlock, size: Any) -> Values:
+    """The points after a step of this size up the loss."""
+    return block.raw + size * block.ascent(block.raw)
 
 
 def _published(large: tuple[Any, ...], small: tuple[Any, ...], **others: tuple[Any, ...]) -> dict[str, Any]:
@@ -131,13 +122,6 @@ def _own(*sizes: float) -> dict[str, Any]:
     return {"severities": {"large": sizes, "small": sizes, "other": sizes}}
 
 
-_ATTACK: dict[str, Any] = {
-    "size": "EPSILON",
-    "symbol": "ε",
-    "axis": "ε of the attack",
-    "is_attack": True,
-    "digest": (BLOCK, PGD_STEPS, PGD_STEP),
-}
 _SHARE: dict[str, Any] = {"size": "SHARE", "symbol": "s", "limits": (0.0, 1.0)}
 _ALL = (
     PerturbationKind(
@@ -145,12 +129,9 @@ _ALL = (
         **_published((0.08, 0.12, 0.18, 0.26, 0.38), (0.04, 0.06, 0.08, 0.09, 0.1), other=(0.1, 0.2, 0.4, 0.7, 1.0)),
     ),
     PerturbationKind(
-        "fgsm", help="one step along the signs of the loss's gradient", apply=_ascended,
-        effect="changes each number by ε, in one step along the signs of the gradient of the loss", **_ATTACK,
-    ),
-    PerturbationKind(
-        "pgd", help="ten steps", apply=_projected,
-        effect="changes each number by at most ε, in ten such steps", **_ATTACK,
+        "fgsm", "EPSILON", "ε", "one step along the signs of the loss's gradient",
+        "changes each number by ε, in one step along the signs of the gradient of the loss", "ε of the attack",
+        _ascended, is_attack=True, digest=(BLOCK, 10, 0.25),  # of version 0.2, whose points have the same digest
     ),
     PerturbationKind(
         "shot", "PHOTONS", "λ", "noise of counting", "replaces x by a Poisson number of mean λx, over λ",

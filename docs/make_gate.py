@@ -47,7 +47,7 @@ from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.check_numbers import chance
+from bnuq.report.check.check_findings import chance
 from bnuq.report.check.check_sentences import estimate_name
 from bnuq.report.numbers import count, named, number
 from bnuq.workflows.evaluate import evaluate

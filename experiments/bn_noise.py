@@ -17,12 +17,12 @@ from bnuq.progress import Progress, silent
 from bnuq.records import inspection
 from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
+from bnuq.report.inspection.inspection_findings import independence, spatial_slope
 from bnuq.report.inspection.inspection_plots import noise_panels
 from bnuq.report.inspection.inspection_report import name_width
 from bnuq.report.inspection.inspection_sentences import sentences, value_and_error
 from bnuq.report.inspection.layer_numbers import brief
 from bnuq.report.inspection.layer_tables import noise_parts
-from bnuq.report.inspection.noise_findings import independence, spatial_slope
 from bnuq.report.numbers import count, number
 from bnuq.workflows.inspect import Settings, inspect
 

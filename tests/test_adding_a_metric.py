@@ -31,9 +31,9 @@ CHANGES = {  # by file: what is put before which text
 ''',
         ),
     ),
-    "metrics/__init__.py": (("    variation_ratio as", "    true_probability as true_probability,\n"),),
+    "metrics/__init__.py": (("    pll_classification as", "    true_probability as true_probability,\n"),),
     "metrics/registry.py": (
-        ("    variation_ratio,\n", "    true_probability,\n"),
+        ("    pll_classification,\n", "    true_probability,\n"),
         (
             '    Estimand(\n        "aurc",',
             """    Estimand(

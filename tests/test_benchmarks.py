@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -28,20 +27,6 @@ def benchmarks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     names = ("commands", "comparing", "contestants", "gpu", "gpu_parts", "measuring", "run", "start", "targets")
     return SimpleNamespace(**{name: importlib.import_module(name) for name in names})
-
-
-@pytest.fixture
-def run_command(tmp_path: Path) -> Any:
-    """Runs benchmarks/run.py without any data pack; gives what it printed and the JSON that it wrote, if any."""
-
-    def run(*options: str) -> tuple[subprocess.CompletedProcess[str], Any]:
-        out = tmp_path / "out.json"
-        environment = {key: value for key, value in os.environ.items() if key != "BNUQ_TEST_DATA"}
-        command = [sys.executable, str(ROOT / "benchmarks" / "run.py"), *options, "--out", str(out)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        return done, json.loads(out.read_text(encoding="utf-8")) if out.exists() else None
-
-    return run
 
 
 def tiny_job(contestants: Any, *, dropout: bool = False) -> Any:
@@ -139,31 +124,6 @@ def test_a_target_is_judged_by_the_median_and_memory_by_the_worst(benchmarks: Si
     assert by_text["ResNet-32, faster than TorchUncertainty"].measured is None
 
 
-@pytest.mark.nightly  # its contestants and verdicts are held above
-def test_the_command_runs_without_its_peers_and_writes_the_documented_file(run_command: Any) -> None:
-    done, written = run_command("--quick", "--only", "mlp50-n32")
-    assert done.returncode == 0, done.stderr
-    assert set(written) == {
-        *("bnuq", "torch_uncertainty", "machine", "settings", "rows", "absent", "scaling", "memory", "evaluate"),
-        "targets",
-    }
-    assert {"cpu", "cores", "caches", "torch", "threads", "date"} <= set(written["machine"])
-    row = written["rows"]["mlp50-n32"]
-    assert (row["samples"], row["points"], row["batch_size"], row["weights"]) == (32, 32, 32, "random")
-    assert "torch_uncertainty" in row["absent"] and row["absent"]["torch_uncertainty"] in " ".join(done.stdout.split())
-    assert {"bnuq", "interception", "swap_loop"} <= set(row["contestants"])
-    for name, contestant in row["contestants"].items():
-        for part in ("passes", "draws", "total_at_10000"):
-            for spread in contestant[part].values():
-                assert 0 < spread["min"] <= spread["median"] <= spread["max"]
-        assert contestant["difference_from_plain_loop"] < (0.1 if name == "bnuq_bfloat16" else 1e-4)
-    assert any(target["measured"] for target in written["targets"])
-    assert all(
-        {"text", "sense", "reach", "aim", "floor", "measured", "reached"} == set(target)
-        for target in written["targets"]
-    )
-
-
 @pytest.mark.nightly  # many processes
 def test_the_start_of_commands_is_measured_in_units_of_an_import_of_torch(benchmarks, tmp_path, capsys):
     out, row = tmp_path / "start.json", "check of another seed"
@@ -210,33 +170,6 @@ def test_the_recipe_for_a_gpu_runs_without_one_and_writes_what_it_measured(bench
     assert not record["parts"]["fast"]["failed"]
     page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
     assert "Tiny networks" in page and "stopped by RuntimeError" in page and "## masks" in page
-
-
-@pytest.mark.nightly  # as the recipe above
-def test_a_contestant_that_fails_costs_its_line_and_each_part_is_written_when_it_ends(
-    benchmarks: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu, parts = benchmarks.gpu, benchmarks.gpu_parts
-    monkeypatch.syspath_prepend(str(ROOT))
-
-    def absent(_: Any) -> None:
-        raise ImportError("No module named 'einops'")
-
-    def stopped(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(parts.Bench, "seconds", lambda *given: _once(given[1]))
-    monkeypatch.setattr(parts, "SwapLoop", absent)
-    monkeypatch.setitem(parts.PARTS, "masks", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        gpu.main(["--device", "cpu", "--tiny", "--only", "fast,masks", "--out", str(tmp_path / "gpu.json")])
-    fast = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))["parts"]["fast"]
-    assert fast["error"] is None
-    assert fast["failed"] == [f"{precision}: loop that swaps statistics" for precision in ("float32", "bfloat16")]
-    lines = {line["what"]: line for line in fast["lines"]}
-    assert lines["float32: loop that swaps statistics: failed"]["why"] == "ImportError: No module named 'einops'"
-    assert any(what.startswith("float32: TorchUncertainty") for what in lines)
-    assert lines["bfloat16: plain forwards, NHWC"]["per_second"] > 0
 
 
 def _once(action: Any) -> float:

@@ -8,13 +8,11 @@ import copy
 import math
 import os
 from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import adversaries
-import fake_accelerator
 import h5py
 import numpy as np
 import pytest
@@ -32,7 +30,6 @@ from torch.testing import assert_close
 import bnuq
 from bnuq.arithmetic import arithmetic_named
 from bnuq.config import Options, resolve, resolve_ensemble, resolve_sweep
-from bnuq.errors import RequestError
 from bnuq.evaluation.setup import threads
 from bnuq.gate.pairing import pairing
 from bnuq.records.evaluation import Result
@@ -256,7 +253,7 @@ def several_labels(folder: Path) -> None:
 EVERY_METHOD = (
     "mcbn", "mcdo", "mcbn+mcdo", "mcbn-chi2", "mcbn-gaussian", "mcbn-empirical", "tta", "mcbn+tta", "laplace"
 )  # fmt: skip
-ATTACKS = ("gaussian:0.1", "fgsm:0.1", "pgd:0.1") if REAL else ("gaussian:0.1", "pgd:0.1")
+ATTACKS = ("gaussian:0.1", "fgsm:0.1")
 FOLDERS = {
     "classes": classifier, "augmented": augmented, "labels": several_labels, "pictures": small_segmentation.write,
     "noisy": small_run.write_noisy, "numbers": small_regression.write,
@@ -400,46 +397,6 @@ def test_precise_bn_writes_the_statistics_of_the_cpu(kind, folders):
     for name, tensor in weights[0].items():
         assert_close(weights[1][name], tensor, rtol=1e-4, atol=1e-5)
         assert weights[1][name].device.type == "cpu"
-
-
-WITHOUT_FLOAT64 = {
-    **{
-        case: partial(test_an_evaluation_gives_the_estimates_of_the_cpu, case)
-        for case in ("every method, post-hoc scores", "inputs under attack", "a segmentation", "a regression")
-    },
-    "a sweep": test_a_sweep_gives_the_estimates_of_the_cpu,
-    "an inspection": test_an_inspection_finds_what_it_finds_on_the_cpu,
-    "precise statistics": partial(test_precise_bn_writes_the_statistics_of_the_cpu, "classes"),
-}
-FLOAT64_ALIKE = {
-    "a regression",
-    "a segmentation",
-    "an inspection",
-    "inputs under attack",
-    "a sweep",
-    "precise statistics",
-}  # what they add, the tests above hold
-
-
-@pytest.mark.skipif(REAL, reason="a GPU has float64")
-@pytest.mark.parametrize(
-    "compare",
-    [
-        pytest.param(compare, marks=pytest.mark.nightly if name in FLOAT64_ALIKE else (), id=name)
-        for name, compare in WITHOUT_FLOAT64.items()
-    ],
-)
-@pytest.mark.nightly
-def test_a_device_without_float64_gives_what_the_cpu_gives(compare, folders):
-    with fake_accelerator.without_float64():
-        compare(folders)
-
-
-@pytest.mark.skipif(REAL, reason="a GPU has float64")
-def test_float64_on_a_device_without_it_is_refused(folders):
-    refusal = f"--precision float64: {DEVICE} has no float64; use float32, or --device cpu"
-    with fake_accelerator.without_float64(), pytest.raises(RequestError, match=refusal):
-        evaluated(folders("classes"), DEVICE, precision="float64")
 
 
 @nightly_on_a_cpu

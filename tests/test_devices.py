@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -33,13 +32,12 @@ def test_no_other_file_tells_kinds_of_devices_apart() -> None:
 
 
 def test_each_process_is_shown_its_own_of_several_accelerators(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "xpu", accelerator([], number=2))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
-    assert devices.shown_to_process("auto", 3) == {"ZE_AFFINITY_MASK": "1"}
-    monkeypatch.setenv("ZE_AFFINITY_MASK", "4,7")
-    assert devices.shown_to_process("xpu", 1) == {"ZE_AFFINITY_MASK": "7"}
-    for name in ("xpu:0", "cpu", "cuda", "mps"):
+    monkeypatch.setattr(devices, "count", lambda _: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.shown_to_process("auto", 3) == {"CUDA_VISIBLE_DEVICES": "1"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    assert devices.shown_to_process("cuda", 1) == {"CUDA_VISIBLE_DEVICES": "7"}
+    for name in ("cuda:0", "cpu"):
         assert devices.shown_to_process(name, 1) == {}
 
 
@@ -54,11 +52,12 @@ def test_what_an_accelerator_counts_and_hands_over_is_what_the_host_does() -> No
     assert devices.upload(weights, CPU) is weights
 
 
-def accelerator(log: list[str], *, number: int = 2) -> Any:
-    return SimpleNamespace(
+def test_auto_uses_a_gpu_and_asks_torch_about_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    module = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
-        device_count=lambda: number,
+        device_count=lambda: 2,
         synchronize=lambda device: log.append(f"wait for {device}"),
         memory_reserved=lambda _: 50,
         memory_allocated=lambda _: 20,
@@ -66,37 +65,19 @@ def accelerator(log: list[str], *, number: int = 2) -> Any:
         max_memory_allocated=lambda _: 70,
         reset_peak_memory_stats=lambda device: log.append(f"reset {device}"),
         get_device_name=lambda _: "A fast one",
-        get_device_properties=lambda _: SimpleNamespace(has_fp64=True),
         get_rng_state=lambda device: f"state {device}",
         set_rng_state=lambda state, device: log.append(f"{device} has {state}"),
     )
-
-
-def test_an_intel_gpu_is_used_by_auto_and_by_the_interface_that_it_shares_with_cuda(monkeypatch):
-    log: list[str] = []
-    monkeypatch.setattr(torch, "xpu", accelerator(log))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    device = torch.device("xpu", 1)
-    assert (devices.preferred(), devices.count("xpu"), devices.count("cuda")) == ("xpu", 2, 0)
+    monkeypatch.setattr(torch, "cuda", module)
+    device = torch.device("cuda", 1)
+    assert (devices.preferred(), devices.count("cuda")) == ("cuda", 2)
     assert (devices.free_bytes(device), devices.peak_bytes(device)) == (100 + 50 - 20, 70)
     assert devices.name_of(device) == "A fast one"
     devices.synchronize(device)
     devices.reset_peak(device)
     for restore, state in devices.generator_states():
         restore(state)
-    assert log == ["wait for xpu:1", "reset xpu:1", "0 has state 0", "1 has state 1"]
-    traits = devices.traits(device)
-    assert traits.float64 and not traits.tf32 and not devices.fuses_activations(device)
-    assert devices.versions(device) == {}
-
-
-def test_an_intel_gpu_without_float64_is_used_on_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    none = SimpleNamespace(has_fp64=False)
-    monkeypatch.setattr(torch, "xpu", accelerator([], number=1))
-    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda _: none)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not devices.traits("xpu:0").float64 and devices.count("xpu") == 1
-    assert devices.preferred() is None
+    assert log == ["wait for cuda:1", "reset cuda:1", "0 has state 0", "1 has state 1"]
 
 
 def test_no_tensor_of_a_device_is_widened_before_it_is_fetched() -> None:
@@ -108,10 +89,7 @@ def test_of_a_cpu_there_is_nothing_to_wait_for_and_no_memory_of_its_own() -> Non
     devices.synchronize(CPU)
     devices.reset_peak(CPU)
     assert devices.free_bytes(CPU) is None and devices.peak_bytes(CPU) is None
-    assert devices.is_host(CPU) and not devices.is_host(torch.device("mps"))
-    values = torch.ones(3)
-    assert devices.with_float64(values) is values
-    assert not devices.traits("mps").float64
+    assert devices.is_host(CPU) and not devices.is_host(torch.device("cuda"))
     assert devices.traits("hpu") == devices.traits("cpu")  # a kind that is not known
 
 

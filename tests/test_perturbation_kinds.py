@@ -56,7 +56,7 @@ def test_another_set_or_text_is_no_perturbation() -> None:
     texts = {
         "": "KIND:SIZE or KIND@SEVERITY", "fgsm": "fgsm:EPSILON with a number above 0", "salt:0.1": "KIND:SIZE or",
         "fgsm:0": "in units of the input", "fgsm:1e999": "above 0", "jpeg:200": "from 1 to 100, such as jpeg:15",
-        "impulse:2": "up to 1", "jpeg@6": "a severity of 1, 2, 3, 4 or 5, or a size: jpeg:QUALITY", "pgd@1": "one of",
+        "impulse:2": "up to 1", "jpeg@6": "a severity of 1, 2, 3, 4 or 5, or a size: jpeg:QUALITY", "fgsm@1": "one of",
         "jpeg@0": "severity of 1 to 5", "all@7": "a severity of 1, 2, 3, 4 or 5", "a.py:jpeg@1": "another name than",
         "a.py:b@inf": "severity of 1 to 5",
     }  # fmt: skip

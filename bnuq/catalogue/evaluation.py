@@ -43,7 +43,7 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
         what = "the network in evaluation mode" if passes == 0 else f"the mean prediction of its first {passes} samples"
         through.setdefault(what if passes != 1 else "its single pass", []).append(method)
     texts = (f"{listed(names)} through {what}" for what, names in through.items())
-    return f"{' and '.join(ATTACKS)} compute separate points for each method: {'; '.join(texts)}"
+    return f"{' and '.join(ATTACKS)} computes separate points for each method: {'; '.join(texts)}"
 
 
 def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, check_tracker, print_result
+from bnuq.cli.output import Printing, print_result
 from bnuq.cli.streams import importing
 from bnuq.config import (
     Options,
@@ -62,7 +62,6 @@ def command(
         from bnuq.cli.progress import progress_of
         from bnuq.workflows.requests import check_evaluation, check_several
 
-    check_tracker(printing)
     progress = progress_of(printing)
     with reported_at_once():
         runs = _runs(model or (), again, options)

@@ -37,7 +37,7 @@ def command(
         typer.Option(
             "--out",
             "-o",
-            help="File of the program: NAME.pt2 or NAME.onnx.",
+            help="File of the program: NAME.pt2.",
             metavar="FILE",
             rich_help_panel="Common options",
         ),
@@ -78,7 +78,7 @@ def command(
     printing: Printing,
 ) -> None:
     """Write a network with its draws as one program: for inputs of the network it gives the mean prediction and its
-    uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx)."""
+    uncertainty, with torch alone."""
     folder = Path.cwd()
     if result is not None and model is not None:
         raise RequestError(f"{model[0]} and --from {result}: the result names its network. Leave one of them out.")
@@ -128,8 +128,6 @@ def _lines(exported: Any) -> tuple[str, ...]:
     shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
     name, samples = exported.path.name, about["samples"]
     call = f'torch.export.load("{name}").module()(x)'
-    if exported.path.suffix == ".onnx":
-        call = f'onnxruntime.InferenceSession("{name}").run(None, {{"inputs": x}})'
     cross = (
         f"The evaluation fitted the {method_named(about['method']).recalibration} of each half of its test set to the "
         "other half; the program has one for all points, and scores on that test set differ from those reported.",

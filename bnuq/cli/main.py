@@ -152,17 +152,12 @@ app = program(
         "export": Later(
             "export",
             "Write a network with its draws as one program: for inputs of the network it gives the mean prediction "
-            "and its uncertainty, with torch alone (.pt2) or in any runtime of ONNX (.onnx).",
+            "and its uncertainty, with torch alone.",
         ),
         "monitor": Later("monitor", "Test whether unlabelled points are still drawn like the reference."),
         "check": Later("check", "Compare the uncertainty of a result with that of a baseline."),
         "report": Later(
             "report", "Show the report of a result file, as originally printed; several are shown side by side."
-        ),
-        "verify": Later(
-            "verify",
-            "Compute some units of a result again from its request, and compare them bitwise with the digests in the "
-            "file.",
         ),
         "data": Later(
             "data",

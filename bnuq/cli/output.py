@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TextIO
-
-import typer
+from typing import Annotated, Any, TextIO
 
 from bnuq.cli.streams import print_line, stdout
 from bnuq.config.schema import Section, setting
@@ -24,10 +20,6 @@ class Printing(Section, frozen=True):
     full: Annotated[bool, setting("Print the full report, not only one screen.", "Output")] = False
     quiet: Annotated[bool, setting("Print only errors.", "Output", short="q")] = False
     strict: Annotated[bool, setting("Exit with code 2 on any warning.", "Output")] = False
-    log: Annotated[
-        Literal["mlflow", "wandb", "trackio"] | None,
-        setting("Log the result to this experiment tracker.", "Output", shown="none"),
-    ] = None
     debug: Annotated[bool, setting("Show the traceback of an error.", "Safety")] = False  # read by main
 
 
@@ -51,31 +43,9 @@ def print_result(
             print_json(summary(result))
     elif not printing.quiet:
         show(result, stdout())
-    if not refused:
-        log_result(result, printing)
     if refused:
         path = getattr(result, "path", None)
         raise strict_error(warned, "" if path is None else f"; {path} was written and holds them")
-
-
-def check_tracker(printing: Printing) -> None:
-    """RequestError, before anything is computed, if the result is to be logged to a tracker that is not installed."""
-    if printing.log is not None:
-        from bnuq.report import trackers
-
-        trackers.check(printing.log)
-
-
-def log_result(result: Any, printing: Printing) -> None:
-    """Log the result to the tracker, if one is named, and say where it is."""
-    if printing.log is None:
-        return
-    from bnuq.report import trackers
-
-    with contextlib.redirect_stdout(sys.stderr):  # where trackers may print, too
-        place = trackers.log(result, printing.log)
-    if not printing.quiet:
-        typer.echo(f"{printing.log}: {place}", err=True)
 
 
 RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, check_tracker, log_result, print_result
+from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import checked_target
 from bnuq.cli.streams import importing, print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
@@ -107,7 +107,7 @@ class PointsSection(Section, frozen=True):
 @with_options(
     forms=SectionOptions(Forms),
     points=SectionOptions(PointsSection),
-    printing=SectionOptions(Printing, "json full log debug"),
+    printing=SectionOptions(Printing, "json full debug"),
 )
 def command(
     results: Annotated[
@@ -128,16 +128,13 @@ def command(
     if forms.html == "":
         stem = Path(results[0].partition("=")[2] or results[0]).name.removesuffix(".h5").removesuffix(".bnuq")
         forms = msgspec.structs.replace(forms, html=f"{stem}.html")
-    if printing.log is not None and (len(results) > 1 or points.trend):
-        raise RequestError("--log takes one result; log each by itself.")
-    check_tracker(printing)
     if points.trend:
         without = {"points": points.points, "method": points.method, "maps": forms.maps, "set": points.set != "test"}
         if given := [name for name, value in without.items() if value]:
             raise RequestError(f"--{given[0]} is for one result, and --trend shows several; leave out one of them.")
         show(lambda: _read_trend(results, points.by), forms, printing, PointsSection(csv=points.csv))
     else:
-        log_result(show(lambda: _read(results), forms, printing, points), printing)
+        show(lambda: _read(results), forms, printing, points)
 
 
 def show(

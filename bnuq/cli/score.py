@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
-from bnuq.cli.output import Printing, check_tracker, print_result
+from bnuq.cli.output import Printing, print_result
 from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
@@ -46,7 +46,6 @@ def command(
     from bnuq.workflows.score import score
     from bnuq.workflows.score_request import ScoreRequest, method_name, sets_named
 
-    check_tracker(printing)
     named = [method_name(text) for text in predictions]
     if len({name for name, _ in named}) < len(named):
         raise RequestError("two files of predictions have one name; tell them apart: NAME=FILE.")

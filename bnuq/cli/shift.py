@@ -11,7 +11,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.evaluate import evaluate_one
 from bnuq.cli.options import Models, WorkPlace
-from bnuq.cli.output import Printing, check_tracker
+from bnuq.cli.output import Printing
 from bnuq.config import Options, resolve_ensemble
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection
 from bnuq.config.shorthand import read_families
@@ -57,7 +57,6 @@ def command(
     `bnuq evaluate` does, and prints a report."""
     from bnuq.workflows.requests import check_evaluation
 
-    check_tracker(printing)
     families = [name for text in family or () for name in text.split(",")]
     options["perturb"] = read_families(families, [text.strip() for text in severities.split(",")])
     with reported_at_once():

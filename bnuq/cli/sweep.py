@@ -10,7 +10,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
-from bnuq.cli.output import Printing, check_tracker
+from bnuq.cli.output import Printing
 from bnuq.cli.report import check_figures, print_with_figures
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
@@ -36,7 +36,7 @@ _HELP = {
             _HELP,
         ),
     ),
-    printing=SectionOptions(Printing, "json quiet strict log debug"),
+    printing=SectionOptions(Printing, "json quiet strict debug"),
 )
 def command(
     models: Annotated[
@@ -61,7 +61,6 @@ def command(
     with reported_at_once(("test", "train")):
         runs, swept = resolve_sweep(models or [], options, settings, folder=Path.cwd())
     check_figures(figures)
-    check_tracker(printing)
     from bnuq.workflows.requests import check_sweep
 
     check_sweep(runs, swept, out=runs[0].out, work=work, reading=False)  # before torch is imported

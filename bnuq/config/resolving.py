@@ -11,7 +11,7 @@ import msgspec
 
 from bnuq.config.earlier_versions import in_current_settings
 from bnuq.config.merging import SAMPLES, is_given, merged, texts_in
-from bnuq.config.request import Named, Options, Run
+from bnuq.config.request import Options, Run
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
 from bnuq.config.schema import (
     RecordedRun,
@@ -169,11 +169,8 @@ def is_run_file(model: str) -> bool:
     return Path(model).suffix.lower() == ".toml"
 
 
-def resolve_again(
-    record: dict[str, Any], source: Path, options: Options, *, folder: Path, run_file: str | None = None
-) -> Run:
-    """The run of a result file, with `options` applied. Code that the result file names is not trusted, unless a
-    `run_file` that the user named also names it.
+def resolve_again(record: dict[str, Any], source: Path, options: Options, *, folder: Path) -> Run:
+    """The run of a result file, with `options` applied. Code that the result file names is not trusted.
 
     The result file takes the place of the run file, so that the run will not overwrite it.
     """
@@ -192,24 +189,7 @@ def resolve_again(
         run_file=source,
         folders=content.options.folders,
     )
-    if run_file is not None:
-        if not is_run_file(run_file):
-            raise RequestError(f"{run_file}: is no run file; expected the one that {source} was made from.")
-        run = _with_code_of(run, resolve_ensemble([run_file], Options(), folder=folder))
     return replace(run, given=None)
-
-
-def _with_code_of(run: Run, named: Run) -> Run:
-    """`run`, in which the code that `named` names, too, is the user's."""
-    codes = {source.code for source in named.named if source.named_by == BY_USER}
-
-    def trusted(source: Any) -> Any:
-        return replace(source, named_by=BY_USER) if isinstance(source, Named) and source.code in codes else source
-
-    members = tuple(replace(member, arch=trusted(member.arch)) for member in run.members)
-    sets = {key: trusted(getattr(run, key)) for key in ("arch", "train", "test", "validation")}
-    perturb = tuple(replace(change, source=trusted(change.source)) for change in run.perturb)
-    return replace(run, **sets, ood=tuple(map(trusted, run.ood)), perturb=perturb, members=members)
 
 
 def named_files(model: str | None, folder: Path) -> tuple[Path | None, Path | None, bool]:

@@ -1015,13 +1015,13 @@ class RecordedOptions(Section, frozen=True):
     """
 
     device: Annotated[
-        Annotated[str, Meta(pattern=r"^(auto|cpu|(cuda|xpu)(:[0-9]+)?|mps)\Z")] | None,
+        Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)\Z")] | None,
         setting(
-            "Device, also cuda:N and xpu:N; auto uses a GPU if there is one.",
+            "Device, also cuda:N; auto uses a GPU if there is one.",
             "Computation",
-            metavar="auto|cpu|cuda|xpu|mps",
+            metavar="auto|cpu|cuda",
             shown="auto",
-            expected="auto, cpu, cuda, cuda:N, xpu, xpu:N or mps",
+            expected="auto, cpu, cuda or cuda:N",
         ),
     ] = None
     precision: Annotated[

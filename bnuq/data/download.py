@@ -7,13 +7,14 @@ import hashlib
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+import numpy as np
+
 from bnuq import stopping
-from bnuq.data import uci
 from bnuq.data.known import KnownSet, data_roots, location
 from bnuq.data.readers.common import readable
 from bnuq.data.remote import Remote, remotes_of, size_of
@@ -21,6 +22,7 @@ from bnuq.errors import DataError, RequestError
 from bnuq.files.content import exists
 from bnuq.files.writing import check_writable, replaced
 from bnuq.progress import Progress, silent
+from bnuq.shapes import Float, Int64
 
 TIMEOUT = 30.0  # seconds without an answer, or without a byte
 
@@ -77,7 +79,7 @@ def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
     """Make the folder `target` of the text files of a UCI set, if their numbers are the known ones."""
     if exists(target) and any(target.iterdir()):
         raise DataError(f"{target}: exists but holds no data.csv. Move that folder away, so that it can be downloaded.")
-    names = uci.published_names(remote.splits)
+    names = published_names(remote.splits)
     try:
         with _made_beside(target) as made, tempfile.TemporaryDirectory() as texts:
             with progress(f"{target.name}, files", len(names)) as advance:
@@ -85,10 +87,10 @@ def _fetch_table(remote: Remote, target: Path, progress: Progress) -> None:
                     urls = tuple(url + name for url in remote.urls)
                     _download(replace(remote, urls=urls, checksum=""), Path(texts) / name, silent)
                     advance(1)
-            table = uci.read_published(Path(texts), remote.splits)
-            if f"sha256:{uci.digest_of(*table)}" != remote.checksum:
+            table = read_published(Path(texts), remote.splits)
+            if f"sha256:{digest_of(*table)}" != remote.checksum:
                 raise DataError(f"the numbers in its files do not have the known checksum ({remote.checksum})")
-            uci.write_stored(made, table)
+            write_stored(made, table)
     except DataError as error:
         raise DataError(
             f"{target.name} could not be fetched, and nothing was written:\n  {', '.join(remote.urls)}: {error}\n"
@@ -196,3 +198,52 @@ def _unpack(archive: Path, member: str, target: Path) -> None:
                     shutil.copyfileobj(content, file)
         if not made.exists():
             raise DataError(f"{archive}: holds no folder {member}. Delete it and fetch it again.")
+
+
+Table = tuple[Float[np.ndarray, "row input"], Float[np.ndarray, " row"], list[Int64[np.ndarray, " test_row"]]]
+
+
+def digest_of(inputs: np.ndarray, targets: np.ndarray, splits: Sequence[np.ndarray]) -> str:
+    """The SHA-256 of the numbers: shape, inputs and targets in float64, and the test rows of each split in int64."""
+    rows, columns = inputs.shape
+    digest = hashlib.sha256(f"{rows} rows, {columns} inputs, {[len(split) for split in splits]}".encode())
+    for values, kind in ((inputs, "<f8"), (targets, "<f8"), *((split, "<i8") for split in splits)):
+        digest.update(np.ascontiguousarray(values, kind).tobytes())
+    return digest.hexdigest()
+
+
+def published_names(splits: int) -> tuple[str, ...]:
+    """The text files of a set with so many splits."""
+    return ("data.txt", "index_features.txt", "index_target.txt", *(f"index_test_{k}.txt" for k in range(splits)))
+
+
+def read_published(folder: Path, splits: int) -> Table:
+    """Inputs, targets and the test rows of each split in the text files of `folder`; DataError where they cannot be
+    read."""
+    table, features, target, *rows = (_numbers(folder / name) for name in published_names(splits))
+    with readable(folder / "data.txt", "a table"):
+        return table[:, _whole(features)], table[:, _whole(target)[0]], list(map(_whole, rows))
+
+
+def write_stored(folder: Path, table: Table) -> None:
+    """Write a table and its splits as they are stored here, every number exactly."""
+    inputs, targets, splits = table
+    (folder / "splits").mkdir(parents=True)
+    lines = [",".join([*(f"x{column}" for column in range(inputs.shape[1])), "y"])]
+    lines += [",".join(map(repr, row)) for row in np.column_stack((inputs, targets)).tolist()]
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    for number, rows in enumerate(splits):
+        text = "".join(f"{row}\n" for row in rows)
+        (folder / "splits" / f"test_{number:02d}.txt").write_text(text)
+
+
+def _numbers(file: Path) -> np.ndarray:
+    with readable(file, "numbers"):
+        return np.loadtxt(file, dtype=np.float64, ndmin=2 if file.name == "data.txt" else 1)
+
+
+def _whole(numbers: np.ndarray) -> np.ndarray:
+    whole = numbers.astype(np.int64)
+    if not np.array_equal(whole, numbers):
+        raise ValueError("expected whole numbers")
+    return whole

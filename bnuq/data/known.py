@@ -13,9 +13,9 @@ import numpy as np
 from bnuq.data.points import Contents
 from bnuq.data.readers.cifar import CIFAR10, CIFAR100, read_cifar
 from bnuq.data.readers.common import readable
+from bnuq.data.readers.hdf5 import read_mat
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder
-from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npz
 from bnuq.data.readers.tables import read_csv
 from bnuq.data.remote import default_splits, remotes_of, size_of_splits

@@ -18,13 +18,12 @@ from bnuq.data.known import KnownSet, data_roots, found_known, known_set, known_
 from bnuq.data.points import Contents, Points
 from bnuq.data.readers.classes import ClassFile, read_classes
 from bnuq.data.readers.common import GROUP, readable, with_a_factory
-from bnuq.data.readers.factory import read_factory, read_object
-from bnuq.data.readers.hdf5 import read_hdf5
+from bnuq.data.readers.hdf5 import read_hdf5, read_mat
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder, read_image_tar, read_image_zip
+from bnuq.data.readers.items import read_factory, read_object
 from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns
 from bnuq.data.readers.masks import read_masked
-from bnuq.data.readers.mat import read_mat
 from bnuq.data.readers.npy import read_npy, read_npz
 from bnuq.data.readers.tables import read_csv, read_parquet
 from bnuq.data.remote import remotes_of

@@ -31,15 +31,6 @@ def as_block(values: Array, block: Array) -> Array:
     return devices.upload(tensor, block.device)
 
 
-def with_float64(block: Array) -> Array:
-    """The block where there is float64: a tensor on the CPU if its device has none."""
-    if isinstance(block, np.ndarray):
-        return block
-    from bnuq import devices
-
-    return devices.with_float64(block)
-
-
 def fetched(values: Mapping[str, Array]) -> dict[str, np.ndarray]:
     """The values as arrays of the host, which waits for an accelerator once."""
     if all(isinstance(value, np.ndarray | np.generic) for value in values.values()):

@@ -31,10 +31,8 @@ def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
 
 def _probed(name: str) -> torch.device:
     """The device with its index, because another thread may have another current device. It has run a kernel, which
-    fails on a GPU that this build of torch has no kernels for, in the widest arithmetic that it is said to have."""
-    device = torch.device(name)
-    dtype = torch.float64 if devices.traits(device).float64 else torch.float32
-    probe = torch.ones(1, device=device, dtype=dtype) + 1
+    fails on a GPU that this build of torch has no kernels for."""
+    probe = torch.ones(1, device=torch.device(name), dtype=torch.float64) + 1
     probe.item()
     return probe.device
 
@@ -55,5 +53,3 @@ def check_arithmetic(arithmetic: Arithmetic, device: torch.device) -> None:
             f"--precision {arithmetic} is an arithmetic of accelerators, and this is {device}, where float32 is "
             "faster; use float32 or bfloat16."
         )
-    if arithmetic.network == "float64" and not devices.traits(device).float64:
-        raise RequestError(f"--precision {arithmetic}: {device} has no float64; use float32, or --device cpu.")

@@ -10,7 +10,7 @@ import os
 import platform
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 
 from bnuq import stopping
 from bnuq.errors import BnuqError, ResultError, is_device_failure
-from bnuq.evaluation.units import UnitGroup, WorkUnit, plain_method_of
+from bnuq.evaluation.units import UnitGroup, WorkUnit
 from bnuq.files.journal import MOST_ATTEMPTS, SECONDS, Arrays, Journal
 from bnuq.files.writing import is_alive
 from bnuq.frozen import frozen
@@ -40,10 +40,6 @@ class UnitExecutor:
     journal: Journal
     _checked: set[str] = field(default_factory=set, init=False)
     makes_result = True
-
-    def wants(self, method: str) -> bool:  # noqa: ARG002 - for others
-        """Whether the units of a method are of interest."""
-        return True
 
     def run(
         self, groups: Iterable[UnitGroup], compute: Compute, *, needed: bool = False
@@ -103,22 +99,6 @@ def _agree(earlier: Arrays, again: Arrays) -> bool:
         if np.count_nonzero(same) < (1 - _ROUNDED) * new.size:  # of an empty array, too
             return False
     return True
-
-
-class Chosen(UnitExecutor):
-    """Computes chosen units and their dependencies; builds no result."""
-
-    makes_result = False
-
-    def __init__(self, journal: Journal, names: Collection[str]) -> None:
-        super().__init__(journal)
-        self._names, self._methods = names, {plain_method_of(name) for name in names}
-
-    def wants(self, method: str) -> bool:
-        return method in self._methods
-
-    def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
-        super().finish((group for group in groups if any(unit.name in self._names for unit in group)), compute)
 
 
 def has_ended(attempt: Mapping[str, Any]) -> bool:

@@ -89,8 +89,7 @@ def head_of(subject: Subject, points: Points, rows: slice) -> Head:
 
 
 def _head(subject: Subject, inputs: Tensor) -> Head:
-    last = head(unconverted(subject.model), inputs)
-    return last if devices.traits(last.features.device).float64 else last.on_cpu
+    return head(unconverted(subject.model), inputs)
 
 
 def heads(subject: Subject, points: Points) -> Iterator[Head]:

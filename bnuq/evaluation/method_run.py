@@ -20,10 +20,9 @@ from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import sampler_of
 from bnuq.evaluation.passes import ChunkedPasses, stochastic_of
 from bnuq.evaluation.scoring import KeptOutputs, UnitScoring, add_block, engine_of_set
-from bnuq.evaluation.stored import StoredMaps, StoredSamples
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks import pixels
-from bnuq.evaluation.units import Gathered, WorkUnit, tiles
+from bnuq.evaluation.units import Gathered, StoredMaps, StoredSamples, WorkUnit, tiles
 from bnuq.evaluation.views import Halves, MethodScoring, ScoredMethod, SetScoring, View, saves_maps
 from bnuq.files.journal import SECONDS
 from bnuq.files.places import Folder
@@ -84,8 +83,7 @@ class MethodRun(MethodScoring[Subject]):
     def _samples(self, name: str) -> Iterator[Tensor]:
         device = self._subject.pipeline.device
         for _, block in self._stored(name).blocks():
-            samples = torch.from_numpy(block)
-            yield samples.to(device) if devices.traits(device).float64 else samples
+            yield torch.from_numpy(block).to(device)
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""

@@ -128,7 +128,7 @@ class Perturbed:
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
             size = (constants[0] * self._unit).astype(raw.dtype)
-            block = RawBlock(raw, noise=standard_noise, ascent=_no_gradient, valid=self._valid)
+            block = RawBlock(raw, noise=standard_noise, ascent=_no_gradient)
             changed = kind.apply(block, size)
         return self._valid(changed).astype(self.dtype)
 
@@ -158,8 +158,7 @@ class Perturbed:
     def _attacked(self, rows: slice) -> Shaped[np.ndarray, "point ..."]:
         """These points after an attack, which is computed on the device without waiting for it."""
         values = torch.from_numpy(np.require(self.clean.raw(rows), requirements="W"))
-        device = self.pipeline.device
-        place = device if devices.traits(device).float64 or values.dtype != torch.float64 else torch.device("cpu")
+        place = self.pipeline.device
         size = torch.from_numpy(np.asarray(self.perturbation.size * self._unit)).to(values.dtype)
         raw, size = devices.upload(values, place), devices.upload(size, place)
         assert self.loss_of is not None
@@ -173,7 +172,7 @@ class Perturbed:
             return self.pipeline.backwards(gradient).sign().to(raw)
 
         with torch.no_grad():
-            block = RawBlock(raw, noise=_no_gradient, ascent=ascent, valid=self._valid)
+            block = RawBlock(raw, noise=_no_gradient, ascent=ascent)
             apply = self.perturbation.kind.apply
             assert apply is not None
             changed = self._valid(apply(block, size))

@@ -22,9 +22,8 @@ from bnuq.sampling.batchnorm_calls import largest_batch, slices_in_training, sma
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
-from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.site_search import find_sites, listed
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
-from bnuq.sampling.unsampled import listed
 
 
 def plan_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.errors import RequestError, ResultError
+from bnuq.errors import RequestError
 from bnuq.evaluation import certification
 from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.datasets import RunData, needs_reference
@@ -36,9 +36,8 @@ from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
-from bnuq.methods import method_named
 from bnuq.models.loading import LoadedModel
-from bnuq.records.evaluation import MASKS, EvaluatedSet, Result
+from bnuq.records.evaluation import MASKS, EvaluatedSet
 from bnuq.records.pixel_maps import rows_of
 from bnuq.tasks import Task
 
@@ -102,30 +101,6 @@ class PlannedRun:
         made_of = {"identity": digest_of(self.identity), "data": digest_of(self.identity["data"])}
         return {**surroundings, "masks": MASKS, **made_of, **self.behaviour}
 
-    def check_same(self, expected: Result) -> None:
-        """Raise ResultError where a result was made of anything else."""
-        made = self.provenance()
-        pairs: dict[str, tuple[Any, Any]] = {
-            "the checkpoint": (_files_of(self.model), _files_of(expected.model)),
-            "the code of the network": (made["network"], expected.provenance.get("network")),
-            "the reference": (made.get("reference_sha256"), expected.provenance.get("reference_sha256")),
-            **{name: (made[name], expected.provenance.get(name)) for name in ("bnuq", "torch")},
-            "the device": (str(self.prepared.pipeline.device), expected.sampling["device"]),
-        }
-        if any("masks" in method_named(name).differs_by for name in expected.methods):
-            pairs["the generator of dropout masks"] = MASKS, expected.mask_generator
-        for name in {**self.sets, **expected.sets}:
-            digests = [sets[name].sha256 if name in sets else None for sets in (self.sets, expected.sets)]
-            pairs[f"set {name}"] = digests[0], digests[1]
-        pairs["the code that the request names"] = made["code"], expected.provenance.get("code")
-        pairs["what is known of the points (groups, names, numbers)"] = made["data"], expected.provenance.get("data")
-        for name, (value, recorded) in pairs.items():
-            if value != recorded:
-                raise ResultError(
-                    f"{expected.path}: {name} is not that of the result any more: it is {_shown(value)}, and was "
-                    f"{_shown(recorded)}. Nothing was compared."
-                )
-
     def findings(self) -> Iterator[Finding]:
         """What was noticed before anything was drawn, except by the checks of the network."""
         prepared, subject = self.prepared, self.subject
@@ -185,16 +160,6 @@ def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
     if run.show_images and not run.images:
         raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
     return rows_of(run.show_images, test)
-
-
-def _shown(value: Any) -> str:
-    """The beginnings of digests, for a message."""
-    texts = value if isinstance(value, list) else [value]
-    return ", ".join(f"{text[:12]}…" if len(text) > 60 else text for text in map(str, texts[:3]))
-
-
-def _files_of(model: Mapping[str, Any]) -> list[str]:
-    return [network["sha256"] for network in model.get("members", [model])]
 
 
 def journal_header(run: Run) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.batchnorm_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
-from bnuq.sampling.moments import merged, moments
+from bnuq.sampling.measure import merged, moments
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of
 from bnuq.shapes import Float, Int64

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bnuq.config import Run
-from bnuq.config.repeating import other_command
+from bnuq.config.runfile_writing import other_command
 from bnuq.data import Points
 from bnuq.files.fetching import stem_of
 from bnuq.findings import Finding, note, warning

@@ -22,7 +22,7 @@ from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.posthoc import OfSets, post_hoc_scores
 from bnuq.evaluation.scoring import engine_of_set
 from bnuq.evaluation.subject import Subject
-from bnuq.evaluation.tasks.image_maps import chosen_images, image_maps
+from bnuq.evaluation.tasks.failing_images import chosen_images, image_maps
 from bnuq.evaluation.views import Outcome
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
@@ -216,8 +216,6 @@ class _Runner:
                     shared = self._subject, self._executor, self.passes, self._second
                     self.methods[method] = MethodRun(method, engine, *shared)
                 self.passes.warm_up(engine_of_set(engine, first, sets[first]), sets[first])
-                if not self._executor.wants(method.name):
-                    continue
                 with nullcontext() if self._executor.makes_result else suppress(UnitsLostError):
                     scored |= self.methods[method].run(engine, draws, advance, address=address)
                 if method != next((method for method in self.methods if not method.is_single), None):

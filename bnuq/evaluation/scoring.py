@@ -18,9 +18,8 @@ from bnuq.data import Points
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.features import KeepingEvaluation
 from bnuq.evaluation.passes import ChunkedPasses, Feed
-from bnuq.evaluation.stored import OUTPUTS, raw_samples
 from bnuq.evaluation.tasks.scorer import SampleReduction
-from bnuq.evaluation.units import UnitGroup, WorkUnit
+from bnuq.evaluation.units import OUTPUTS, UnitGroup, WorkUnit, raw_samples
 from bnuq.evaluation.views import SetScoring
 from bnuq.files.journal import SECONDS, Arrays, Journal
 from bnuq.frozen import frozen

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +12,7 @@ from torch import Tensor, nn
 
 from bnuq.config import Run
 from bnuq.data import Points
-from bnuq.errors import DataError, RequestError, ResultError, SamplingError
+from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import RunData, load_data
@@ -90,15 +88,6 @@ def threads(count: int | None) -> Iterator[None]:
     finally:
         if count is not None:
             torch.set_num_threads(before)
-
-
-def recorded_threads(value: object, source: Path | str) -> int | None:
-    """The number of threads that a file records; ResultError where it is none."""
-    if value is None:
-        return None
-    if not re.fullmatch("[1-9][0-9]{0,3}", str(value)):
-        raise ResultError(f"{source}: the number of threads is {value!s:.40}; expected a whole number of at least 1.")
-    return int(str(value))
 
 
 def network_of(run: Run, *, only_finite: bool = True) -> LoadedModel:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq import devices
 from bnuq.arithmetic import PROBABILITY_TOLERANCE
 from bnuq.config import Outputs, Run
 from bnuq.data import MULTILABEL_KEY, Points
@@ -138,7 +137,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
 
 def _check_probabilities(values: Tensor, outputs: Outputs, where: str) -> None:
     """Raise ModelError where these outputs (n, K) are not probabilities, or their logarithms."""
-    wide = devices.in_float64(values)
+    wide = values.double()
     p = wide if outputs == "probabilities" else wide.exp()
     low, high = float(values.min()), float(values.max())
     if not bool(((p >= 0) & (p <= 1 + PROBABILITY_TOLERANCE)).all()):

@@ -1,4 +1,4 @@
-"""Units of work: samples of one method for a tile of points of one set, scored; and how they merge.
+"""Units of work: samples of one method for a tile of points of one set, scored; how they merge, and what they keep.
 
 A unit is a pure function of the request and its address, independent of its neighbours, and small when finished. Any
 of the `executors` that gives the same units in the same order gives the same result.
@@ -6,15 +6,16 @@ of the `executors` that gives the same units in the same order gives the same re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from bnuq.data import Points
-from bnuq.files.journal import Arrays
+from bnuq.errors import ResultError
+from bnuq.files.journal import Arrays, Journal
 from bnuq.files.mapped import Pool
 from bnuq.frozen import frozen
-from bnuq.methods import METHOD_NAMES, method_named
 
 _AXES = {"point": 0, "draw": 1}  # the axis of the points, by kind of array
 
@@ -37,12 +38,6 @@ class WorkUnit:
         size = "" if self.batch_size is None else f"-b{self.batch_size}"
         ranges = (f"{part.start}_{part.stop}" for part in (self.draws, self.points))
         return "-".join((f"{self.method}{size}", self.set, self.sha256[:8], *ranges))
-
-
-def plain_method_of(unit: str) -> str | None:
-    """The method whose samples the unit of this name has; None for one that has no samples."""
-    named = [name for name in METHOD_NAMES if unit.startswith(f"{name}-")]
-    return method_named(max(named, key=len)).plain.name if named else None
 
 
 def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[WorkUnit]:
@@ -117,3 +112,65 @@ class Gathered:
             for kind, of_kind in self._values.items()
         }
         return joined | {"sum": self._sums, "most": self._most}
+
+
+MAP = "map/"  # before the names of maps of pixels
+OUTPUTS = "outputs"  # the raw samples of a unit
+
+
+@frozen
+class StoredSamples:
+    """The raw samples of one set in a journal: `units` of the first round of draws, and the draws of all rounds."""
+
+    journal: Journal
+    units: tuple[WorkUnit, ...]
+    rounds: tuple[range, ...]
+    shape: tuple[int, int, int]  # (T, n, K)
+    dtype: np.dtype
+
+    @staticmethod
+    def of(journal: Journal, units: Sequence[WorkUnit], rounds: Sequence[range]) -> StoredSamples:
+        """The samples of these units under the draws of these rounds."""
+        first = raw_samples(journal, units[0])
+        shape = rounds[-1].stop, units[-1].points.stop, first.shape[2]
+        return StoredSamples(journal, tuple(units), tuple(rounds), shape, first.dtype)
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """(number of the first point, its block of all draws), in order."""
+        for unit in self.units:
+            rounds = [raw_samples(self.journal, replace(unit, draws=draws)) for draws in self.rounds]
+            yield unit.points.start, np.concatenate(rounds)
+
+
+@frozen
+class StoredMaps:
+    """The maps of one set in a journal, in the arrays of its `units` whose names begin with `start`."""
+
+    journal: Journal
+    units: Sequence[WorkUnit]
+    start: str = ""
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        """The maps of each image by their names, (H, W) each, in order."""
+        start = self.start + MAP
+        for unit in self.units:
+            arrays = _kept(self.journal, unit, "maps")
+            maps = {key.removeprefix(start): values for key, values in arrays.items() if key.startswith(start)}
+            yield from ({name: values[row] for name, values in maps.items()} for row in range(len(unit.points)))
+
+    def __len__(self) -> int:
+        return self.units[-1].points.stop
+
+
+def raw_samples(journal: Journal, unit: WorkUnit) -> np.ndarray:
+    """The raw samples (T, n, K) of a unit; ResultError where they can no longer be read."""
+    return _kept(journal, unit, "samples")[OUTPUTS]
+
+
+def _kept(journal: Journal, unit: WorkUnit, what: str) -> Arrays:
+    arrays = journal.load(unit.name, unit.sha256)
+    if arrays is None:
+        raise ResultError(
+            f"{journal.path(unit.name)}: these {what} were kept there, and can no longer be read. Run it again."
+        )
+    return arrays

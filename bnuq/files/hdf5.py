@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from bnuq.errors import BnuqError, ResultError
 from bnuq.files import apart
+from bnuq.files.apart import noted_bytes
 from bnuq.files.content import kind_of, what_is_wrong_with
 from bnuq.files.limits import check_memory, check_size
 from bnuq.files.mapped import Pool, bytes_in_memory
-from bnuq.files.noted import noted_bytes
 from bnuq.frozen import frozen
 
 _numbers = itertools.count(1)

@@ -25,22 +25,20 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.reference_check import BATCH_SIZE, BATCHES, can_be_checked, reference_check, why_uncheckable
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
-from bnuq.inspection.pipeline_lines import (
-    SETTING_KEYS,
-    augment_words,
-    comparison_key,
-    run_file_lines,
-    setting_values,
-    undetermined_settings,
-)
 from bnuq.inspection.pipeline_settings import (
     DATA_OWN,
     IDENTITY,
+    SETTING_KEYS,
     PipelineSetting,
+    augment_words,
+    comparison_key,
     is_same_pipeline,
     padded,
+    run_file_lines,
     setting_of_run,
+    setting_values,
     settings_to_try,
+    undetermined_settings,
     why_untold,
 )
 from bnuq.metrics.arrays import as_float64

@@ -42,7 +42,6 @@ from bnuq.metrics.certificates import (
 from bnuq.metrics.classification import (
     accuracy as accuracy,
     brier as brier,
-    brier_epistemic as brier_epistemic,
     correct as correct,
     entropy as entropy,
     expected_entropy as expected_entropy,
@@ -57,8 +56,6 @@ from bnuq.metrics.classification import (
     predicted as predicted,
     predictive as predictive,
     predictive_entropy as predictive_entropy,
-    variation_ratio as variation_ratio,
-    zero_one_epistemic as zero_one_epistemic,
 )
 from bnuq.metrics.decay import (
     Slope as Slope,
@@ -145,6 +142,8 @@ from bnuq.metrics.overlap import (
     dice_of_counts as dice_of_counts,
     iou_contributions as iou_contributions,
     iou_of_counts as iou_of_counts,
+    map_mean as map_mean,
+    map_upper_tail as map_upper_tail,
     mean_of_present as mean_of_present,
     overlap_of_draws as overlap_of_draws,
     pairwise_dice as pairwise_dice,
@@ -168,12 +167,6 @@ from bnuq.metrics.recalibration import (
     pll_slopes as pll_slopes,
     pseudo_weight as pseudo_weight,
     refined_temperatures as refined_temperatures,
-)
-from bnuq.metrics.regions import (
-    near_boundary as near_boundary,
-    map_mean as map_mean,
-    map_patch_maximum as map_patch_maximum,
-    map_upper_tail as map_upper_tail,
 )
 from bnuq.metrics.registry import (
     CLASSIFICATION_SCORES as CLASSIFICATION_SCORES,

@@ -202,45 +202,6 @@ def jackknifed_mutual_information(
     return plug_in + (left_out.shape[0] - 1) * xp.mean(predictive - left_out, axis=0)
 
 
-def variation_ratio(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Share of the samples that do not vote for the most voted class, in [0, 1 − 1/min(K, T)]; no direction.
-
-    A sample votes for its most probable class, the lowest one in case of ties.
-
-    Source: Freeman 1965, Elementary Applied Statistics; Gal 2016, §3.3.1.
-    """
-    xp = array_namespace(p)
-    samples, _, classes = p.shape
-    votes = predicted(p)[..., None] == xp.arange(classes, device=device(p))
-    largest = xp.max(xp.sum(xp.astype(votes, xp.int64), axis=0), axis=-1)
-    return xp.astype(samples - largest, p.dtype) / samples
-
-
-def zero_one_epistemic(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Epistemic part of the expected zero-one loss: the mean over samples of the largest probability, minus the largest
-    of the mean prediction, in [0, 1 − 1/min(K, T)]; no direction.
-
-    The total is `least_confidence`, the aleatoric part the mean of that of each sample. 0 where all samples predict the
-    same class.
-
-    Source: Hofman, Sale & Hüllermeier 2025, Uncertainty Quantification for Machine Learning: One Size Does Not Fit All
-    (arXiv 2512.12341): expected divergence of the zero-one score.
-    """
-    return least_confidence(p) - _mean_over_samples(array_namespace(p).sum(_all_but_largest(p), axis=-1))
-
-
-def brier_epistemic(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
-    """Epistemic part of the expected Brier score: the variance over samples (ddof 0) of the probabilities, summed over
-    the classes, in [0, 1 − 1/min(K, T)]; no direction.
-
-    The total is 1 − Σ p̄², the aleatoric part the mean over samples of 1 − Σ p².
-
-    Source: Hofman, Sale & Hüllermeier 2025 (arXiv 2512.12341): expected divergence of the Brier score.
-    """
-    xp = array_namespace(p)
-    return xp.sum(xp.mean((p - _mean_over_samples(p)) ** 2, axis=0), axis=-1)
-
-
 def max_probability(p: Float[Array, "sample point class"]) -> Float[Array, "point"]:
     """Probability of the predicted class in the mean prediction, in [1/K, 1]; no direction.
 

@@ -1,7 +1,10 @@
-"""Overlap of predicted and true masks: IoU and Dice by class, and between draws, from counts of pixels.
+"""Overlap of predicted and true masks: IoU and Dice by class, and between draws; and one uncertainty for an image.
 
-Counts are of the pixels that are not ignored: of each class in the truth, in the prediction, and in both.
+Counts are of the pixels that are not ignored: of each class in the truth, in the prediction, and in both. A map has one
+number per pixel of an image, and `valid` are the pixels that are not ignored.
 """
+
+import math
 
 import numpy as np
 
@@ -110,3 +113,32 @@ def pairwise_dice(common: Int64[np.ndarray, "class draw draw"]) -> float:
     dice = dice_of_counts(size[:, first].T, size[:, second].T, common[:, first, second].T)
     pairs = mean_of_present(dice)
     return float(mean_of_present(pairs))
+
+
+def map_mean(uncertainty: Float[np.ndarray, "height width"], region: Bool[np.ndarray, "height width"]) -> float:
+    """The mean over the pixels of a region, in the unit of the map; no direction. NaN if it has none.
+
+    A region is all valid pixels, or the predicted foreground among them.
+
+    Source: Jungo, Balsiger & Reyes 2020, Analyzing the Quality and Challenges of Uncertainty Estimations for Brain
+    Tumor Segmentation; Kahl et al. 2024, ValUES.
+    """
+    values = uncertainty[region]
+    return float(np.mean(values, dtype=np.float64)) if values.size else math.nan
+
+
+def map_upper_tail(
+    uncertainty: Float[np.ndarray, "height width"], valid: Bool[np.ndarray, "height width"], *, quantile: float = 0.95
+) -> float:
+    """The mean of the ⌈(1 − quantile) n⌉ largest values of n valid pixels, in the unit of the map; no direction.
+
+    NaN without valid pixels.
+
+    Source: Kahl et al. 2024, ValUES: A Framework for Systematic Validation of Uncertainty Estimation in Semantic
+    Segmentation (threshold-level aggregation, by a quantile).
+    """
+    values = uncertainty[valid]
+    if not values.size:
+        return math.nan
+    tail = max(1, math.ceil((1 - quantile) * values.size - 1e-9))
+    return float(np.mean(np.partition(values, values.size - tail)[values.size - tail :], dtype=np.float64))

@@ -21,7 +21,6 @@ from bnuq.metrics.calibration import (
 )
 from bnuq.metrics.classification import (
     brier,
-    brier_epistemic,
     correct,
     entropy,
     expected_entropy,
@@ -29,8 +28,6 @@ from bnuq.metrics.classification import (
     max_probability,
     mutual_information,
     pll_classification,
-    variation_ratio,
-    zero_one_epistemic,
 )
 from bnuq.metrics.detection import DetectionScores, error_auroc_of_replicates
 from bnuq.metrics.estimands import (
@@ -283,21 +280,6 @@ ESTIMANDS: tuple[Estimand, ...] = (
         score=Score("probabilities", of_pixels=True),
     ),
     Estimand(
-        "variation_ratio", "Variation ratio", "variation ratio", "fraction", "none", "Freeman 1965; Gal 2016, §3.3.1",
-        short="var. ratio", **_STEPS,
-        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: variation_ratio(p),
-    ),
-    Estimand(
-        "zero_one_epistemic", "Epistemic part of the expected zero-one loss", "epistemic zero-one loss", "fraction",
-        "none", "Hofman, Sale & Hüllermeier 2025", short="epist. 0-1 loss",
-        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: zero_one_epistemic(p),
-    ),
-    Estimand(
-        "brier_epistemic", "Epistemic part of the expected Brier score", "epistemic Brier score",
-        "squared probability", "none", "Hofman, Sale & Hüllermeier 2025", short="epist. Brier",
-        tasks=_CLASSIFICATION, needs_samples=True, of_samples=lambda p, _: brier_epistemic(p),
-    ),
-    Estimand(
         "max_probability", "Maximum probability", "max. probability", "fraction", "none", "Hendrycks & Gimpel 2017",
         short="max. prob.", **_STEPS,
         tasks=_CLASSES, required=_CLASSES, of_mean=lambda p, _: max_probability(p[None]),
@@ -438,13 +420,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
         for name, words, label in (
             ("mean", "mean of MI or entropy", "mean"),
             ("upper_tail", "mean of the largest 5 % of MI or entropy", "upper tail"),
-            ("patch_maximum", "largest mean of a patch of 10 × 10 pixels of MI or entropy", "patch maximum"),
             ("share_above", "share of pixels with MI or entropy above the 90 % quantile of all", "share above"),
             ("foreground", "mean of MI or entropy over the predicted foreground", "foreground"),
-            (
-                "without_boundaries", "mean of MI or entropy further than 2 pixels from predicted boundaries",
-                "mean without boundaries",
-            ),
             ("pairwise_dice", "complement of the mean Dice of pairs of draws", "1 − Dice between draws"),
         )
     ),

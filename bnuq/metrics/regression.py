@@ -231,14 +231,13 @@ def _by_blocks(
 ) -> Float[Array, "point"]:
     """Per-output scores in float64, in blocks of points, then averaged over outputs, in the precision of `f`."""
     xp, location = array_namespace(f), getattr(device(f), "type", "cpu")
-    wide = f.dtype if location == "mps" else xp.float64  # MPS has no float64
     samples = f.shape[0]
     outputs, truth = xp.reshape(f, (samples, -1)), xp.reshape(like(y, f), (-1,))
     step = max(1, (_BLOCK_ENTRIES if location == "cpu" else _DEVICE_BLOCK_ENTRIES) // samples)
-    scores = [xp.zeros((0,), dtype=wide, device=device(f))]
+    scores = [xp.zeros((0,), dtype=xp.float64, device=device(f))]
     for start in range(0, truth.shape[0], step):
         block = slice(start, start + step)
-        scores.append(score(xp.astype(outputs[:, block], wide), xp.astype(truth[block], wide)))
+        scores.append(score(xp.astype(outputs[:, block], xp.float64), xp.astype(truth[block], xp.float64)))
     per_output = xp.reshape(xp.concat(scores), tuple(y.shape))
     return xp.astype(over_outputs(per_output, y, "mean"), f.dtype)
 

@@ -5,31 +5,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
-from bnuq.errors import ModelError
+from bnuq.errors import BnuqError, ModelError, is_out_of_memory
 from bnuq.files.content import is_file
 from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
+from bnuq.models.architecture import matching_torchvision
 from bnuq.models.archives import opened
-from bnuq.models.containers import as_model_error
-from bnuq.models.entries import Plain, entries_of, leads_to_weights, plain_values, unused_averages, weights_in
-from bnuq.models.exported import read_exported
-from bnuq.models.kinds import INDEX, kind_of_weights
-from bnuq.models.listing import EXPECTED, check_name, listed
-from bnuq.models.prefixes import without_prefixes
-from bnuq.models.shards import StoredWeights, read_safetensors_files
-from bnuq.models.torchscript import weights_of_script
+from bnuq.models.entries import (
+    Plain,
+    entries_of,
+    leads_to_weights,
+    plain_values,
+    unused_averages,
+    weights_in,
+    without_prefixes,
+)
+from bnuq.models.exported import read_exported, weights_of_script
+from bnuq.models.kinds import EXPECTED, INDEX, check_name, kind_of_weights, listed
 from bnuq.models.unpickling import survey_of_legacy, survey_of_zip, unpickled
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
@@ -236,3 +243,104 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
     tensors, stripped = without_prefixes(checkpoint.path, tensors)
     return replace(checkpoint, state=tensors, stripped=stripped, findings=(*checkpoint.findings, *findings))
+
+
+@contextmanager
+def as_model_error(path: Path) -> Iterator[None]:
+    """Turn any exception into one ModelError: loaders of hostile files raise EOFError, KeyError, struct.error, …"""
+    try:
+        yield
+    except BnuqError:
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise ModelError(f"{path}: there is not enough memory to load it. Use a machine with more.") from error
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        if operator := re.search(r"(?:operator|Unknown builtin op:) (\w+)::\w+", reason):
+            cure = f"Install the matching one with: {matching_torchvision()}"
+            if operator[1] != "torchvision":
+                cure = "Install that library, of a release that belongs to this torch."
+            raise ModelError(
+                f"{path}: needs operators of {operator[1]} that torch {torch.__version__} does not have ({reason}): "
+                f"the library is missing here, or of another build. {cure}"
+            ) from error
+        detail = f" ({type(error).__name__}{': ' if reason else ''}{reason})" * (not isinstance(error, _READER_ERRORS))
+        raise ModelError(f"{path}: is damaged or incomplete{detail}; {EXPECTED}. Fetch or write it again.") from error
+
+
+_READER_ERRORS = (AttributeError, TypeError, LookupError, AssertionError)  # their texts are about code, not the file
+
+
+_MOST_SHARDS = 10_000
+_MOST_INDEX = 2**26  # bytes
+
+
+@frozen
+class StoredWeights:
+    """The tensors of several files; their SHA-256 is that of the files' names and SHA-256s, and `size` the bytes of
+    all."""
+
+    holds: dict[str, Tensor]
+    sha256: str
+    size: int
+
+
+class _Files:
+    """The files of a folder, each read once; ModelError for a name that leads out of it."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self._place, self._folder = source, folder
+        self._digests: dict[str, str] = {}
+        self.size = 0
+
+    def read(self, name: object) -> bytes:
+        if not isinstance(name, str) or not name or name in (".", "..") or set(name) & set("/\\:\0"):
+            raise ModelError(f"{self._place}: names the file {str(name)[:100]!r}; expected one in its folder.")
+        if not is_file(self._folder / name):
+            raise ModelError(f"{self._place}: {name}, which holds a part of the weights, is missing. Fetch it too.")
+        data = read_whole(self._folder / name, copies=2, error=ModelError)
+        if name not in self._digests:
+            self.size += len(data)
+        self._digests[name] = hashlib.sha256(data).hexdigest()
+        return data
+
+    @property
+    def sha256(self) -> str:
+        listing = "\n".join(f"{name} {self._digests[name]}" for name in sorted(self._digests))
+        return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def read_safetensors_files(source: Path, folder: Path, index: str | None, *names: str) -> StoredWeights:
+    """The tensors of a folder's safetensors files: those that `index` lists, else `names[0]`. The digest covers all of
+    `names`, such as that of a config.
+
+    Raises ModelError for a file that is missing or outside of the folder, and for tensors that are not where the index
+    says.
+    """
+    files = _Files(source, folder)
+    state: dict[str, Tensor] = {}
+    for name in names[1:] if index is None else names:
+        files.read(name)
+    if index is None:
+        state = safetensors.torch.load(files.read(names[0]))
+        return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
+    content = json.loads(_small(source, files.read(index)))
+    weight_map = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise ModelError(f"{source}: the weight_map of {index} does not name a file for each tensor. Fetch it again.")
+    shards = sorted({*weight_map.values()})
+    if len(shards) > _MOST_SHARDS:
+        raise ModelError(f"{source}: lists {len(shards):,} files; expected at most {_MOST_SHARDS:,}.")
+    for shard in shards:
+        tensors = safetensors.torch.load(files.read(shard))
+        for name in (name for name, file in weight_map.items() if file == shard):
+            if name not in tensors:
+                raise ModelError(f"{source}: {name[:200]} is not in {shard}, where the index has it. Fetch both again.")
+            state[name] = tensors[name]
+    return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
+
+
+def _small(source: Path, data: bytes) -> bytes:
+    if len(data) > _MOST_INDEX:
+        raise ModelError(f"{source}: its index has {len(data):,} bytes; expected an index of tensors.")
+    return data

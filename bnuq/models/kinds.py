@@ -1,12 +1,12 @@
-"""The kind of a file of weights, by its first bytes."""
+"""The kind of a file of weights, by its first bytes; and names in errors about checkpoints, cut and counted."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bnuq.errors import ModelError
 from bnuq.files.content import Kind, kind_of, what_is_wrong_with
-from bnuq.models.listing import EXPECTED
 
 INDEX = ".safetensors.index.json"
 
@@ -52,3 +52,22 @@ def kind_of_weights(path: Path) -> Kind:
 def _looks_like_onnx(head: bytes) -> bool:
     """A protobuf whose first field is a small `ir_version` and whose second is one that ONNX has."""
     return len(head) > 3 and head[0] == 0x08 and head[1] < 32 and head[2] in (0x12, 0x1A, 0x22, 0x28, 0x32, 0x3A, 0x42)
+
+
+LONGEST_NAME = 1000  # letters of a tensor's name, or of the entry it is in
+EXPECTED = "expected weights or a network of torch.save, torch.jit.save or torch.export.save, or a safetensors file"
+
+
+def check_name(path: Path, name: str) -> None:
+    if len(name) > LONGEST_NAME:
+        raise ModelError(f"{path}: {cut(name)} is a name of {len(name):,} letters; expected at most {LONGEST_NAME:,}.")
+
+
+def listed(names: Any, *, order: bool = True) -> str:
+    """The first five, and how many more there are."""
+    texts = sorted(names) if order else list(names)
+    return ", ".join(map(cut, texts[:5])) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
+
+
+def cut(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:199]}…"

@@ -25,8 +25,7 @@ from bnuq.forms import check_form, into_evaluation_mode, strided_parts
 from bnuq.frozen import frozen
 from bnuq.models.architecture import TRANSFORMERS, Built, build, imported, renamed_by_transformers
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
-from bnuq.models.expected_names import fitted, without_attributes
-from bnuq.models.filling import dtypes, fill, finish_lazy, weight_names, wrong_shapes
+from bnuq.models.filling import dtypes, fill, finish_lazy, fitted, weight_names, without_attributes, wrong_shapes
 from bnuq.models.recognition import recognised
 from bnuq.models.suggestions import ask_for_architecture
 from bnuq.models.weight_checks import check_not_quantized

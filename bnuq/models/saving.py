@@ -16,9 +16,8 @@ from bnuq.errors import ModelError
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.models.checkpoint import Checkpoint, content_of
-from bnuq.models.entries import entries_of
+from bnuq.models.entries import COMPILED, entries_of
 from bnuq.models.loading import unwrapped
-from bnuq.models.prefixes import COMPILED
 from bnuq.shapes import Float
 
 _FORMS = ("state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module")

@@ -19,7 +19,7 @@ import torch
 
 from bnuq.errors import ModelError, UntrustedCodeError
 from bnuq.models.archives import Archive
-from bnuq.models.listing import EXPECTED, listed
+from bnuq.models.kinds import EXPECTED, listed
 from bnuq.models.pickles import PickleSurvey, survey_legacy
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq import devices
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
 from bnuq.evaluation.passes import loading
@@ -93,7 +92,7 @@ class Watch:
             blocks.append(Block(name, kind, slice(stop, stop + values.shape[1])))
             stop += values.shape[1]
         self.blocks = tuple(blocks)
-        return torch.cat([devices.in_float64(values) for _, _, values in parts], 1)[None]
+        return torch.cat([values.double() for _, _, values in parts], 1)[None]
 
     def _last_layer(self, recorder: HeadRecorder, output: Tensor, inputs: Tensor) -> Tensor:
         """The input of the last linear layer; the output where the network does not end in one."""
@@ -155,7 +154,7 @@ def _chosen(channels: int, most: int, seed: int, place: int, device: torch.devic
 def features_of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind, Tensor]]:
     """The outputs of each point, as probabilities where they are classes or labels, and their scores; of pixels the
     mean over them."""
-    values = devices.in_float64(output).movedim(1, -1)
+    values = output.double().movedim(1, -1)
     if task.is_regression:
         return [(OUTPUTS, "outputs", _over_pixels(values))]
     logits = torch.stack([torch.zeros_like(values), values], -1) if task.outputs == "labels" else values

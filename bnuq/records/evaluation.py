@@ -51,9 +51,7 @@ PIXEL_MEANS = tuple(  # the values of pixels that images have means of
     for name, estimand in (METRICS | SCORES).items()
     if name in PIXEL_SCORES or ("segmentation" in estimand.tasks and (estimand.of_mean or estimand.of_samples))
 )
-AGGREGATIONS = (  # of the uncertainty of the pixels of an image
-    "mean", "upper_tail", "patch_maximum", "share_above", "foreground", "without_boundaries", "pairwise_dice",
-)  # fmt: skip
+AGGREGATIONS = ("mean", "upper_tail", "share_above", "foreground", "pairwise_dice")  # of the pixels of an image
 OF_POINTS = (ERRORS, "set_coverage", "set_coverage_aps")  # of a class or group, where they are known
 _OF_PARTS = ("count", "accuracy", "pll", *OF_POINTS, "iou", "dice")
 Part = Mapping[Annotated[str, Coordinate("metric"), Among(" ".join(_OF_PARTS))], Estimate]

@@ -43,8 +43,13 @@ from bnuq.report.document import (
 )
 from bnuq.report.method_names import plain_methods
 from bnuq.report.numbers import digits_of, named
-from bnuq.report.provenance import evaluation_provenance
-from bnuq.report.sampler import augmentation_in_words, laplace_in_words, noise_models_in_words, sampler_in_words
+from bnuq.report.provenance import (
+    augmentation_in_words,
+    evaluation_provenance,
+    laplace_in_words,
+    noise_models_in_words,
+    sampler_in_words,
+)
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name

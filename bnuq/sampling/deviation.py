@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
 from bnuq.frozen import frozen
 from bnuq.shapes import Float, Float64
 from bnuq.tasks import CLASSIFICATION, Task
@@ -116,7 +116,7 @@ def _part(outputs: Tensor, expected: Tensor) -> Float[Tensor, "measure output"]:
 
 def _finite_part(outputs: Tensor, expected: Tensor) -> Float64[Tensor, "measure output"]:
     """The same of the finite values; an infinite difference where what is not finite differs."""
-    outputs, expected = (devices.in_float64(values) for values in (outputs, expected))
+    outputs, expected = (values.double() for values in (outputs, expected))
     finite = expected.isfinite()
     alike = (outputs == expected) | (finite & outputs.isfinite()) | (outputs.isnan() & expected.isnan())
     apart = torch.where(finite, outputs - expected, 0.0).abs().masked_fill(~alike, torch.inf)

@@ -29,7 +29,7 @@ from bnuq.sampling.plain_loop import Engine, PlainLoop
 from bnuq.sampling.planning import plan
 from bnuq.sampling.recording import record
 from bnuq.sampling.schedule import Plan
-from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.site_search import find_sites, listed, warn_of_unsampled
 from bnuq.sampling.sites import BatchNormSite, NoiseSite, Sites
 from bnuq.sampling.trace import (
     CHECKED_ROWS,
@@ -41,7 +41,6 @@ from bnuq.sampling.trace import (
     other_inputs,
     uneven_parts,
 )
-from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 _OF_PLANS = {torch.float32: 1e-2, torch.float64: 1e-6}  # of the spread of an output over draws: what a plan may change
 _LARGE = 0.5  # of it: what rounding does not explain
@@ -318,8 +317,6 @@ class Stochastic:
             raise OtherPathError(otherwise)
         narrow = Narrow()
         try:
-            if not devices.traits(inputs.device).float64:
-                raise NotTraceableError("the device has no float64")
             twin, wide = float64_copy(self._model, inputs)
             with narrow:
                 loop = self.plain.in_float64(twin, find_sites(twin, wide[:3], compare_with_training=False))

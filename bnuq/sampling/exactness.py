@@ -306,11 +306,10 @@ def _or_in_float64(
         refusal = error
     narrow = Narrow()
     try:
-        if devices.traits(inputs.device).float64:
-            twin, wide = float64_copy(model, inputs if result is None else inputs[:_FEW])
-            with narrow:
-                wide_result = check(twin, wide)[0]
-            return wide_result if result is None else preferred(result, wide_result)
+        twin, wide = float64_copy(model, inputs if result is None else inputs[:_FEW])
+        with narrow:
+            wide_result = check(twin, wide)[0]
+        return wide_result if result is None else preferred(result, wide_result)
     except InexactError as error:
         refusal = refusal if refusal is not None or narrow.seen else error
     except Exception:  # there is no such copy

@@ -17,7 +17,6 @@ from bnuq.frozen import frozen
 from bnuq.sampling import kernels
 from bnuq.sampling.dropout import Dropout, bytes_of_mask
 from bnuq.sampling.interception import aten
-from bnuq.sampling.layers import is_layer, output_channels
 from bnuq.sampling.noise import Noise
 from bnuq.sampling.plain_loop import Statistics
 from bnuq.sampling.program import (
@@ -25,20 +24,18 @@ from bnuq.sampling.program import (
     Program,
     Step,
     StepContext,
-    entries_at_sample_level,
-    plain_step,
-    positions_of_convolutions,
-    split_evenly,
-)
-from bnuq.sampling.schedule import Activation, Level, Plan, multiply_adds, peak_entries
-from bnuq.sampling.site_steps import (
     affine_step,
     batchnorm_step,
     dropout_step,
+    entries_at_sample_level,
     folded_step,
     noise_step,
+    plain_step,
+    positions_of_convolutions,
+    split_evenly,
     stacked_affine_step,
 )
+from bnuq.sampling.schedule import Activation, Level, Plan, is_layer, multiply_adds, output_channels, peak_entries
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, filled, uneven_parts
 
@@ -292,10 +289,8 @@ class PlanExecutor(Program):
         operation = self.plan.operations[position]
         site = operation.site
         assert isinstance(site, BatchNormSite)
-        mean, var = (devices.in_float64(statistic) for statistic in self._statistics[site.key])
-        weight, bias = (
-            None if ref is None else devices.in_float64(self.fixed[ref.number]) for ref in operation.arguments[1:3]
-        )
+        mean, var = (statistic.double() for statistic in self._statistics[site.key])
+        weight, bias = (None if ref is None else self.fixed[ref.number].double() for ref in operation.arguments[1:3])
         scale = (var + site.eps).rsqrt()
         scale = scale if weight is None else scale * weight
         shift = -mean * scale if bias is None else bias - mean * scale

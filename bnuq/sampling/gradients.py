@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 
-from bnuq import devices
 from bnuq.errors import SamplingError
 from bnuq.frozen import frozen
 from bnuq.sampling.deviation import difference, tolerance
@@ -88,7 +87,7 @@ def _by_input(output: Tensor, leaf: Tensor, output_gradient: Tensor) -> Tensor:
 def _pull(outputs: Float[Tensor, "pass point output"], loss: Loss) -> Tensor:
     """The gradient of the loss by the outputs, each point's divided by its largest number."""
     with torch.enable_grad():
-        leaf = devices.in_float64(outputs.detach()).requires_grad_()
+        leaf = outputs.detach().double().requires_grad_()
         [gradient] = torch.autograd.grad(loss(leaf), leaf)
     largest = gradient.abs().amax((0, *range(2, gradient.ndim)), keepdim=True)
     return (gradient / largest.clamp_min(torch.finfo(torch.float64).tiny)).to(outputs)

@@ -41,11 +41,6 @@ class Head:
         )
         return Head(self.features, logits, weight, bias, self.has_bias)
 
-    @property
-    def on_cpu(self) -> Head:
-        """The same on the CPU."""
-        return Head(self.features.cpu(), self.logits.cpu(), self.weight.cpu(), self.bias.cpu(), self.has_bias)
-
 
 def head(model: nn.Module, inputs: Tensor) -> Head:
     """The last linear layer of `model` in a forward of `inputs`, whose output is the network's, or whose softmax or

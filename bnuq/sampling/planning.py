@@ -8,11 +8,9 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from bnuq.sampling.folding import activations_of, foldable_layers
+from bnuq.sampling.folding import activations_of, foldable_layers, pooled_first
 from bnuq.sampling.interception import aten
-from bnuq.sampling.layers import LAYERS
-from bnuq.sampling.pooling import pooled_first
-from bnuq.sampling.schedule import Level, Plan
+from bnuq.sampling.schedule import LAYERS, Level, Plan
 from bnuq.sampling.sites import BatchNormSite, DropoutSite
 from bnuq.sampling.trace import NotTraceableError, Operation, PerRow, Ref, Trace, refs_in
 

@@ -29,10 +29,9 @@ from bnuq.sampling.noise import Learned, Noise
 from bnuq.sampling.plain_loop import SamplePass
 from bnuq.sampling.planning import plan
 from bnuq.sampling.recording import record
-from bnuq.sampling.site_search import find_sites
+from bnuq.sampling.site_search import find_sites, listed, warn_of_unsampled
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 from bnuq.sampling.trace import NotTraceableError, checked_rows, on_other_inputs, other_inputs, uneven_parts
-from bnuq.sampling.unsampled import listed, warn_of_unsampled
 
 Plans = dict[tuple[object, ...], tuple[MeasurementProgram | None, set[int]]]
 """Compiled plans of one network, by the selection of layers and the points of a mini-batch, None where none agrees with

@@ -29,7 +29,7 @@ import numpy as np
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Among, Axis, Coordinate, Estimate, InRecord, Prefix, Unit
-from bnuq.files import noted
+from bnuq.files import apart
 from bnuq.files.apart import ask
 from bnuq.files.content import kind_of
 from bnuq.files.hdf5 import Group, image_of, open_hdf5
@@ -69,7 +69,7 @@ def write(record: Record, path: Path) -> None:
     check_replaceable(path)
     image = image_of(lambda file: lay_out(file, record))
     write_bytes(path, image)
-    noted.note(image)
+    apart.note(image)
 
 
 def check_replaceable(path: Path) -> None:
@@ -85,7 +85,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def _is_result(path: Path) -> bool:
-    if noted.noted_bytes(path) is not None:
+    if apart.noted_bytes(path) is not None:
         return True
     try:
         return {"format", "bnuq"} <= set(ask("root attributes", str(path.absolute())))

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bnuq import devices, metrics
+from bnuq import metrics
 from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.evaluation.passes import deterministic_outputs
@@ -34,7 +34,7 @@ class Training:
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     """ln softmax of the class of each label, (draw, n), in nats."""
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
-    wide = devices.in_float64(outputs)
+    wide = outputs.double()
     return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
 
 

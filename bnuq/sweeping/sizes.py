@@ -43,8 +43,7 @@ TRAIN = "train"
 
 _DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
 _LEFT_OUT = {
-    *("variation_ratio", "max_probability", "zero_one_epistemic", "brier_epistemic"),
-    *("crps_optimum", "pll_optimum", "crps_constant", "pll_constant"),
+    *("max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"),
 }
 
 Key = TypeVar("Key")

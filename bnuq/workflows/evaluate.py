@@ -29,8 +29,7 @@ from bnuq.findings import note
 from bnuq.progress import Progress, silent
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
-from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job, Turn
+from bnuq.workflows.processes import Job, Turn, helpers
 from bnuq.workflows.requests import check_evaluation
 
 AnyExecutor = TypeVar("AnyExecutor", bound=UnitExecutor)
@@ -118,17 +117,12 @@ def compute(
     place: Place,
     make: Callable[[Journal], AnyExecutor],
     progress: Progress = silent,
-    *,
-    expected: Result | None = None,
 ) -> list[AnyExecutor]:
     """Compute the units of `run` that fall to the executor made of its journal at this place, sealed with `secret`,
-    without a result. ResultError if `run` is no longer, bit by bit, the request of the `expected` result. The process
-    that makes the result checks that MCBN is exact."""
+    without a result. The process that makes the result checks that MCBN is exact."""
     watch = Stopwatch()
     planned, _ = checked_run(run, watch)
     subject = planned.subject
-    if expected is not None:
-        planned.check_same(expected)
     executor = make(WorkFolder(place, secret).journal(planned.facts, journal_header(subject.run)))
     try:
         with suppress(UnitsLostError):

@@ -27,6 +27,7 @@ from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import alone, replaced, within
 from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
+from bnuq.models.exported import check_target, encoded, loaded
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
 from bnuq.records.decisions import temperature_of
@@ -36,7 +37,6 @@ from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import BySet, Engine
 from bnuq.sampling.predictor import SCORES, Acceptance, ExportedPredictor, Scoring
-from bnuq.workflows.predictor_files import check_target, encoded, loaded
 from bnuq.workflows.predictor_modules import check_exportable, drift_module, pass_modules
 from bnuq.workflows.requests import check_export, exported_run, first_exported
 
@@ -68,7 +68,7 @@ def export(
     monitor: Path | None = None,
     progress: Progress = silent,
 ) -> Exported:
-    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`, or of ONNX.
+    """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`.
 
     With a `result`, of which `run` is the request, the draws, the temperature and the noise level τ are those that were
     evaluated; otherwise draws are those of the seed, and nothing is fitted. By default `method` is the first that
@@ -80,9 +80,9 @@ def export(
     check_target(path)
     made = assembled(run, method=method, result=result, monitor=monitor, progress=progress)
     with progress("Exporting", 1) as advance:
-        data = encoded(_program(made.predictor, made.inputs), made.metadata, path.suffix)
+        data = encoded(_program(made.predictor, made.inputs), made.metadata)
         advance(1)
-    given = loaded(data, path.suffix)(made.inputs)
+    given = loaded(data)(made.inputs)
     difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
     if made.predictor.drift is not None:
         _check_drift(given["drift"], made.predictor.drift(made.inputs))

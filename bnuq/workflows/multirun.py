@@ -31,8 +31,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.tasks import TaskName
 from bnuq.workflows.evaluate import evaluate, job_of
-from bnuq.workflows.helpers import workers
-from bnuq.workflows.processes import Turn
+from bnuq.workflows.processes import Turn, workers
 from bnuq.workflows.requests import check_several, check_shareable
 
 # Provenance that runs do not share

@@ -210,8 +210,8 @@ def check_export(
     run: Run, *, method: str | None, result: Result | None, path: Path | None = None, reading: bool = True
 ) -> None:
     """As `check_evaluation`, of a program, and of the `path` where it is to be."""
-    if path is not None and path.suffix not in (".pt2", ".onnx"):
-        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export, or in .onnx.")
+    if path is not None and path.suffix != ".pt2":
+        raise RequestError(f"--out {path}: expected a name that ends in .pt2, a program of torch.export.")
     if path is not None:
         check_writable(path)
     check_readable(run)

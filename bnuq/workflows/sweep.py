@@ -35,8 +35,7 @@ from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
 from bnuq.sweeping.recommendation import recommend
 from bnuq.sweeping.settings import samples_of
-from bnuq.workflows.helpers import helpers
-from bnuq.workflows.processes import Job
+from bnuq.workflows.processes import Job, helpers
 from bnuq.workflows.requests import check_sweep
 
 __all__ = ["Settings", "default_sizes", "sweep"]

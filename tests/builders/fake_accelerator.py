@@ -7,7 +7,6 @@ treats CUDA tensors: composite operations are decomposed above the backend, disp
 - refuses CPU operands of one dimension or more (index tensors excepted), as CUDA does;
 - counts kernels, and every time the host waits for the device, with the innermost line of bnuq that caused it;
 - raises `torch.OutOfMemoryError` beyond `memory.capacity`;
-- inside `without_float64()` refuses float64, as MPS and some Intel GPUs do;
 - inside `rounding_to_tf32()` rounds the factors of float32 products where torch's switches let CUDA do so;
 - copies from pinned memory in a stream of its own as late as can be, when the copy is first read;
 - refuses a tensor that another stream copied and that this thread's stream has not waited for;
@@ -37,7 +36,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from types import CodeType, FunctionType
 from typing import Any
@@ -155,7 +154,6 @@ def _in_stream(stream: Stream) -> Iterator[None]:
 class _Module:
     """`torch.pretend`: the part of `torch.cuda` that bnuq uses."""
 
-    has_float64 = True
     rounds = False
     stands_in = False  # elsewhere torch itself must not choose this device, as nn.DataParallel does
     is_available = classmethod(lambda cls: cls.stands_in)
@@ -205,8 +203,6 @@ def _laid_out(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _to_device(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as a tensor of the device: nothing is copied or counted."""
-    if not _Module.has_float64 and tensor.dtype in (torch.float64, torch.complex128):
-        raise TypeError(f"Cannot convert a tensor to {tensor.dtype}, which this device does not support")
     return _laid_out(torch._C._acc.create_empty_tensor((0,), tensor.dtype), tensor)
 
 
@@ -491,18 +487,6 @@ def standing_in_for_cuda() -> Iterator[Log]:
         for table in tables:
             table.pop(NAME, None)
         memory.capacity = capacity
-
-
-@contextmanager
-def without_float64() -> Iterator[None]:
-    """The device inside `standing_in_for_cuda()` as one without float64; "auto", its only name, still chooses it."""
-    devices = importlib.import_module("bnuq.devices")
-    traits, preferred = devices._TRAITS[NAME], devices.preferred
-    _Module.has_float64, devices._TRAITS[NAME], devices.preferred = False, replace(traits, float64=False), lambda: NAME
-    try:
-        yield
-    finally:
-        _Module.has_float64, devices._TRAITS[NAME], devices.preferred = True, traits, preferred
 
 
 @contextmanager

@@ -76,7 +76,6 @@ REFUSED = {  # the words of a command, and what its message holds
     "report none.h5": f"none.h5: {NO_FILE}",
     "report net.py --html none/p.html": "none/p.html: its folder does not exist",
     "init net.py": "net.py: is a text file",
-    "verify net.py": NOT_A_RESULT,
     "merge none": "No such command 'merge'",
 }
 IN_TURN = """

@@ -457,15 +457,6 @@ def test_a_message_out_of_a_file_cannot_drive_the_terminal(cli, tmp_path):
     assert "\\x1b[2J" in done.message and "[bold]" in done.message
 
 
-@pytest.mark.nightly  # runs/test_run.py resolves them
-def test_lists_on_the_command_line_take_commas_names_and_repetition(cli, small):
-    (small / "a,b.npz").write_bytes((small / "other.npz").read_bytes())
-    sets = ("--ood", "one=other.npz,two=other.npz", "--ood", "three=a,b.npz")
-    summary = json.loads(cli("evaluate", "run.toml", *TINY, "--method", "mcbn,mcdo", *sets, "--json").out)
-    assert list(summary["sets"]) == ["test", "one", "two", "three"]
-    assert list(summary["methods"]) == ["deterministic", "mcbn", "mcdo"]
-
-
 def test_lists_and_reports_fit_an_ascii_stream(cli, small, monkeypatch):
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     for arguments in (("data",), ("metrics",), ("methods",), ("evaluate", str(small / "run.toml"), *TINY)):

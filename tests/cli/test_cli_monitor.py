@@ -43,7 +43,7 @@ def test_a_baseline_is_made_once_and_then_needs_no_data(cli, batches):
     assert cli("monitor", "run.toml", "--baseline", "base.h5", "--batch", "tuesday.npz", *FEW, *other).code == 0
     told = cli("report", "model.monitor.h5", "--full").out
     assert "test are ignored: a batch is normalised as the baseline was" in " ".join(told.split())
-    refused = cli("verify", "base.h5").message
+    refused = cli("evaluate", "--from", "base.h5").message
     assert "is a result of bnuq monitor (monitor-baseline); expected one of a kind that is read here (eval" in refused
 
 

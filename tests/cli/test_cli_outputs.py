@@ -97,41 +97,12 @@ def test_probabilities_and_their_logarithms_have_the_figures_of_the_logits(evalu
         assert [found[at] for at in of_points] == pytest.approx([expected[at] for at in of_points], abs=1e-5)
 
 
-@pytest.mark.nightly  # sampling/test_outputs.py holds the form
-def test_a_binary_classifier_has_the_figures_of_the_same_network_with_two_logits(evaluated):
-    expected = values(evaluated("two", classes=2))
-    assert "accuracy" in " ".join(expected)
-    assert values(evaluated("one", "--outputs", "binary", classes=2)) == expected
-    found = values(evaluated("sigmoid", "--outputs", "probabilities", classes=2))
-    assert found == pytest.approx({place: expected[place] for place in found}, abs=2e-3)
-    of_logits = tuple(f".by_score.{score}." for score in metrics.LOGIT_SCORES)
-    shared = {at for at in expected if ".deterministic.sets" in at and not any(score in at for score in of_logits)}
-    assert shared <= set(found)
-
-
-@pytest.mark.nightly  # sampling/test_outputs.py finds it
-def test_nested_outputs_have_the_figures_of_the_tensor_and_a_note_says_where_it_was(evaluated):
-    found = evaluated("nested")
-    assert values(found) == values(evaluated("logits"))
-    assert [text for text in found["notes"] if "`logits`" in text]
-
-
 @pytest.mark.nightly
 def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
     first = evaluated("one", "--outputs", "binary", "-o", "first.h5", classes=2)
     done = cli("evaluate", "--from", "first.h5", "-o", "again.h5", "--json", "--trust-code")
     assert values(json.loads(done.out)) == values(first)
     assert cli("check", "again.h5", "first.h5").code == 0
-
-
-@pytest.mark.nightly  # as an evaluation does
-def test_a_sweep_and_an_inspection_take_the_outputs(evaluated):
-    sizes = ("--batch-sizes", "8,16", "-T", "4", "--draw-sets", "2")
-    two = evaluated("two", *sizes, classes=2, command="sweep-batch-size")
-    one = evaluated("one", *sizes, "--outputs", "binary", classes=2, command="sweep-batch-size")
-    assert one["points"] == two["points"] and one["points"][0]["pll"]
-    domain = ("--domain", "other=other.npz", "--outputs", "binary")
-    assert evaluated("one", *domain, classes=2, command="inspect")["command"] == "inspect"
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_a_run_file_may_name_perturbations(cli: Cli, small: Path) -> None:
     assert "test+gaussian:0.1" in json.loads(outcome.out)["sets"]
 
 
-@pytest.mark.parametrize("texts", [("salt:0.1",), ("fgsm:-1",), ("pgd:inf",), ("fgsm:0.1", "fgsm:0.10")])
+@pytest.mark.parametrize("texts", [("salt:0.1",), ("fgsm:-1",), ("fgsm:inf",), ("fgsm:0.1", "fgsm:0.10")])
 def test_a_wrong_perturbation_is_one_message(cli: Cli, small: Path, texts: tuple[str, ...]) -> None:
     outcome = cli("evaluate", small / "run.toml", *(word for text in texts for word in ("--perturb", text)))
     assert (outcome.code, outcome.out) == (2, "")

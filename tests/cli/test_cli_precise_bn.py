@@ -61,7 +61,7 @@ def test_with_strict_a_warning_is_exit_code_2_and_says_what_was_written(cli: Any
         (("--points", "0"), "--points is 0"),
         (("-b", "1"), "--batch-size is 1"),
         (("--train", "absent.npz"), "absent.npz"),
-        (("--device", "tpu"), "expected auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"),
+        (("--device", "tpu"), "expected auto, cpu, cuda or cuda:N"),
         (("-o", "model.pt"), "is a file that this run reads"),
         (("-o", "train.npz"), "exists and is not a checkpoint"),
         (("-o", "."), "it is a folder"),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import resource
-import select
 import shutil
 import signal
 import subprocess
@@ -174,46 +172,6 @@ def test_a_piped_ascii_report_has_only_ascii_and_a_closed_standard_input_is_no_e
 # ── terminals ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def on_a_terminal(folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-    """Exit code and everything that a terminal of 80 columns was sent."""
-    screen, line = pty.openpty()
-    child = subprocess.Popen(
-        [*BNUQ, *arguments],
-        stdin=line,
-        stdout=line,
-        stderr=line,
-        env=environment(TERM="xterm-256color", COLUMNS="80", LINES="40", **variables),
-        cwd=folder,
-    )
-    os.close(line)
-    sent = b""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if not select.select([screen], [], [], 1)[0]:
-            continue
-        try:
-            block = os.read(screen, 65536)
-        except OSError:  # the other side is closed
-            break
-        if not block:
-            break
-        sent += block
-    os.close(screen)
-    return child.wait(timeout=20), sent.decode()
-
-
-@pytest.mark.nightly  # test_cli_progress.py and report/test_terminal.py, in one process
-def test_on_a_terminal_there_are_colours_and_a_bar_that_is_gone_at_the_end(small):
-    code, sent = on_a_terminal(small, "evaluate", "run.toml", "-T", "32", "--chunk-size", "4")
-    assert code == 0
-    assert "\x1b[1m" in sent  # bold
-    bar, _, report = sent.rpartition("model.pt · ")
-    assert "Evaluating 60 points" in bar and "/s" in bar
-    assert "\x1b[2K" in bar  # its line was erased
-    assert "Evaluating" not in report
-    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", row)) for row in report.splitlines() if "/" not in row) <= 80
-
-
 # ── limits of the system ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -333,14 +291,6 @@ def test_what_user_code_prints_goes_to_standard_error_and_signals_that_are_ignor
     assert json.loads(done.stdout)
     for word in ("at import", "from C", "by the saved stream", "in forward", "from a child", "by number"):
         assert word in done.stderr
-
-
-@pytest.mark.nightly  # Python says it
-def test_an_abort_in_user_code_says_at_which_line(small):
-    (small / "net.py").write_text("import os\ndef net():\n    os.abort()\n")
-    done = shell("bnuq evaluate run.toml", small)
-    assert done.returncode not in (0, 1)
-    assert f'"{small / "net.py"}", line 3 in net' in done.stderr
 
 
 # ── signals while modules are imported, and signals that somebody swallows ───────────────────────────────────────────

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from findings_of import noted, values_of
+from findings_of import noted
 from several_inputs import TWO_INPUTS, OneInput, branches, pictures_and_numbers, sentences, tokens
-from torch.utils.data import DataLoader
 
 import bnuq
 from bnuq.errors import DataError
@@ -60,22 +58,6 @@ def test_parts_of_a_file_and_a_factory_give_the_same_estimates_and_the_report_na
     assert cli("report", "b.h5", "--points", "3").code == 0
 
 
-@pytest.mark.nightly  # runs/test_api.py has other forms
-@pytest.mark.usefixtures("folder")
-def test_loaders_of_dictionaries_in_memory_give_what_files_give(cli):
-    done = cli("evaluate", "run.toml", "--json")
-    assert done.code == 0, done.err
-    loaders = {}
-    for name in ("train", "test"):
-        with np.load(f"{name}.npz") as file:
-            arrays = {key: torch.from_numpy(values) for key, values in file.items()}
-        items = [{key: values[i] for key, values in arrays.items()} for i in range(len(arrays["labels"]))]
-        loaders[name] = DataLoader(items, batch_size=16)  # type: ignore
-    result = bnuq.evaluate(branches(), **loaders, samples=4, batch_size=16, train_batch_size=16)
-    assert result.summary()["methods"] == json.loads(done.out)["methods"]
-    assert values_of(result, "several-inputs")["inputs"] == "image (1, 5, 5) float32, numbers (3,) float32"
-
-
 def test_token_numbers_and_their_mask_give_what_one_input_of_both_gives():
     inputs, labels = sentences(40)
     rows = np.concatenate([*inputs.values()], 1)
@@ -115,20 +97,3 @@ def test_sets_of_other_inputs_are_one_error_that_names_the_first(folder):
     other = {**inputs, "numbers": inputs["numbers"].astype(np.float64)}
     with pytest.raises(DataError, match=r"numbers \(3,\) float64, where the others have numbers \(3,\) float32"):
         bnuq.inspect(branches(), train=(inputs, labels), test=(other, labels), domain=(f"{folder}/test.npz",))
-
-
-@pytest.mark.nightly  # as an evaluation does
-@pytest.mark.usefixtures("folder")
-def test_inspect_and_init_take_them_and_suggest_no_pipeline(cli):
-    small = ("--points", "48", "--draws", "8", "--samples", "4")
-    done = cli("inspect", "run.toml", "--suggest-pipeline", "--domain", f"shifted.npz{PARTS}", *small, "--json")
-    assert done.code == 0, done.err
-    found = json.loads(done.out)
-    assert "shifted" in json.dumps(found["domains"])
-    assert [text for text in found["notes"] if "no training pipeline is suggested: the points have several" in text]
-    sets = ["--train", f"train.npz{PARTS}", "--test", f"test.npz{PARTS}"]
-    done = cli("init", "model.pt", "--arch", "two_inputs.py:Branches", *sets, "-o", "written.toml")
-    assert done.code == 0, done.err
-    text = Path("written.toml").read_text()
-    assert "points of image (1, 5, 5) float32, numbers (3,) float32" in text and "normalize" not in text
-    assert cli("evaluate", "written.toml", "--samples", "2").code == 0

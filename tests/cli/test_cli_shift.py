@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-import bnuq
-
 Cli = Callable[..., Any]
 FEW = ("--samples", "4", "--method", "mcbn", "--no-post-hoc", "--limit", "20", "--calibrate", "off")
 
@@ -45,7 +43,7 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
             '--family is "gausian"; expected the name of a family of corruptions, or file.py:function. Did you mean '
             "gaussian?",
         ),
-        (("--family", "pgd"), "Known are: gaussian, shot"),
+        (("--family", "fgsm"), "Known are: gaussian, shot"),
         (("--family", "own.py:jpeg"), "another name than jpeg"),
         (("--family", "none.py:dark"), "none.py"),
         (("--family", "missing"), "is for rows of a table"),
@@ -59,20 +57,3 @@ def test_a_wrong_request_is_one_message(cli: Cli, small: Path, given: tuple[str,
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err
     assert not (small / "model.shift.h5").exists()
-
-
-@pytest.mark.nightly  # runs/test_api.py holds it of others
-def test_from_python_the_network_and_the_points_are_in_memory(small: Path) -> None:
-    import torch
-    from torch import nn
-
-    x = torch.rand(40, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    y = (x.mean((1, 2, 3)) > x.mean()).long()
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(400, 2))
-    result = bnuq.shift(
-        model, train=(x, y), test=(x, y), families=["contrast"], severities=[2, 5], samples=4, window=50, loss=0.2
-    )
-    assert result.shift.sets == ("test+contrast@2", "test+contrast@5") and result.shift.families == ("contrast",)
-    assert (result.shift.window, result.shift.limit) == (50, 0.2)
-    assert ("shift contrast") in result.figures
-    assert small.exists()

@@ -26,7 +26,7 @@ from bnuq.records.summary import summary as summary_of
 
 METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}
-OF_SEVERAL_PASSES = {"mutual_information", "variation_ratio", "uncertainty_correlation"}
+OF_SEVERAL_PASSES = {"mutual_information", "uncertainty_correlation"}
 LABELLED = {
     "accuracy",
     "pll",

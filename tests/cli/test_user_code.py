@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,11 +126,3 @@ def test_an_exhausted_memory_passes_through_the_wall_and_halves_the_chunk(small,
     (small / "net.py").write_text(net_whose_forward("if len(x) > 50: raise MemoryError"))  # of 60 test points
     done = cli("evaluate", "run.toml", "--method", "deterministic")
     assert done.code == 0, done.err
-
-
-@pytest.mark.nightly  # cli/test_cli_processes.py ends processes the same way
-def test_a_handler_for_the_end_of_the_process_cannot_change_the_exit_code(small):
-    (small / "net.py").write_text("import atexit, os\natexit.register(lambda: os._exit(0))\nraise ValueError\n")
-    arguments = ("evaluate", "run.toml")
-    done = subprocess.run([sys.executable, "-m", "bnuq", *arguments], cwd=small, capture_output=True, text=True)
-    assert done.returncode == 2 and "net.py, line 3" in done.stderr

@@ -24,7 +24,7 @@ import pytest
 from making_points import png
 from uci_tables import text_files
 
-from bnuq.data import KnownSet, download, known_sets, load_points, remote, uci
+from bnuq.data import KnownSet, download, known_sets, load_points, remote
 from bnuq.data.download import fetch
 from bnuq.data.known import known_set, places
 from bnuq.data.readers.tables import read_csv
@@ -299,7 +299,7 @@ def boston(server, monkeypatch):
         folder = f"{len(server.files)}-boston"
         for name, text in text_files(table).items():
             server.files[f"{folder}/{name}"] = changed.get(Path(name).stem, text).encode()
-        digest = f"sha256:{uci.digest_of(*table)}"
+        digest = f"sha256:{download.digest_of(*table)}"
         file = Remote("uci/boston/data.csv", (server.url(how, f"{folder}/"),), digest, 10_000, at_most=True, splits=2)
         monkeypatch.setitem(remote._REMOTES, "uci-boston", {"train": (file,), "test": (file,)})
         return file
@@ -307,7 +307,7 @@ def boston(server, monkeypatch):
     return offer
 
 
-def stored(data: Path, splits: int) -> uci.Table:
+def stored(data: Path, splits: int) -> download.Table:
     table, folder = read_csv(data), data.parent / "splits"
     rows = [np.loadtxt(folder / f"test_{split:02d}.txt", np.int64, ndmin=1) for split in range(splits)]
     return np.asarray(table.inputs), np.asarray(table.targets), rows
@@ -324,7 +324,7 @@ def test_a_uci_set_is_made_of_its_text_files_whole(boston, tmp_path):
     assert files_below(root) == [
         f"uci/boston/{name}" for name in ("data.csv", "splits/test_00.txt", "splits/test_01.txt")
     ]
-    assert f"sha256:{uci.digest_of(*stored(root / file.path, 2))}" == file.checksum
+    assert f"sha256:{download.digest_of(*stored(root / file.path, 2))}" == file.checksum
     assert len(load_points("uci-boston:test:1", data_root=root)) == 4
     assert load_points("uci-boston:train:1", data_root=root).point_shape == (3,)
 
@@ -343,7 +343,7 @@ def test_a_uci_set_whose_numbers_are_others_leaves_nothing(boston, server, tmp_p
     with pytest.raises(DataError, match=message):
         fetch(the("uci-boston"), ("test",), data_root=root)
     assert files_below(root) == [] and list((root / "uci").iterdir()) == []
-    asked = {name: server.asked["/" + f"{file.urls[0]}{name}".split("/", 3)[3]] for name in uci.published_names(2)}
+    asked = {name: server.asked["/" + f"{file.urls[0]}{name}".split("/", 3)[3]] for name in download.published_names(2)}
     assert asked == dict.fromkeys(asked, 1)
 
 
@@ -360,7 +360,7 @@ def test_a_folder_without_the_table_is_not_replaced(boston, tmp_path):
 def test_the_pinned_digests_are_those_of_the_real_sets(data_pack, server, tmp_path, monkeypatch, name):
     (file,) = remotes_of(f"uci-{name}")["test"]
     table = stored(data_pack / file.path, file.splits)
-    assert f"sha256:{uci.digest_of(*table)}" == file.checksum
+    assert f"sha256:{download.digest_of(*table)}" == file.checksum
     texts = text_files(table)
     assert max(map(len, texts.values())) <= file.size
     if len(table[0]) > 1600:
@@ -370,7 +370,7 @@ def test_the_pinned_digests_are_those_of_the_real_sets(data_pack, server, tmp_pa
     served = replace(file, urls=(server.url("serves", f"{name}/"),))
     monkeypatch.setitem(remote._REMOTES, f"uci-{name}", {"test": (served,)})
     (place,) = fetch(the(f"uci-{name}"), ("test",), data_root=tmp_path)
-    assert f"sha256:{uci.digest_of(*stored(place, file.splits))}" == file.checksum
+    assert f"sha256:{download.digest_of(*stored(place, file.splits))}" == file.checksum
 
 
 def test_every_file_on_offer_is_found_where_it_is_put_and_has_a_checksum():

@@ -9,8 +9,7 @@ from findings_of import noted
 from making_points import save_mat
 
 from bnuq.cli.paths import split_values
-from bnuq.config.request import _absolute
-from bnuq.config.resolving import Named
+from bnuq.config.request import Named, _absolute
 from bnuq.data import load_points, parse_reference
 from bnuq.errors import BnuqError, RequestError, UntrustedCodeError
 from bnuq.report.numbers import of_reference

@@ -70,7 +70,6 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> dict[
         w = w / w.sum() if w.sum() > 0 else np.full(T, 1 / T)
         q, y = p[own, rows.start : rows.stop], labels[rows.start : rows.stop]
         mean = np.einsum("t,tnk->nk", w, q)
-        votes = np.einsum("t,tnk->nk", w, np.eye(K)[q.argmax(-1)])
         expected = np.einsum("t,tnk->n", w, -q * np.log(q))
         entropy = -(mean * np.log(mean)).sum(-1)
         for name, value in {
@@ -78,9 +77,6 @@ def by_hand(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> dict[
             "pll": np.log(mean[np.arange(len(y)), y]),
             "mutual_information": entropy - expected,
             "predictive_entropy": entropy,
-            "variation_ratio": 1 - votes.max(-1),
-            "zero_one_epistemic": np.einsum("t,tn->n", w, q.max(-1)) - mean.max(-1),
-            "brier_epistemic": np.einsum("t,tnk->n", w, (q - mean) ** 2),
             "max_probability": mean.max(-1),
         }.items():
             values.setdefault(name, []).append(value)
@@ -285,17 +281,6 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     stream = io.StringIO()
     print_record(report, read, stream, full=True)
     assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
-
-
-@pytest.mark.nightly  # tiles are cut by numbers, see above
-@pytest.mark.held(False)
-def test_no_estimate_depends_on_the_chunks_nor_on_the_sets_beside_it(small):
-    whole = small_run.evaluated(small, out=Path("whole.h5"), methods=("mcbn+mcdo",))
-    cut = small_run.evaluated(small, out=Path("cut.h5"), methods=("mcbn+mcdo",), chunk_size=23, ood=())
-    for name, estimate in whole.methods["mcbn+mcdo"].sets["test"].estimates.items():
-        other = cut.methods["mcbn+mcdo"].sets["test"].estimates[name]
-        assert other.value == pytest.approx(estimate.value, abs=1e-6), name
-        assert other.mc_se == pytest.approx(estimate.mc_se, abs=1e-5), name
 
 
 @pytest.mark.nightly

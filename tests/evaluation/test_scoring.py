@@ -61,17 +61,11 @@ def by_hand(logits: np.ndarray, weight: np.ndarray, labels=None) -> dict[str, li
             e = [math.exp(v - max(logits[t, i])) for v in logits[t, i]]
             ps.append([v / sum(e) for v in e])
         mean = [sum(w * p[k] for w, p in zip(weight, ps, strict=True)) for k in range(K)]
-        votes = [sum(w for w, p in zip(weight, ps, strict=True) if p.index(max(p)) == k) for k in range(K)]
         expected = sum(w * entropy(p) for w, p in zip(weight, ps, strict=True))
         values = {
             "mutual_information": entropy(mean) - expected,
             "predictive_entropy": entropy(mean),
             "expected_entropy": expected,
-            "variation_ratio": 1 - max(votes),
-            "zero_one_epistemic": sum(w * max(p) for w, p in zip(weight, ps, strict=True)) - max(mean),
-            "brier_epistemic": sum(
-                w * (p[k] - mean[k]) ** 2 for w, p in zip(weight, ps, strict=True) for k in range(K)
-            ),
             "max_probability": max(mean),
             "least_confidence": 1 - max(mean),
         }
@@ -177,7 +171,7 @@ def recomputed(inside_by_hand) -> list[dict[str, float]]:
     ]
 
 
-OF_UNLABELLED = ("mutual_information", "predictive_entropy", "expected_entropy", "variation_ratio", "max_probability")
+OF_UNLABELLED = ("mutual_information", "predictive_entropy", "expected_entropy", "max_probability")
 CALIBRATION = ("ece", "ece_adaptive", "ece_debiased", "mce")
 SELECTIVE = ("aurc", "augrc", "risk_at_80", "coverage_at_5")
 ESTIMATES = ("accuracy", "pll", "brier", *CALIBRATION, *OF_UNLABELLED, *SELECTIVE)
@@ -361,7 +355,7 @@ def test_one_draw_has_no_monte_carlo_error_no_replicates_and_no_epistemic_scores
     test, ood = reduced(logits_of(samples=1), LABELS), reduced(logits_of(30, samples=1, seed=1))
     found = classification.set_estimates(test, draws)
     assert all((f.mc_se, f.jackknife, f.bootstrap) == (None, None, None) for f in found.values())
-    assert not {"mutual_information", "variation_ratio"} & {*found, *test.points}
+    assert not {"mutual_information"} & {*found, *test.points}
     detection = detection_estimates(test, ood, draws)
     assert set(detection) == streamed_scores(single_sample=True)
     assert all(f.mc_se is None and f.jackknife is None for d in detection.values() for f in d.values())

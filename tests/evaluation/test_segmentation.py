@@ -23,8 +23,8 @@ from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import passes
 from bnuq.evaluation.tasks import segmentation
+from bnuq.evaluation.tasks.pixel_counts import one_of
 from bnuq.evaluation.tasks.pixels import FEW_PARTS, PixelReduction, PixelScores, parts_of_draws
-from bnuq.evaluation.tasks.scored_pixels import one_of
 from bnuq.records.evaluation import PIXEL_SCORES, MethodResult, Result, SetResult
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate

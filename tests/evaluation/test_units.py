@@ -18,7 +18,7 @@ from bnuq.config import Options, ScoringSection, resolve
 from bnuq.errors import ResultError
 from bnuq.evaluation import scoring
 from bnuq.evaluation.estimates import replicate_weights
-from bnuq.evaluation.executors import Chosen, UnitExecutor, _agree
+from bnuq.evaluation.executors import UnitExecutor, _agree
 from bnuq.evaluation.tasks import class_reduction, classification, regression
 from bnuq.evaluation.units import Gathered, WorkUnit
 from bnuq.files import mapped
@@ -320,11 +320,6 @@ def test_of_named_units_one_of_each_method_is_computed_again(folder: Path, ran: 
     again = [name for name in ran["units"] if name in finished]
     assert len(again) == len({name.partition("-")[0] for name in finished}) < len(finished)
     assert_same(estimates(read(found.path)), estimates(read(evaluated(folder, "whole.h5", ood=()).path)))
-
-
-def test_chosen_units_with_recalibrated_logits_need_the_method_that_has_the_samples(tmp_path: Path) -> None:
-    chosen = Chosen(Journal(Folder(tmp_path), {}), {"mcbn+temperature-test-0123abcd-0_8-0_4"})
-    assert chosen.wants("mcbn") and not chosen.wants("mcdo") and not chosen.wants("deterministic")
 
 
 def test_units_without_points_are_the_same_when_computed_again() -> None:

@@ -205,14 +205,6 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(made_up, tiny,
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("cut")] == ["cut.h5"]
 
 
-@pytest.mark.nightly  # a run of several processes is that of runs/
-def test_two_processes_give_what_one_gives(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
-    few = replace(tiny, max_epochs=5, samples=8)
-    single = reproduce(request(made_up, few, tmp_path / "one.h5", sets=("boston",)), progress=silent)
-    pair = reproduce(request(made_up, few, tmp_path / "two.h5", sets=("boston",), workers=2), progress=silent)
-    assert estimates(single) == estimates(pair)
-
-
 def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(made_up, tiny, tmp_path):
     job = experiment._Job(read_set("boston", made_up), "batchnorm", tiny, 0, "cpu", tmp_path)
     job.choices(lambda _: None)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from disturbed import assert_same
 
-from bnuq.files import apart, noted
+from bnuq.files import apart
 from bnuq.records.inspection import Inspection, read
 from bnuq.store.codec import write
 
@@ -83,7 +83,7 @@ def test_large_arrays_are_read_as_by_the_other_process(tmp_path: Path, asked: li
         with open_hdf5(path) as file:
             read_now = {name: file[name][()] for name in values} | {"rows": file["packed"].rows(5, 2000)}
             found.append(read_now | {"texts": file["texts"].asstr()})
-        noted.note(path.read_bytes())
+        apart.note(path.read_bytes())
     assert asked.count("open") == 1
     for name, value in (values | {"rows": values["packed"][5:2000], "texts": texts}).items():
         assert all(np.array_equal(each[name], value) for each in found)
@@ -103,20 +103,20 @@ def test_a_note_that_came_with_an_archive_is_none(tmp_path: Path, notes: Path) -
     for note in notes.iterdir():
         note.unlink()
     (notes / hashlib.sha256(path.read_bytes()).hexdigest()).touch(mode=0o600)
-    assert noted.noted_bytes(path) is None
-    noted.note(path.read_bytes())
-    assert noted.noted_bytes(path) == path.read_bytes()
+    assert apart.noted_bytes(path) is None
+    apart.note(path.read_bytes())
+    assert apart.noted_bytes(path) == path.read_bytes()
 
 
 def test_neither_a_link_nor_a_file_with_contents_is_a_note(tmp_path: Path, notes: Path) -> None:
     path = written(tmp_path)
     [note] = notes.iterdir()
     note.write_bytes(b"of another program")
-    assert noted.noted_bytes(path) is None
+    assert apart.noted_bytes(path) is None
     note.write_bytes(b"")
     note.rename(tmp_path / "elsewhere")
     note.symlink_to(tmp_path / "elsewhere")
-    assert noted.noted_bytes(path) is None
+    assert apart.noted_bytes(path) is None
 
 
 def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, notes: Path, asked: list[str]) -> None:
@@ -127,13 +127,13 @@ def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path, notes: Path, a
 
 
 def test_notes_are_few_and_of_files_that_are_not_large(tmp_path, notes, monkeypatch):
-    monkeypatch.setattr(noted, "_MOST", 4)
+    monkeypatch.setattr(apart, "_MOST", 4)
     for number in range(9):
-        noted.note(bytes([number]))
+        apart.note(bytes([number]))
         os.utime(next(iter(sorted(notes.iterdir(), key=lambda each: -each.stat().st_mtime_ns))), ns=(number, number))
     (tmp_path / "last").write_bytes(bytes([8]))
-    assert 1 <= len(list(notes.iterdir())) <= 4 and noted.noted_bytes(tmp_path / "last") == bytes([8])
-    monkeypatch.setattr(noted, "_LARGEST", 3)
+    assert 1 <= len(list(notes.iterdir())) <= 4 and apart.noted_bytes(tmp_path / "last") == bytes([8])
+    monkeypatch.setattr(apart, "_LARGEST", 3)
     before = set(notes.iterdir())
-    noted.note(b"four")
+    apart.note(b"four")
     assert set(notes.iterdir()) == before

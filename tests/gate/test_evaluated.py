@@ -69,20 +69,6 @@ def test_the_error_of_an_auroc_is_delongs_for_correlated_curves(evaluated: Evalu
     assert found.change == pytest.approx(metrics.auroc(*pairs[0]) - metrics.auroc(*pairs[1]))
 
 
-@pytest.mark.nightly  # test_errors_of_changes.py holds it of made-up draws
-def test_paired_draws_see_smaller_changes(evaluated: Evaluated) -> None:
-    """A network that is a little worse: with the same mini-batches the error is smaller than with others."""
-    paired = check(evaluated("changed", run_file="changed.toml"), evaluated("seed"))
-    apart = check(evaluated("changed-seed", run_file="changed.toml", seed=1), evaluated("seed"))
-    assert paired.pairing is not None
-    assert apart.pairing is not None
-    assert paired.pairing.draws == ("mcbn", "mcdo")
-    assert apart.pairing.draws == ()
-    for address in ("mcbn.sets.test.pll", "mcbn.sets.test.mutual_information", "mcdo.sets.test.brier"):
-        ours, theirs = at(paired, address), at(apart, address)
-        assert 0 < (ours.se_draws or 0) < 0.6 * (theirs.se_draws or 0), address
-
-
 @pytest.mark.held
 def test_every_estimate_of_a_regression_is_compared_with_an_error(regression: Evaluated) -> None:
     current, baseline = regression("other-seed", seed=1), regression("seed")

@@ -18,9 +18,9 @@ from check_all import check
 import bnuq
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.gate import GateSettings, recomputing
+from bnuq.gate import GateSettings, checking
+from bnuq.gate.checking import recomputed
 from bnuq.gate.compatibility import check_comparable
-from bnuq.gate.recomputing import recomputed
 from bnuq.records.addresses import coordinates_of, estimates_of
 from bnuq.records.evaluation import MethodResult, Result
 from bnuq.records.evaluation_file import read
@@ -85,7 +85,7 @@ def test_every_estimate_that_is_another_than_that_of_its_points_is_refused_by_na
     bad = genuine
     for address in others:  # each is recomputed from points alone
         bad = damaged(bad, address, off)
-    monkeypatch.setattr("bnuq.gate.recomputing._SHOWN", 10_000)
+    monkeypatch.setattr("bnuq.gate.checking._SHOWN", 10_000)
     with pytest.raises(ResultError, match="contradicts itself") as refused:
         recomputed(bad)
     told = dict(re.findall(r"damaged: (\S+) is .* it is (\S+)\.$", str(refused.value), re.MULTILINE))
@@ -179,8 +179,8 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
 def test_a_file_is_recomputed_unless_bnuq_wrote_it_here_as_it_is(evaluated, tmp_path, monkeypatch):
     path, asked = evaluated("seed").path, []
     assert path is not None
-    contradictions = recomputing._contradictions
-    monkeypatch.setattr(recomputing, "_contradictions", lambda points: asked.append(points) or contradictions(points))
+    contradictions = checking._contradictions
+    monkeypatch.setattr(checking, "_contradictions", lambda points: asked.append(points) or contradictions(points))
     own = read(path)
     recomputed(own)
     assert asked == []

@@ -144,20 +144,6 @@ def test_blue_first_and_a_flip_are_found_where_pictures_lean(tmp_path):
     assert (data.normalize, data.channel_order, data.augment) == (reversed_imagenet, "bgr", BOTH)
 
 
-@pytest.mark.nightly  # a tie is kept as that of the flip below
-@pytest.mark.held(False)
-@pytest.mark.usefixtures("quick")
-def test_rgb_is_kept_where_the_order_of_channels_changes_nothing(tmp_path):
-    train = pictures(400, channels=1, seed=2)  # BGR fits a little better by chance
-    noise = np.random.default_rng(2).integers(-2, 3, (len(train), 3, SIZE, SIZE))
-    grey = np.clip(train.inputs.astype(np.int64) + noise, 0, 255).astype(np.uint8)  # in three channels
-    train, half = replace(train, inputs=grey), Normalize(mean=(0.5,) * 3, std=(0.5,) * 3)
-    found = suggested(trained(train, as_in(half, bgr=True)), train)
-    assert {one.channel_order for one in found.candidates if one.tied} == {"rgb", "bgr"}
-    assert "channel order: RGB and BGR agree equally well" in found.undetermined
-    assert written(found, tmp_path).channel_order == "rgb"
-
-
 @pytest.mark.held(False)
 @pytest.mark.parametrize("seed", at_night.but({1}, range(2)))
 @pytest.mark.usefixtures("quick")
@@ -336,36 +322,6 @@ def test_a_reference_that_is_too_small_is_an_error():
     net = trained(pictures(200), as_in())
     with pytest.raises(SamplingError, match="holds 7 points; expected at least 8"):
         suggested(net, train)
-
-
-@pytest.mark.nightly  # an edge of the search above
-@pytest.mark.held(False)
-@pytest.mark.usefixtures("quick")
-def test_a_pipeline_under_which_the_network_overflows_is_left_out():
-    class Overflowing(nn.Module):
-        def __init__(self, net: nn.Module) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x + (x.amax() > 10) * torch.exp(x) ** 4)
-
-    train = pictures(400, channels=1)
-    net = Overflowing(trained(train, as_in())).eval()
-    found = suggested(net, train)
-    assert found.candidates[0].normalize is None
-    assert not any(one.scale == 255 for one in (*found.candidates, *found.first_round))
-
-
-@pytest.mark.nightly  # the crops above are found as these
-@pytest.mark.held(False)
-@pytest.mark.usefixtures("quick")
-def test_points_that_are_not_square_are_cropped_to_their_own_size(tmp_path):
-    wide = Points("train", "t", pictures(400, channels=1).inputs[:, :, :5])
-    found = suggested(trained(wide, as_in(None, Augment(pad=4))), wide)
-    best = found.candidates[0]
-    assert (best.normalize, best.augment) == (None, "pad 4, crop 5x8")
-    assert written(found, tmp_path).augment == Augment(pad=4)
 
 
 @pytest.mark.held(False)

@@ -18,10 +18,7 @@ PER_POINT = [
     metrics.predictive_entropy,
     metrics.expected_entropy,
     metrics.mutual_information,
-    metrics.variation_ratio,
     metrics.max_probability,
-    metrics.zero_one_epistemic,
-    metrics.brier_epistemic,
 ]
 
 
@@ -160,46 +157,7 @@ def test_accuracy_of_samples_that_disagree_is_that_of_their_mean():
     assert metrics.ece(p, np.array([0])) == pytest.approx(1 - 1.7 / 3)
 
 
-@laws
-@given(probabilities())
-def test_variation_ratio_counts_the_votes(p):
-    expected = []
-    for point in range(p.shape[1]):
-        votes = [int(np.argmax(p[t, point])) for t in range(p.shape[0])]
-        expected.append(1 - max(votes.count(k) for k in set(votes)) / len(votes))
-    assert metrics.variation_ratio(p) == pytest.approx(expected, abs=1e-15)
-
-
-@laws
-@given(probabilities())
-def test_the_epistemic_and_the_aleatoric_part_of_each_loss_make_its_total(p):
-    """Of a prediction q for a truth p_t, the expected zero-one loss is 1 − p_t[argmax q], the Brier score Σ (e − q)²:
-    totals are by the mean prediction, aleatoric parts by p_t itself, and parts are never negative."""
-    mean, (samples, points, classes) = p.mean(0), p.shape
-    zero_one, brier = np.zeros((2, samples, points)), np.zeros((2, samples, points))
-    for t, n in itertools.product(range(samples), range(points)):
-        for row, q in enumerate((mean[n], p[t, n])):
-            zero_one[row, t, n] = 1 - p[t, n, np.argmax(q)]
-            brier[row, t, n] = sum(p[t, n, k] * ((np.eye(classes)[k] - q) ** 2).sum() for k in range(classes))
-    for epistemic, (total, aleatoric) in (
-        (metrics.zero_one_epistemic(p), zero_one.mean(1)),
-        (metrics.brier_epistemic(p), brier.mean(1)),
-    ):
-        assert epistemic + aleatoric == pytest.approx(total, abs=1e-12)
-        assert (epistemic > -1e-12).all() and (epistemic <= 1 - 1 / min(samples, classes) + 1e-12).all()
-    assert zero_one.mean(1)[0] == pytest.approx(metrics.least_confidence(p), abs=1e-12)
-
-
 # Values and edges
-
-
-def test_epistemic_losses_of_two_sure_samples_that_disagree():
-    p = np.array([[[1.0, 0.0]], [[0.0, 1.0]]])
-    assert metrics.zero_one_epistemic(p) == pytest.approx([0.5])  # from 1 to ½
-    assert metrics.brier_epistemic(p) == pytest.approx([0.5])  # twice ¼
-    agreeing = np.array([[[0.6, 0.4]], [[0.9, 0.1]]])  # on the class: nothing to gain for the zero-one loss
-    assert metrics.zero_one_epistemic(agreeing) == pytest.approx([0], abs=1e-15)
-    assert metrics.brier_epistemic(agreeing) == pytest.approx([2 * 0.15**2])
 
 
 def test_entropy_is_finite_where_a_probability_is_zero():

@@ -94,3 +94,23 @@ def test_draws_that_agree_have_a_dice_of_1_and_a_single_one_has_none():
     labels = np.zeros((3, 300, 300), int)
     assert metrics.pairwise_dice(metrics.overlap_of_draws(labels, np.ones((300, 300), bool), classes=2)) == 1
     assert math.isnan(metrics.pairwise_dice(metrics.overlap_of_draws(labels[:1], labels[0] == 0, classes=2)))
+
+
+@laws
+@given(st.integers(0, 1000), st.floats(0, 0.99))
+def test_aggregations_are_those_of_the_pixels(seed, quantile):
+    generator = np.random.default_rng(seed)
+    shape = tuple(generator.integers(1, 9, 2))
+    score, valid = generator.random(shape), generator.random(shape) < 0.8
+    values = sorted(score[valid], reverse=True)
+    if not values:
+        return
+    assert metrics.map_mean(score, valid) == pytest.approx(np.mean(values))
+    tail = values[: max(1, math.ceil((1 - quantile) * len(values) - 1e-9))]
+    assert metrics.map_upper_tail(score, valid, quantile=quantile) == pytest.approx(np.mean(tail))
+
+
+def test_an_image_whose_pixels_are_all_ignored_has_no_uncertainty():
+    score, valid = np.ones((4, 5)), np.zeros((4, 5), bool)
+    assert math.isnan(metrics.map_mean(score, valid))
+    assert math.isnan(metrics.map_upper_tail(score, valid))

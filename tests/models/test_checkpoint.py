@@ -19,7 +19,7 @@ from torch import nn
 from bnuq.errors import ModelError, UntrustedCodeError
 from bnuq.findings import note
 from bnuq.models.checkpoint import read_checkpoint
-from bnuq.models.expected_names import fitted
+from bnuq.models.filling import fitted
 
 STATE = trained_small().state_dict()
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import bnuq
 from bnuq.config import Options, resolve, resolve_again
-from bnuq.config.repeating import other_command
+from bnuq.config.runfile_writing import other_command
 from bnuq.errors import ModelError, RequestError
 from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.loading import LoadedModel, load_model
@@ -31,7 +31,6 @@ from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.provenance import run_file
 from bnuq.sampling.site_search import find_sites
-from bnuq.workflows.evaluate import evaluate
 
 pytestmark = [
     pytest.mark.run,  # torch traces networks
@@ -256,22 +255,6 @@ def write_pictures(folder: Path) -> None:
 
 def estimates(result: Result) -> dict[str, Any]:
     return {name: method["sets"]["test"] for name, method in summary(result)["methods"].items()}
-
-
-@pytest.mark.nightly  # loading is held above
-def test_a_timm_folder_is_evaluated_as_its_weights_with_the_same_settings_and_again_by_its_result(tmp_path):
-    write_pictures(tmp_path)
-    folder_of(tmp_path / "net", TIMM)
-    given = {"train": "train.npz", "test": "test.npz", "samples": 4, "batch_size": 16, "post_hoc": False}
-    found = evaluate(resolve("net", Options(given), folder=tmp_path))
-    assert "hub-config" in {finding.code for finding in found.findings}
-    settings = {"resize": 10, "crop": 8, "interpolation": "bicubic", "normalize": "0.5,0.4,0.3/0.2,0.3,0.4"}
-    named = {"arch": "nets:Cnn", "out": "b.h5", **settings}
-    expected = evaluate(resolve("net/model.safetensors", Options(given | named), folder=tmp_path))
-    assert estimates(found) == estimates(expected)
-    assert set(estimates(found)) >= {"deterministic", "mcbn", "mcdo", "mcbn+mcdo"}
-    run = resolve_again(found.run, tmp_path / "net.bnuq.h5", Options(out="c.h5"), folder=tmp_path)
-    assert estimates(evaluate(run)) == estimates(found)
 
 
 def test_an_interpolation_that_is_not_known_is_of_the_config_and_can_be_overridden(tmp_path):

@@ -107,14 +107,6 @@ def test_it_is_exported_with_its_noise(network: nn.Module, drawing) -> None:
     assert not torch.allclose(sampled, network(more))
 
 
-@pytest.mark.nightly  # that it is one graph of its operations, the export above holds
-@pytest.mark.parametrize("name", ["analytic", "mnf"])
-def test_it_is_compiled_as_one_graph(name: str) -> None:
-    network = NETWORKS[name]().eval()
-    torch.compiler.reset()
-    assert torch.allclose(torch.compile(network, backend="aot_eager", fullgraph=True)(X), network(X), atol=1e-6)
-
-
 class Residual(nn.Module):
     """Somebody's own network: branches, a shared layer, attention, a layer with a hook."""
 

@@ -47,7 +47,7 @@ def test_the_tree_is_the_documented_one(written):
     for name, n in SETS.items():
         for method in METHODS:
             scores = ("predictive_entropy", "expected_entropy", "max_probability")
-            scores += ("mutual_information", "variation_ratio") if method in SAMPLED else ()
+            scores += ("mutual_information",) if method in SAMPLED else ()
             expected |= {f"methods/{method}/sets/{name}/points/{score}": (n,) for score in scores}
             expected |= {f"methods/{method}/sets/{name}/predicted": (n,)}
         expected |= {f"posterior_predictive/{method}_{name}": (1, T, n, K) for method in SAMPLED}
@@ -424,7 +424,7 @@ def test_samples_are_kept_in_the_precision_they_were_computed_in(folder):
 def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder):
     result = small_run.evaluated(folder, out=Path("single.h5"), methods=("mcdo",), samples=1, limit=10, ood=())
     for method in result_file.read(result.path).methods.values():
-        assert not {"mutual_information", "variation_ratio"} & {
+        assert not {"mutual_information"} & {
             *method.sets["test"].estimates,
             *method.sets["test"].points,
         }

@@ -29,8 +29,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Drawing, ReportSection, Table
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.sweep import report
-from bnuq.report.sweep.sweep_findings import findings
-from bnuq.report.sweep.sweep_sentences import SENTENCES, sentences
+from bnuq.report.sweep.sweep_findings import SENTENCES, findings, sentences
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"

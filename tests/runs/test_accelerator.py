@@ -20,27 +20,21 @@ import small_segmentation
 import torch
 from fake_accelerator import NAME
 from findings_of import values_of
-from torch import nn
 from written import folder_of
 
-import bnuq
 from bnuq import devices, metrics
-from bnuq.catalogue import text_of
-from bnuq.config import Options, resolve_sweep
 from bnuq.data.masks import masks_of_array
 from bnuq.errors import RequestError
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.tasks.pixels import PixelReduction, parts_of_draws
 from bnuq.findings import Finding
 from bnuq.records.evaluation import Result
-from bnuq.records.sweep import summary
 from bnuq.sampling import counter_rng
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import NoiseCall
 from bnuq.sampling.noise import Learned, Noise
 from bnuq.sampling.plain_loop import Evaluation
 from bnuq.sampling.sites import NoiseSite
-from bnuq.workflows.sweep import sweep
 
 pytestmark = pytest.mark.usefixtures("accelerator")
 
@@ -97,86 +91,6 @@ def figures(result: Result, method: str) -> dict[str, float]:
     return {name: estimate.value for name, estimate in estimates.items()}
 
 
-@pytest.mark.nightly  # tests/test_cuda.py
-@pytest.mark.usefixtures("rounding")
-def test_by_default_samples_are_computed_as_torch_does_and_say_how_far_that_is_from_float32(classifier):
-    options = {"device": "auto", "methods": ("mcbn", "mcdo"), "limit": 30, "post_hoc": False}
-    result, exact = (
-        small_run.evaluated(classifier, **options),
-        small_run.evaluated(classifier, precision="float32", **options),
-    )
-    assert (result.sampling["precision"], result.run["options"]["precision"]) == ("tf32-convolutions", "auto")
-    assert exact.sampling["precision"] == "float32" and not [*found(exact, "reduced-precision")]
-    told = {finding.values["method"]: finding for finding in found(result, "reduced-precision")}
-    assert told.keys() == {"mcbn", "mcdo"}
-    assert "mcbn was computed in TF32 convolutions: over the first 30 points and 8 samples, " in text_of(told["mcbn"])
-    assert figures(result, "deterministic") == figures(exact, "deterministic")
-    for method in told:
-        assert 0 < told[method].values["mean"] < 1e-3
-        rounded, values = figures(result, method), figures(exact, method)
-        assert rounded != values and rounded == pytest.approx(values, rel=0.01, abs=1e-3)
-        ratio = rounded["mutual_information"] / values["mutual_information"]
-        assert told[method].values["shift"] == pytest.approx(ratio - 1, abs=1e-4)
-
-
-@pytest.mark.nightly  # those with samples name theirs
-def test_without_samples_in_another_arithmetic_none_is_named(classifier):
-    for methods in (("deterministic",), ("laplace",)):
-        result = small_run.evaluated(classifier, device="auto", methods=methods, limit=20, post_hoc=False)
-        assert result.sampling["precision"] == "float32"
-
-
-class Offset(nn.Module):
-    """Whether its inputs have an offset of a thousand decides what TF32 leaves of them; or it reads its data."""
-
-    def __init__(self, *, reads: bool = False) -> None:
-        super().__init__()
-        self.conv, self.bn, self.reads = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), reads
-        self.drop, self.last = nn.Dropout(0.3), nn.Linear(4, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.bn(self.conv(x)).relu().mean((2, 3))
-        return self.last(self.drop(-h if self.reads and float(h.detach().mean()) > 1e9 else h))
-
-
-@pytest.mark.nightly  # sampling/test_arithmetic.py holds it
-@pytest.mark.usefixtures("rounding")
-@pytest.mark.parametrize(
-    ("offset", "reads", "samples", "why"),
-    [
-        (1000.0, False, 8, "it deviates by more than the Monte Carlo error of 8 samples"),
-        pytest.param(
-            1000.0, False, "auto", "it deviates by more than the Monte Carlo error of 32", marks=pytest.mark.nightly
-        ),
-        (0.0, True, 8, "there is no plan of the network: "),
-    ],
-)
-def test_where_torchs_arithmetic_does_not_do_all_samples_are_exact_and_that_is_said(offset, reads, samples, why):
-    torch.manual_seed(0)
-    net, x = Offset(reads=reads), torch.randn(64, 1, 6, 6) + offset
-    net.bn.momentum = None
-    net.train()(x)
-    settings = {"train": x, "test": (x[:40], torch.arange(40) % 3), "device": "auto", "methods": ["mcdo", "mcbn"]}
-    settings |= {"samples": samples, "batch_size": 8, "max_samples": 32, "mc_error": 1e-4, "post_hoc": False}
-    result, exact = (bnuq.evaluate(net.eval(), **settings, precision=name) for name in ("auto", "float32"))
-    assert result.sampling["precision"] == "float32" and result.sampling["device"] == f"{NAME}:0"
-    assert not [*found(result, "reduced-precision")]
-    told = {finding.values["method"]: text_of(finding) for finding in found(result, "exact-samples")}
-    start = "the samples were computed in float32, not in TF32 convolutions as torch would on this device; mcbn: "
-    assert told["mcbn"].startswith(start + why)
-    for method in ("mcbn", "mcdo"):
-        assert figures(result, method) == figures(exact, method)
-
-
-@pytest.mark.nightly  # as an evaluation does
-def test_a_sweep_names_its_arithmetic(classifier, tmp_path):
-    options = Options(device="auto", out=tmp_path / "sweep.h5", samples=4, limit=20)
-    runs, section = resolve_sweep(("run.toml",), options, {"batch_sizes": (4, 8), "draw_sets": 2}, folder=classifier)
-    swept = sweep(runs, section)
-    assert summary(swept)["sampling"]["precision"] == "tf32-convolutions"
-    assert [finding.values["method"] for finding in found(swept, "reduced-precision")] == ["mcbn"]
-
-
 def found(result: Any, code: str) -> Iterator[Finding]:
     return (finding for finding in result.findings if finding.code == code)
 
@@ -215,7 +129,7 @@ def test_the_host_waits_a_few_times_for_each_chunk(method, tmp_path, accelerator
         accelerator.clear()
         options = {"samples": 4, "limit": limit, "chunk_size": 8, "post_hoc": False, "ood": ()}
         options |= {"augment": "pad=1,crop=6,flip"} if method.endswith("tta") else {}
-        options |= {"perturb": ("pgd:0.1",)} if method.endswith("attacked") else {}
+        options |= {"perturb": ("fgsm:0.1",)} if method.endswith("attacked") else {}
         result = small_run.evaluated(tmp_path, device="auto", methods=(method.split()[0],), **options)
         counts.append(accelerator.waits.total())
     # two waits of each method are for the time

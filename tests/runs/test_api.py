@@ -185,19 +185,6 @@ def test_a_named_file_is_what_the_command_writes(model, sets, tmp_path, monkeypa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["live.h5"]
 
 
-@pytest.mark.nightly  # cli/test_cli_check.py holds it of files
-def test_a_check_passes_on_the_same_network_and_fails_on_a_damaged_one(model, sets, result):
-    same = bnuq.check(result, bnuq.evaluate(model, **sets, **SETTINGS))
-    assert same.passed and (same.to_pandas()["change"] == 0).all()
-    with torch.no_grad():
-        model[-1].weight.neg_()  # type: ignore
-    worse = bnuq.check(bnuq.evaluate(model, **sets, **SETTINGS), result)
-    assert not worse.passed and "accuracy" in str(worse)
-    assert bnuq.check(result, require=["mcbn.sets.test.accuracy>=1.01"]).passed is False
-    with pytest.raises(ResultError, match="a result of bnuq check has no file"):
-        worse.to_xarray()
-
-
 def test_the_points_of_a_result_are_a_data_frame(result: bnuq.Result, sets: dict[str, Any], tmp_path: Path) -> None:
     points = result.points()
     assert points["label"].tolist() == sets["test"][1].tolist() and points["index"].tolist() == list(range(len(points)))

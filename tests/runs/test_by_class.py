@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 
 from bnuq.errors import ResultError
 from bnuq.gate import check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.gate.settings import GateSettings
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result, parts_of

@@ -23,7 +23,7 @@ from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.evaluation.certification import candidates_of
 from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.metrics import certificates
 from bnuq.records import decisions
 from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values
@@ -125,13 +125,6 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     assert "at most 10 % with 95 % confidence; promised of 1 of 3" in deferral["text"]
     values = deferral["values"]
     assert values["threshold"] == summary(result)["certificate"]["methods"][values["method"]]["threshold"]
-
-
-@pytest.mark.nightly  # report/ holds decisions
-def test_the_deferral_is_certified_for_the_prediction_that_is_used(place: Path) -> None:
-    decisions = summary(evaluated(place, "other", risk=0.1, score="mcbn.mutual_information"))["decisions"]
-    use, deferral = (next(each["values"] for each in decisions if each["code"] == code) for code in ("use", "defer"))
-    assert use["method"].partition("+")[0] == deferral["method"] == deferral["used"] == "deterministic"
 
 
 def test_a_method_and_a_score_can_be_named_and_must_be_there(place: Path) -> None:
@@ -295,17 +288,6 @@ def test_the_error_of_a_change_has_the_chance_of_other_validation_points(place: 
     assert unchanged.se == 0
 
 
-@pytest.mark.nightly  # gate/ holds it of other settings
-def test_another_promise_or_none_cannot_be_compared(place: Path, result: Result) -> None:
-    other = evaluated(place, "other", risk=0.2)
-    with pytest.raises(ResultError, match=r"scoring: risk is 0\.2 now, 0\.1 in the baseline"):
-        check(other, result)
-    without = evaluated(place, "without")
-    with pytest.raises(ResultError, match=r"risk is none now(.|\n)*certified_coverage"):
-        check(without, result)
-    assert check(result, without).passed
-
-
 def test_a_threshold_that_its_points_contradict_is_damage(result: Result) -> None:
     assert result.certification is not None
     chosen = replace(result.certification.chosen, thresholds=result.certification.chosen.thresholds + 0.5)
@@ -316,18 +298,6 @@ def test_a_threshold_that_its_points_contradict_is_damage(result: Result) -> Non
 
 
 # ── other tasks, and exported programs ───────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.nightly  # the program of a regression below holds its intervals
-def test_an_exported_program_accepts_what_the_certificate_accepts(place: Path, result: Result) -> None:
-    run = resolve_again(dict(result.run), place / "certified.h5", Options(trust_code=True), folder=place)
-    written = exporting.export(run, place / "program.pt2", method="mcbn", result=result)
-    assert written.metadata["outputs"][-1] == "accept" and written.metadata["certificate"]["risk"] == 0.1
-    given = torch.export.load(place / "program.pt2").module()(torch.from_numpy(np.load(place / "test.npz")["x"]))
-    expected = result.methods["mcbn"].sets["test"].points["certified_coverage"].astype(bool)
-    assert given["accept"].dtype == torch.bool and (given["accept"].numpy() == expected).mean() > 0.99
-    tempered = exporting.assembled(run, method="mcbn+temperature", result=result)
-    assert "accept" not in tempered.metadata["outputs"]  # the temperature was fitted to the validation points
 
 
 @pytest.mark.parametrize("outputs", at_night.but({2}, [1, 2]))

@@ -20,8 +20,6 @@ import bnuq
 from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_all, resolve_ensemble
 from bnuq.errors import BnuqError
-from bnuq.gate import check
-from bnuq.gate.pairing import pairing
 from bnuq.records import evaluation_file
 from bnuq.records.evaluation import Result
 from bnuq.records.verdict import judged
@@ -110,35 +108,6 @@ def test_the_file_holds_the_networks_and_says_so_for_xarray(folder: Path, result
     with xarray.open_datatree(folder / "out.h5", engine="h5netcdf") as tree:
         assert tree["log_likelihood/ensemble_test"].dims == ("chain", "network", "test_point")
     assert values(again) == values(result)
-
-
-@pytest.mark.nightly  # as of every method
-def test_a_run_is_repeated_from_its_result(folder: Path, result: Result):
-    from bnuq.config import resolve_again
-
-    run = resolve_again(dict(result.run), folder / "out.h5", Options(out="again.h5", trust_code=True), folder=folder)
-    assert values(evaluate(run)) == values(result)
-
-
-@pytest.mark.nightly  # cli/test_cli_summary.py, of other methods
-def test_other_methods_and_the_number_of_samples_do_not_change_an_ensemble(folder: Path, result: Result):
-    alone = evaluated(folder, *NETWORKS[1:], methods=("ensemble",), samples=2, save_samples=True, out="alone.h5")
-    assert values(alone) == values(result)
-    with xarray.open_datatree(folder / "alone.h5", engine="h5netcdf") as tree:
-        raw = tree["posterior_predictive/ensemble_other"][0].to_numpy()
-    np.testing.assert_allclose(raw, logits(folder, "other.npz"), atol=1e-4)
-    doubled = evaluated(folder, *NETWORKS[1:], samples="auto", max_samples=16, ood=(), out="doubled.h5")
-    assert values(doubled) == values(alone)
-    assert {"mcbn", "mcdo", "mcbn+mcdo"} < {*doubled.methods}  # an ensemble comes beside the usual methods
-
-
-@pytest.mark.nightly  # as of every method
-def test_the_gate_takes_the_networks_as_given(folder: Path, result: Result):
-    assert check(result, evaluated(folder, *NETWORKS[1:], methods=("ensemble",), calibrate="cross", out="b.h5")).passed
-    fewer = evaluated(folder, "b.pt", methods=("mcdo",), calibrate="cross", out="fewer.h5")
-    assert "ensemble" in dict(pairing(fewer, result).why_not) and "ensemble" not in pairing(fewer, result).draws
-    of_pll = {each.address: each for each in check(fewer, result).comparisons}["ensemble.sets.test.pll"]
-    assert of_pll.se is not None and of_pll.se > 0 and of_pll.p_value is not None
 
 
 def test_a_list_in_the_run_file_and_an_architecture_each(folder: Path, result: Result):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import shutil
 from collections.abc import Callable
@@ -12,15 +11,12 @@ import less_work
 import numpy as np
 import pytest
 import torch
-from cut_sets import DEMO
 from findings_of import warned
 from torch import nn
 
 import bnuq
 from bnuq.config import Options, resolve
-from bnuq.estimates import Estimate
 from bnuq.files.content import sha256_of_file
-from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
@@ -258,34 +254,3 @@ def test_evaluating_leaves_the_network_as_it_was(project, data_pack):
 
 
 # ── the demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.nightly  # cli/test_cli_demo.py runs it
-def test_the_demo_runs_from_its_run_file_alone(tmp_path, monkeypatch):
-    less_work.at_the_reference(monkeypatch)
-    shutil.copytree(DEMO, tmp_path, dirs_exist_ok=True)
-    result = evaluate(resolve("fashion_cnn.toml", Options(limit=30, samples=8), folder=tmp_path))
-    plain = ["deterministic", "mcbn", "mcdo", "mcbn+mcdo"]
-    assert list(result.methods) == [name for method in plain for name in (method, f"{method}+temperature")]
-    assert {name: outcome.n for name, outcome in result.sets.items()} == {"validation": 30, "test": 30, "mnist": 30}
-    assert result.reference_check is not None and result.reference_check.passed
-    assert warned(result) == []
-    for method in result.methods.values():
-        assert 0.8 < method.sets["test"].estimates["accuracy"].value <= 1
-    for name in ("mcbn", "mcdo", "mcbn+mcdo"):
-        estimates = result.methods[name].sets["test"].estimates
-        assert all(estimate.mc_se is not None and estimate.se is not None for estimate in estimates.values())
-        inside, outside = (
-            result.methods[name].sets[s].estimates["mutual_information"].value for s in ("test", "mnist")
-        )
-        assert outside > 2 * inside
-    assert without_replicates(result_file.read(tmp_path / "fashion_cnn.bnuq.h5")) == without_replicates(result)
-
-
-def without_replicates(result: Result) -> dict[tuple[str, str, str], Estimate]:
-    return {
-        (method, name, metric): dataclasses.replace(estimate, jackknife=None, bootstrap=None)
-        for method, actual in result.methods.items()
-        for name, outcome in actual.sets.items()
-        for metric, estimate in outcome.estimates.items()
-    }

@@ -156,19 +156,6 @@ def test_the_result_is_read_as_it_was_written(whole: Result) -> None:
     np.testing.assert_array_equal(again.sets["test"].targets, whole.sets["test"].targets)
 
 
-@pytest.mark.nightly  # an ensemble's does
-def test_the_result_opens_in_xarray_and_arviz(whole: Result) -> None:
-    import arviz
-    import xarray
-
-    tree = xarray.open_datatree(whole.path, engine="h5netcdf")
-    assert tree["methods/mcbn/sets/test/sigma"].attrs["units"] == "target unit"
-    assert tree["methods/mcbn/uncertainty_error/error"].dims == ("rank",)
-    data = arviz.from_netcdf(str(whole.path))
-    assert data.log_likelihood["mcbn_test"].shape == (1, 8, small.TEST)
-    assert data.observed_data["test"].shape == (small.TEST, 1)
-
-
 @pytest.mark.nightly
 def test_draws_that_are_kept_and_joined_give_the_same(folder: Path) -> None:
     result = evaluated(folder, samples="auto", max_samples=32, save_samples=True)

@@ -141,14 +141,6 @@ def test_the_program_gives_what_was_evaluated(place, result, made, method, reque
     assert_evaluated(request.getfixturevalue(made)(images(place)), result, method, place)
 
 
-@pytest.mark.nightly  # its module is held, and programs of other methods
-def test_an_ensemble_is_one_program(place: Path, of_free_methods: Result) -> None:
-    program = exported(place, "run.toml", "b.pt", "c.pt", "--method", "ensemble")
-    assert_evaluated(program(images(place)), of_free_methods, "ensemble", place)
-    made = exporting.assembled(again(place, of_free_methods), method="ensemble", result=of_free_methods)
-    assert made.metadata["checkpoints"] == ["model.pt", "b.pt", "c.pt"] and made.metadata["samples"] == 3
-
-
 @pytest.fixture(scope="module")
 def with_a_bank(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A result of 3 draws of a bank of 24 for every 64 points, of which there are 100, normalised."""
@@ -167,17 +159,6 @@ def test_each_64_points_use_their_own_draws_of_a_bank(with_a_bank: tuple[Path, R
     check_module(result, method, folder, (images(folder) - 0.5) / 0.3)
 
 
-@pytest.mark.nightly  # programs and augmented modules are held apart
-def test_so_they_do_in_a_program_that_augments_them(with_a_bank: tuple[Path, Result]) -> None:
-    folder, result = with_a_bank
-    made = exporting.assembled(again(folder, result), method="mcbn+tta", result=result)
-    program = exporting._program(made.predictor, made.inputs).module()
-    inputs = (images(folder) - 0.5) / 0.3
-    whole = program(inputs)
-    assert_evaluated(whole, result, "mcbn+tta", folder)
-    np.testing.assert_allclose(program(inputs[:1])["mean"], whole["mean"][:1], rtol=0, atol=1e-6)
-
-
 def test_without_a_result_the_draws_are_those_of_the_seed(place: Path, result: Result) -> None:
     run = resolve("run.toml", Options(samples=small_run.SAMPLES), folder=place)
     points = result.methods["mcbn"].sets["other"].points
@@ -193,34 +174,6 @@ def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, t
         some = tempered(x[:count])
         for name in whole:
             np.testing.assert_allclose(some[name], whole[name][:count], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", ["mcbn+mcdo", "ensemble"])
-def test_onnx_gives_the_same(place: Path, result: Result, of_free_methods: Result, method: str) -> None:
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install bnuq[onnx]")
-    source = of_free_methods if method == "ensemble" else result
-    path = place / f"{method}.onnx"
-    for _ in range(2):  # it may be replaced
-        written = exporting.export(again(place, source), path, method=method, result=source)
-    session = runtime.InferenceSession(path)
-    assert [(each.name, each.shape) for each in session.get_inputs()] == [("inputs", ["points", 1, 6, 6])]
-    names = [output.name for output in session.get_outputs()]
-    for count in (1, small_run.TEST):
-        given = session.run(names, {"inputs": images(place)[:count].numpy()})
-        assert [len(values) for values in given] == [count] * 3
-    assert_evaluated({name: torch.from_numpy(v) for name, v in zip(names, given, strict=True)}, source, method, place)
-    about = session.get_modelmeta().custom_metadata_map
-    assert json.loads(about["bnuq.json"]) == json.loads(json.dumps(written.metadata)) and "LICENSE.bnuq" in about
-    path.write_bytes(b"mine")
-    with pytest.raises(BnuqError, match="was not written by bnuq export"):
-        exporting.export(again(place, source), path, method=method, result=source)
-
-
-def test_onnx_that_is_not_installed_is_told_with_the_command(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    run = resolve("run.toml", Options(), folder=place)
-    with pytest.raises(BnuqError, match=r"onnx.* is not installed.*pip install \"bnuq\[onnx\]\""):
-        exporting.export(run, place / "x.onnx")
 
 
 @pytest.mark.nightly

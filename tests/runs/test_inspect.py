@@ -313,19 +313,3 @@ def test_layers_that_are_not_there_are_refused(tmp_path):
     asked = Settings(draws=8, domains=(Named("lab=other.npz", tmp_path),))
     with pytest.raises(RequestError, match='"head" matches no stochastic BatchNorm layer'):
         inspect(replace(resolved(tmp_path), layers=("head",)), asked)
-
-
-@pytest.mark.nightly  # inspection/ and cli/test_cli_init.py search
-def test_a_pipeline_is_suggested_and_nothing_measured_through_an_unknown_one(tmp_path):
-    small_run.write(tmp_path)
-    state = torch.load(tmp_path / "model.pt")
-    record = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
-    assert record.pipelines is not None and record.pipelines.candidates and record.gap is None and record.noise is None
-    assert "the training pipeline, through which" in values_of(record, "unmeasured")["reason"]
-    state["1.running_mean"] += 3.0
-    torch.save(state, tmp_path / "model.pt")
-    text = small_run.RUN.replace("[sampling]", "normalize = { mean = [0.0], std = [1.0] }\n[sampling]")
-    (tmp_path / "run.toml").write_text(text)
-    record = inspect(resolved(tmp_path), Settings(draws=8, suggest_pipeline=True))
-    assert record.gap is not None
-    assert warned(record) == ["reference-mismatch", "no-pipeline-fits"]

@@ -75,21 +75,6 @@ def test_raw_samples_have_the_moments_of_the_posterior(place: Path) -> None:
     assert (np.abs(logits.var(0) / expected - 1) / np.sqrt(2 / samples)).max() < 5
 
 
-@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
-def test_nothing_depends_on_chunks_or_on_other_methods(place: Path, result: Result) -> None:
-    in_chunks = run(place, chunk_size=7, methods=("mcbn", "laplace"), ood=(), out="chunks.h5")
-    np.testing.assert_allclose(pll(in_chunks), pll(result), rtol=1e-4, atol=1e-5)
-    assert list(in_chunks.methods) == ["deterministic", "mcbn", "laplace"]
-
-
-@pytest.mark.nightly  # as of every method
-def test_draws_until_the_error_is_small_begin_with_those_of_a_seed(place: Path, result: Result) -> None:
-    doubled = run(place, samples="auto", mc_error=0.9, max_samples=32, ood=(), out="auto.h5")
-    fixed = run(place, samples=doubled.sampling["samples"], ood=(), out="fixed.h5")
-    np.testing.assert_allclose(pll(doubled), pll(fixed), rtol=1e-5, atol=1e-6)
-    assert not np.allclose(pll(run(place, seed=1, ood=(), out="seed.h5")), pll(result), rtol=1e-3)
-
-
 def test_it_is_a_method_like_any_other(place: Path, result: Result) -> None:
     crossed = run(place, calibrate="cross", ood=(), out="crossed.h5")
     assert {"laplace", "laplace+temperature"} <= set(crossed.methods)

@@ -96,16 +96,6 @@ def test_sums_of_sources_are_drawn_on_request(place, result):
     assert information["mcbn+mcdo+learned"] > information["mcbn+mcdo"] > 0
 
 
-@pytest.mark.nightly  # as of every method
-def test_one_more_sample_leaves_the_others_alone(place):
-    first, second = (
-        run(place, methods=("learned",), samples=count, ood=()).methods["learned"].sets["test"].log_likelihood
-        for count in (4, 6)
-    )
-    assert first is not None and second is not None
-    np.testing.assert_allclose(second[:4], first, rtol=0, atol=1e-5)
-
-
 def test_the_report_names_it(result):
     text = rendered(report, result, full=True)
     assert "2 noise layers" in text and "learned" in text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,13 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import small_regression
 import small_run
@@ -34,11 +31,11 @@ from bnuq.errors import DataError, RequestError, ResultError, SamplingError
 from bnuq.evaluation.executors import Share, Worker
 from bnuq.evaluation.setup import threads
 from bnuq.evaluation.units import WorkUnit
-from bnuq.files.journal import Journal, WorkFolder, beside, keeping, requests_at, root_of, secret_for, work_folder
+from bnuq.files.journal import Journal, WorkFolder, beside, keeping, requests_at, secret_for, work_folder
 from bnuq.files.places import place_of
 from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
-from bnuq.records.evaluation_file import read, write
+from bnuq.records.evaluation_file import read
 from bnuq.sampling.engine import Stochastic
 from bnuq.sweeping.sizes import _AllSizes
 from bnuq.workflows import on_ray
@@ -46,7 +43,6 @@ from bnuq.workflows.evaluate import compute, evaluate
 from bnuq.workflows.multirun import evaluate_several
 from bnuq.workflows.processes import Job, Processes, forgive
 from bnuq.workflows.sweep import sweep
-from bnuq.workflows.verify import Verified, verify
 
 pytestmark = [pytest.mark.held(False), pytest.mark.less(False)]  # other processes do all the work
 # A unit holds something else in each task, whoever computes it.
@@ -291,67 +287,6 @@ def test_the_silence_of_ray_has_an_end_and_units_that_appear_are_a_sign_of_life(
 def test_killed_processes_change_nothing(tmp_path: Path) -> None:
     _, killed = soak(tmp_path, 4, samples=8, most=2)
     assert killed
-
-
-# ── bnuq verify ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def verified(folder: Path, **options: Any) -> Verified:
-    return verify(folder / "one.h5", Options(trust_code=True), folder=folder, **{"units": 5} | options)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_units_computed_again_are_those_of_the_result(made: Callable[[str], Path], kind: str) -> None:
-    found = verified(made(kind))
-    assert len(found.chosen) == 5 and {*found.chosen} <= {*found.computed} and not found.differing
-    alone = [name for name in found.result.units if name.startswith("omega")][:1]
-    assert len(verified(made(kind), chosen=alone).computed) < len(found.result.units)
-
-
-def test_a_unit_that_differs_is_named(made, tmp_path, monkeypatch, capsys):
-    shutil.copytree(made("classification"), tmp_path / "it")
-    monkeypatch.chdir(tmp_path / "it")
-    result = read(tmp_path / "it" / "one.h5")
-    name = next(name for name in result.units if name.startswith("mcdo-test"))
-    units = {**result.units, name: "0" * 64}
-    write(replace(result, units=units, provenance={**result.provenance, "units": root_of(units)}), result.path)
-    assert verified(tmp_path / "it", chosen=[name]).differing == (name,)
-    bnuq("verify", "one.h5", "--units", "999", "--trust-code", code=1)
-    assert f"Different: {name}\n" in capsys.readouterr().out
-    write(replace(result, units=units), result.path)
-    with pytest.raises(ResultError, match="are not those of its root"):
-        verified(tmp_path / "it")
-    write(replace(result, provenance={**result.provenance, "masks": "squares"}), result.path)
-    with pytest.raises(ResultError, match="the generator of dropout masks is not that of the result"):
-        verified(tmp_path / "it", chosen=[name])
-
-
-def other_checkpoint(folder: Path) -> None:
-    torch.save({name: value * 1.01 for name, value in torch.load(folder / "model.pt").items()}, folder / "model.pt")
-
-
-def other_points(folder: Path) -> None:
-    with np.load(folder / "other.npz") as file:
-        x = file["x"]
-    np.savez(folder / "other.npz", x=x + 0.01)
-
-
-def other_code(folder: Path) -> None:
-    (folder / "net.py").write_text(small_run.NET.replace("nn.ReLU()", "nn.GELU()"))
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [(other_checkpoint, "the checkpoint is not"), (other_points, "set other is"), (other_code, "the code of the")],
-)
-def test_what_was_changed_is_not_compared(made, change, complaint):
-    folder = made("classification")
-    before = {name: (folder / name).read_bytes() for name in ("model.pt", "other.npz", "net.py")}
-    change(folder)
-    with pytest.raises(ResultError, match=complaint):
-        verified(folder)
-    for name, content in before.items():
-        (folder / name).write_bytes(content)
 
 
 # ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────

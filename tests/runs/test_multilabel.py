@@ -25,7 +25,7 @@ import bnuq
 from bnuq import metrics
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
 from bnuq.gate import check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.gate.settings import Required
 from bnuq.records.addresses import address_of, coordinates_of, estimates_of
 from bnuq.records.evaluation import Result
@@ -140,23 +140,6 @@ def test_the_constant_confidence_is_one_for_all_labels(result: Result) -> None:
     assert method.bounds["constant"]["pll"].value == pytest.approx(expected)
     assert method.bounds["optimum"]["pll"].value == pytest.approx(-(1 - accuracy) * np.log(2))
     assert set(method.normalized) == {"pll"} and method.bounds["constant"]["pll"].se
-
-
-@pytest.mark.nightly  # classes hold it
-def test_chunks_a_bank_and_python_give_the_same_estimates(result: Result, folder: Path, evaluated: Evaluated) -> None:
-    expected = {address: row.estimate.value for address, row in estimates_of(result).items()}
-    chunked = evaluated("chunked", chunk_size=7, methods=("mcbn",), ood=())
-    found = {address: row.estimate.value for address, row in estimates_of(chunked).items()}
-    assert found == pytest.approx({address: expected[address] for address in found}, abs=1e-5)
-    model = bnuq.load(folder / "model.pt", arch=f"{folder}/net.py:net", arch_args={"classes": LABELS})
-    sets = {name: str(folder / f"{name}.npz") for name in ("train", "test", "validation")}
-    settings = {"samples": SAMPLES, "methods": ("mcbn", "mcdo"), "train_batch_size": 16, "outputs": "multilabel"}
-    live = bnuq.evaluate(model, **sets, ood={"other": str(folder / "other.npz")}, **settings)
-    assert live.summary()["methods"]["mcbn"]["sets"]["test"]["by_label"].keys() == set("0123")
-    assert {address: row.estimate.value for address, row in estimates_of(live.record).items()} == expected
-    assert live.to_pandas()["label"].isin([*"0123"]).sum() == 3 * LABELS * 6 - LABELS  # deterministic has no MI
-    bank = evaluated("bank", bank=24, methods=("mcbn",), ood=(), limit=20)
-    assert recomputed(bank) and bank.sampling["bank"] == 24
 
 
 @pytest.mark.held

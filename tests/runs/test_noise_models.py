@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import small_regression
 import small_run
 import torch
 from findings_of import noted, values_of, warned
@@ -165,17 +164,6 @@ def test_auto_doubles_the_draws_of_noise_models_too(tmp_path):
         assert stopped == pytest.approx(other, rel=1e-6)
 
 
-@pytest.mark.nightly  # sampling/ counts
-def test_measured_counts_are_those_of_the_very_size_whether_or_not_points_are_augmented(tmp_path):
-    ratios = {}
-    for name, augment in (("none", ""), ("same", "augment = { crop = 6 }\n")):  # a crop that changes nothing
-        text = small_run.RUN.replace("[sampling]", f"{augment}\n[sampling]")
-        result = run(tmp_path / name, text=text, methods=("mcbn-chi2",), samples=64, batch_size=48, ood=())
-        ratios[name] = approximations(result)[0].ratio["test"].value
-    assert ratios["none"] == pytest.approx(1, abs=0.3)
-    assert ratios["same"] == pytest.approx(ratios["none"], rel=1e-5)
-
-
 def test_the_counts_of_the_factorised_noise_models_are_in_the_record_and_told(beside, tmp_path):
     assert beside.run["sampling"]["counts"] == "measured"
     assert values_of(beside, "counts-measured")["mini_batches"] == 64
@@ -204,16 +192,6 @@ def test_options_that_no_method_draws_by_are_told(tmp_path):
     ignored = [finding.values["key"] for finding in result.findings if finding.code == "setting-ignored"]
     assert ignored == ["replacement", "counts", "covariance"]
     assert "setting-ignored" not in noted(run(tmp_path / "mcbn", methods=("mcbn",), ood=()))
-
-
-@pytest.mark.nightly  # a case of its table
-def test_a_regression_whose_pll_is_known_of_one_alone_is_told_without_it(tmp_path):
-    small_regression.write(tmp_path)
-    result = small_regression.evaluated(tmp_path, methods=("mcbn-chi2",), samples=16, batch_size=3, ood=())
-    (approximation,) = approximations(result)
-    assert approximation.uncertainty == "variance" and approximation.ratio["test"].value > 0
-    known = ["pll" in result.methods[name].sets["test"].estimates for name in ("mcbn", "mcbn-chi2")]
-    assert (approximation.pll is not None) == all(known)
 
 
 def test_no_verdict_is_given_where_the_error_is_not_known(beside):

@@ -151,22 +151,6 @@ def test_what_it_cannot_be_drawn_of_is_refused(folder: Path, tmp_path: Path) -> 
         small_segmentation.evaluated(dense if dense.is_dir() else dense.parent, methods=(OWN,))
 
 
-@pytest.mark.nightly  # as of every method
-def test_a_regression_has_it() -> None:
-    random = np.random.default_rng(0)
-    x, y = random.normal(2, 1, (45, 4)).astype(np.float32), random.normal(size=(45, 1))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)).eval()
-    result = bnuq.evaluate(model, test=(x, y), methods=[OWN], task="regression", batch_size=B, seed=SEED)
-    twin, mean = copy.deepcopy(model).train(), np.full((45, 1), np.nan)
-    with torch.no_grad():
-        for rows in reversed(_batches(45)):
-            mean[rows] = twin(torch.from_numpy(x[rows])).numpy()
-    rmse = result.methods[OWN].sets["test"].estimates["rmse"].value
-    assert rmse == pytest.approx(np.sqrt(((mean - y) ** 2).mean()), rel=1e-5)
-
-
 def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> None:
     verdict = judged(whole)
     assert OWN in {each.method for each in verdict.comparisons}

@@ -22,8 +22,6 @@ from written import folder_of
 import bnuq
 from bnuq import metrics
 from bnuq.errors import RequestError, ResultError
-from bnuq.evaluation import method_run, stored
-from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.pixel_maps import maps_of
 from bnuq.report.map_files import write_maps
@@ -32,7 +30,6 @@ SAMPLES, CLASSES = small_segmentation.SAMPLES, small_segmentation.CLASSES
 IMAGES, SHAPE = small_segmentation.TEST, (small_segmentation.HEIGHT, small_segmentation.WIDTH)
 OF_SAMPLES = {"predicted", "mutual_information", "predictive_entropy", "expected_entropy", "max_probability"}
 OF_LOGITS = {"max_logit", "energy"}
-FEW_IMAGES = 2**14  # bytes of the maps of six images by one method
 
 
 folder = folder_of(small_segmentation)
@@ -146,52 +143,6 @@ def test_xarray_reads_maps_with_their_coordinates(folder, result):
         image = maps_of(result, method="mcbn")[4]
         np.testing.assert_array_equal(opened.energy.sel(image=4).values, image["energy"])
         assert opened.energy.encoding["chunksizes"] == (1, *SHAPE)
-
-
-def planes_of(folder: Path, out: str) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-    with h5py.File(folder / out) as file:
-        group: Any = file["maps"]
-        group.visititems(lambda name, item: found.update({name: item[()]} if hasattr(item, "shape") else {}))
-    return found
-
-
-def assert_same_maps(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """But for the rounding of float32, as images pass together with others."""
-    assert found.keys() == expected.keys() and len(expected) >= 50
-    for name, values in expected.items():
-        if values.dtype.kind == "f":
-            np.testing.assert_allclose(found[name], values, rtol=0, atol=3e-6, err_msg=name)
-        else:
-            np.testing.assert_array_equal(found[name], values, err_msg=name)
-
-
-@pytest.mark.nightly  # evaluation/test_segmentation.py holds it of the figures
-def test_maps_depend_neither_on_chunks_nor_on_an_interruption(folder, result, monkeypatch):
-    """Stopped once while the file is written, with a unit for a few images."""
-    monkeypatch.setattr(method_run, "_MAPS_AT_ONCE", FEW_IMAGES)
-    before, calls = stored._kept, []
-
-    def failing(*arguments):
-        calls.append(arguments)
-        if len(calls) == 20:
-            raise KeyboardInterrupt
-        return before(*arguments)
-
-    monkeypatch.setattr(stored, "_kept", failing)
-    options = {"methods": ("mcbn",), "ood": ("strange.npz",), "save_maps": True, "calibrate": "cross"}
-    options |= {"chunk_size": 6, "out": "again.h5"}
-    with pytest.raises(KeyboardInterrupt):
-        small_segmentation.evaluated(folder, **options)
-    assert not (folder / "again.h5").exists()
-    again = small_segmentation.evaluated(folder, **options)
-    assert "evaluation-continued" in {finding.code for finding in again.findings}
-    assert_same_maps(planes_of(folder, "again.h5"), planes_of(folder, "out.h5"))
-    expected = estimates_of(result)
-    for address, row in estimates_of(again).items():  # a pixel that float32 puts into another bin
-        for part in ("value", "se", "mc_se"):
-            pair = (np.array(getattr(each.estimate, part), float) for each in (row, expected[address]))
-            np.testing.assert_allclose(*pair, rtol=2e-3, atol=2e-3, err_msg=f"{address} {part}")  # None as NaN
 
 
 @pytest.fixture(scope="module")

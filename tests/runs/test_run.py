@@ -321,7 +321,7 @@ MODEL = '[model]\ncheckpoint = "model.pt"\n'
 @pytest.mark.parametrize("device", ["meta", "cuda:", "cuda:x", "CPU", "", "cpu:0 "])
 def test_only_devices_that_a_network_can_run_on_are_known(tmp_path, device):
     shown = device or '""'
-    with pytest.raises(RequestError, match=f"--device is {shown}; expected auto, cpu, cuda, cuda:N, xpu, xpu:N or mps"):
+    with pytest.raises(RequestError, match=f"--device is {shown}; expected auto, cpu, cuda or cuda:N"):
         run_of(tmp_path, device=device)
     assert run_of(tmp_path, device="cuda:3").device == "cuda:3"
 

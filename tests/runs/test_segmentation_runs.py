@@ -19,7 +19,7 @@ from bnuq.cli.main import main
 from bnuq.errors import ResultError
 from bnuq.evaluation.scoring import KeptOutputs
 from bnuq.gate import GateSettings, check
-from bnuq.gate.recomputing import recomputed
+from bnuq.gate.checking import recomputed
 from bnuq.records import evaluation_file
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import small_regression
 import small_run
 import small_segmentation
 from report_text import rendered
 
-from bnuq.config import Options, resolve, resolve_again
+from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError
-from bnuq.evaluation import perturbations
-from bnuq.gate import check
 from bnuq.records import evaluation_file
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import shift_of
-from bnuq.records.summary import summary
 from bnuq.report.document import Table
 from bnuq.report.evaluation import report
 from bnuq.report.shift import is_asked_for
@@ -184,36 +179,6 @@ def test_ones_own_function_changes_each_block_by_its_own_numbers(folder: Path, w
     np.testing.assert_allclose(found, p.max(1), rtol=1e-4)
 
 
-@pytest.mark.nightly  # as of every set
-def test_the_file_the_gate_the_json_and_a_repetition_keep_it(folder: Path, whole: Result) -> None:
-    read = evaluation_file.read(folder / "whole.h5")
-    again = shift_of(read)
-    for method, of in whole.shift.methods.items():
-        for stored in (read.shift.methods[method], again.methods[method]):
-            for key, values in vars(of).items():
-                if isinstance(values, np.ndarray):
-                    np.testing.assert_allclose(getattr(stored, key), values, rtol=1e-6, atol=1e-9)
-                else:
-                    assert getattr(stored, key) == values
-    assert not check(read, read).failed
-    told = summary(whole)
-    assert json.dumps(told, allow_nan=False)
-    [first, *_] = told["families"]["gaussian"]
-    assert first["severity"] == 1 and first["set"] == "test+gaussian@1"
-    of_accuracy = first["methods"]["mcbn"]["metrics"]["accuracy"]
-    assert of_accuracy["change"] == pytest.approx(
-        of_accuracy["value"] - whole.methods["mcbn"].sets["test"].estimates["accuracy"].value
-    )
-    assert told["families"]["jpeg:q"][1]["size"] == 8
-    assert {"alarm_at", "lead", "se"} == told["lead"]["shot"]["mcbn"]["scores"]["predictive_entropy"].keys()
-    given: dict[str, Any] = {"out": folder / "again.h5", "trust_code": True, "methods": ("deterministic",), "limit": 10}
-    repeated = evaluate(resolve_again(dict(read.run), folder / "whole.h5", Options(**given), folder=folder.parent))
-    assert repeated.shift.sets == whole.shift.sets
-    requested = resolve_again(dict(read.run), folder / "whole.h5", Options(), folder=folder)
-    files = {change.source.named_by.file for change in requested.perturb if change.code}
-    assert files == {folder / "whole.h5"}  # so that its code is not trusted without --trust-code
-
-
 @pytest.mark.nightly
 def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, tmp_path: Path) -> None:
     made = report(whole)
@@ -319,36 +284,3 @@ def test_a_segmentation_keeps_its_masks_and_refuses_what_moves_them(tmp_path: Pa
     assert estimates_of(evaluation_file.read(folder / "r.h5")).keys() == estimates_of(result).keys()
     with pytest.raises(BnuqError, match="rotation@1 moves or hides what the masks name"):
         evaluate(resolve("run.toml", Options(perturb=("rotation@1",), **options), folder=folder))
-
-
-@pytest.mark.nightly  # classes hold the curves
-def test_a_regression_loses_by_its_rmse_and_its_columns_have_their_own_units(tmp_path: Path) -> None:
-    folder = small_regression.write(tmp_path / "run").parent
-    options = Options(perturb=("all@1", "all@5"), out=folder / "r.h5", methods=("mcbn",), ood=())
-    result = evaluate(resolve("run.toml", options, folder=folder))
-    shift = result.shift
-    assert shift is not None and shift.families == ("gaussian", "scale", "missing", "permuted")
-    of, sets = shift.methods["mcbn"], result.methods["mcbn"].sets
-    for number, family in enumerate(shift.families):
-        rises = [
-            sets[f"test+{family}@{s}"].estimates["rmse"].value / sets["test"].estimates["rmse"].value - 1
-            for s in (1, 5)
-        ]
-        curve = np.interp(np.linspace(0, 5, 100_001), [0, 1, 5], [0, *rises])
-        beyond = np.linspace(0, 5, 100_001)[curve >= 0.1]
-        assert np.isnan(of.loss[number]) if beyond.size == 0 else of.loss[number] == pytest.approx(beyond[0], abs=1e-3)
-    assert of.scores == ("variance",) and shift.methods["deterministic"].scores == ()
-    train, test = (np.load(folder / f"{name}.npz") for name in ("train", "test"))
-    changed = test["x"] + perturbations.noise(0, np.arange(len(test["x"])), test["x"].shape[1:]) * train["x"].std(0)
-    import torch
-
-    namespace: dict[str, Any] = {}
-    exec(small_regression.NET, namespace)
-    model = namespace["net"]()
-    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
-    inputs = torch.from_numpy((changed - train["x"].mean(0)) / train["x"].std(0)).float()
-    y = train["y"].reshape(len(train["y"]), -1)
-    with torch.no_grad():
-        predicted = model.eval()(inputs).numpy() * y.std(0) + y.mean(0)
-    found = result.methods["deterministic"].sets["test+gaussian@5"].predicted
-    np.testing.assert_allclose(found, predicted, rtol=1e-3, atol=1e-3)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_regression
 import small_run
 import torch
 from findings_of import values_of, warned
@@ -17,18 +16,16 @@ from table import streamed_scores
 
 from bnuq.catalogue import text_of
 from bnuq.cli.main import main
-from bnuq.config import Options, resolve, resolve_again, resolve_all
-from bnuq.config.repeating import other_command
+from bnuq.config import Options, resolve, resolve_again
+from bnuq.config.runfile_writing import other_command
 from bnuq.evaluation import draws
 from bnuq.findings import Finding
-from bnuq.gate import check
 from bnuq.methods import NETWORKS, POPULATION
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 from bnuq.records.verdict import is_mismatched, judged
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.multirun import evaluate_several
 
 
 def let_go_stale(folder: Path, layer: str) -> None:
@@ -185,37 +182,3 @@ def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> Non
     content = json.loads(json.dumps(summary(stale)))["methods"][POPULATION]
     assert content["sets"]["test"]["pll"]["value"] == stale.methods[POPULATION].sets["test"].estimates["pll"].value
     assert set(content["ood"]["other"]) == streamed_scores(single_sample=True)
-
-
-@pytest.mark.nightly  # as of every method
-def test_check_compares_results_that_have_it_or_not(folder: Path, stale: Result, sound: Result) -> None:
-    checked = check(evaluated(folder, "other-seed.h5", seed=1), stale)
-    assert checked.passed
-    population = [comparison for comparison in checked.comparisons if comparison.method == POPULATION]
-    assert population and {comparison.outcome for comparison in population} == {"not gated"}
-    assert POPULATION not in {comparison.method for comparison in check(sound, stale).comparisons}
-    assert POPULATION in values_of(check(stale, sound), "new-since-baseline")["names"]
-
-
-@pytest.mark.nightly  # as classes are
-def test_a_regression_is_compared_with_it_too(tmp_path: Path) -> None:
-    text = small_regression.RUN.replace('validation = "validation.npz"\n', "") + "\n[scoring]\ntau = 0.03\n"
-    small_regression.write(tmp_path, text=text)
-    let_go_stale(tmp_path, "1")
-    record = evaluated(tmp_path, "stale.h5")
-    assert record.reference_check is not None and not record.reference_check.passed
-    assert POPULATION in record.methods and not judged(record).gains
-
-
-@pytest.mark.nightly  # as of every method
-def test_runs_of_which_one_has_it_are_put_together(folder: Path) -> None:
-    text = small_run.RUN.replace("model.pt", "{split}.pt") + 'methods = ["mcbn"]\n\n[runs]\nsplit = [0, 1]\n'
-    (folder / "runs.toml").write_text(text)
-    for split, name in enumerate(("model.pt", "stale.pt")):
-        (folder / f"{split}.pt").write_bytes((folder / name).read_bytes())
-    runs = resolve_all(("runs.toml",), Options(), folder=folder)
-    assert runs is not None
-    record = evaluate_several(runs)
-    assert [POPULATION in read(requested.run.out).methods for requested in runs.all] == [False, True]
-    assert record.methods == ["deterministic", "mcbn"]
-    assert {finding.code: finding.runs for finding in record.findings}["reference-mismatch"] == 1

@@ -26,9 +26,8 @@ from bnuq.evaluation import setup
 from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
 from bnuq.records.sweep import Sweep
-from bnuq.report.sweep.sweep_sentences import sentences
+from bnuq.report.sweep.sweep_findings import sentences
 from bnuq.sampling import counter_rng
-from bnuq.sweeping import likelihood
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.sweep import sweep
 
@@ -295,24 +294,6 @@ def test_errors_of_the_elbo_are_over_points_and_draws_and_none_where_all_points_
     grouped = swept(folder, sizes=(8, 32), train_points=48)
     assert point_at(grouped, 8).elbo.elbo.se != pytest.approx(point_at(part, 8).elbo.elbo.se, rel=1e-6)
     assert point_at(grouped, 8).elbo.elbo.mc_se == pytest.approx(point_at(part, 8).elbo.elbo.mc_se)
-
-
-@pytest.mark.nightly  # evaluation/test_scoring.py holds it of scores
-def test_the_elbo_is_the_same_where_memory_runs_out_as_the_likelihood_is_taken(folder, record, monkeypatch):
-    log_likelihood, sizes = likelihood.classification_likelihood, []
-
-    def scarce(outputs: torch.Tensor, targets: np.ndarray) -> torch.Tensor:
-        assert outputs.shape[1] == len(targets)
-        sizes.append(len(targets))
-        if len(targets) > 25:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return log_likelihood(outputs, targets)
-
-    monkeypatch.setattr(likelihood, "classification_likelihood", scarce)
-    again = swept(folder)
-    assert {96, 48, 24} == set(sizes)
-    for size in (8, 16):
-        assert np.array_equal(point_at(again, size).elbo.log_likelihood, point_at(record, size).elbo.log_likelihood)
 
 
 @pytest.mark.nightly  # a spread over repeats
@@ -762,19 +743,6 @@ def test_an_earlier_result_is_replaced_and_that_is_said(folder: Path) -> None:
 
 
 # ── real networks ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.nightly  # that of the tiny network falls so too, see above
-def test_mutual_information_of_a_real_network_falls_as_one_over_b(tmp_path, data_pack, sample_configs):
-    for path in sample_configs.glob("*.toml"):
-        shutil.copy(path, tmp_path)
-    shutil.copytree(sample_configs / "architectures", tmp_path / "architectures")
-    (tmp_path / "data").symlink_to(data_pack)
-    record = swept(tmp_path, "fmnist_mlp.toml", sizes=(64, 1024), samples=6, limit=100, train_points=10, ood=None)
-    assert record.models[0].decay["test"].slope.value == pytest.approx(-1, abs=0.1)
-    for size in (64, 1024):
-        assert 0.7 < point_at(record, size).auroc["mutual_information"]["mnist"].estimate.value < 0.97
-    assert value(record, 64, "mutual_information") > 10 * value(record, 1024, "mutual_information")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import small_regression
 import small_run
 import small_sweep
 from records_at_rest import edited, read_text
@@ -19,7 +18,7 @@ from test_stale_statistics import let_go_stale
 from bnuq.config import Options, resolve_sweep
 from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
-from bnuq.methods import DETERMINISTIC, NETWORKS, POPULATION
+from bnuq.methods import NETWORKS, POPULATION
 from bnuq.records.sweep import Sweep, SweepComparison, read, summary, write
 from bnuq.report.sweep import report
 from bnuq.workflows.sweep import sweep
@@ -100,35 +99,6 @@ def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
             entry = of_file.compared_with[name]["pll"]
             assert point["compared_with"][name]["pll"]["estimate"]["value"] == entry.estimate.value
             assert point["compared_with"][name]["pll"]["difference"].get("mc_se") == entry.difference.mc_se
-
-
-@pytest.mark.nightly  # as of one
-def test_of_several_networks_those_that_are_stale_are_compared(folder: Path) -> None:
-    (folder / "stale8.toml").write_text((folder / "stale.toml").read_text().replace("size = 16", "size = 8"))
-    record = swept(folder, "stale8.toml", "run.toml", sizes=None)
-    assert [bool(point.compared_with) for point in record.matched] == [True, False]
-    assert "MCBN minus the deterministic network: 0.2" in words_of(record)
-    assert "at b = 8; minus" in words_of(record)
-
-
-@pytest.mark.nightly  # as classes are
-def test_a_regression_without_tau_is_compared_by_mae(tmp_path: Path) -> None:
-    small_regression.write(tmp_path, text=small_regression.RUN.replace('validation = "validation.npz"\n', ""))
-    let_go_stale(tmp_path, "1")
-    record = swept(tmp_path, sizes=(8, 32))
-    for point in record.points:
-        assert {*point.compared_with[DETERMINISTIC]} == {"mae"}
-        assert point.compared_with[DETERMINISTIC]["mae"].difference.value < 0
-    assert "MAE on the test set, MCBN minus the deterministic network: −" in words_of(record)
-
-
-@pytest.mark.nightly  # as of an evaluation
-def test_with_validation_points_each_network_has_its_own_tau(tmp_path: Path) -> None:
-    small_regression.write(tmp_path)
-    let_go_stale(tmp_path, "1")
-    for point in swept(tmp_path, sizes=(32, 48)).points:
-        gained, left = (point.compared_with[name]["pll"].difference.value for name in NETWORKS)
-        assert gained > abs(left)
 
 
 def test_what_was_kept_for_it_is_forgotten_with_the_rest(folder: Path, stale: Sweep) -> None:

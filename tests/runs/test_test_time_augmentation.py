@@ -112,13 +112,6 @@ def test_estimates_are_those_of_the_mean_probability(folder: Path, whole: Result
     assert set(whole.methods["tta"].ood["other"]) >= {"mutual_information", "energy"}
 
 
-@pytest.mark.nightly  # cli/test_cli_summary.py holds it of others
-def test_no_estimate_depends_on_chunks_or_on_other_sets(folder: Path, whole: Result) -> None:
-    apart = evaluated(folder, "apart", precision="float64", chunk_size=7, ood=(), methods=("tta",))
-    for score, values in apart.methods["tta"].sets["test"].points.items():
-        np.testing.assert_allclose(values, whole.methods["tta"].sets["test"].points[score], atol=1e-12)
-
-
 @pytest.mark.nightly  # two settings at once
 def test_a_point_of_a_bank_has_the_augmentations_of_its_draws(folder: Path) -> None:
     options: dict[str, Any] = {"methods": ("mcbn+tta",), "save_samples": True, "precision": "float64", "ood": ()}

@@ -26,8 +26,7 @@ from bnuq.sampling import counter_rng, executor, measure, program, statistics
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, chunks
 from bnuq.sampling.interception import undisturbed
-from bnuq.sampling.measure import MeasurementProgram
-from bnuq.sampling.moments import merged, moments
+from bnuq.sampling.measure import MeasurementProgram, merged, moments
 from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites

@@ -13,8 +13,8 @@ from bnuq.sampling.dropout import Dropout
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Engine
+from bnuq.sampling.site_search import listed
 from bnuq.sampling.sites import having
-from bnuq.sampling.unsampled import listed
 
 
 class LayerSampler(MethodSampler):

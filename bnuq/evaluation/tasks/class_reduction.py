@@ -16,7 +16,7 @@ from bnuq.arithmetic import PROBABILITY_TOLERANCE
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimator
 from bnuq.evaluation import estimates
-from bnuq.evaluation.array_kinds import as_block, fetched, on_host, with_float64, without_gradients
+from bnuq.evaluation.array_kinds import as_block, fetched, on_host, without_gradients
 from bnuq.evaluation.tasks import class_probabilities
 from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
@@ -105,10 +105,9 @@ class ClassReduction:
     ) -> None:
         """Add the next points, on any device; SamplingError where an output is not finite.
 
-        With a bank, `draws` are the draws that these points use. Computed in float64 on the points' device, or on the
-        CPU where the device has no float64 (mps).
+        With a bank, `draws` are the draws that these points use. Computed in float64 on the points' device.
         """
-        block = with_float64(logits)
+        block = logits
         self._made_in = block.dtype
         weights = self._weights(block, draws)
         width, done = block.shape[-1] * len(self._draws.weights if draws is None else weights.array), 0
@@ -203,8 +202,7 @@ class ClassReduction:
         kept |= self._probabilities(mean[full], kernel.p)
         values = kernel.scores_of_means(mean, y)
         kept["predicted"] = xp.asarray(values.pop("predicted")[full], copy=True)
-        expected, impurity = weights @ sample_scores.entropy, values.pop("impurity")
-        values["expected_entropy"] = expected
+        values["expected_entropy"] = expected = weights @ sample_scores.entropy
         if self._logit_scores:
             values["max_logit"] = -(weights @ sample_scores.largest)
             values["energy"] = -(weights @ sample_scores.log_total)
@@ -213,9 +211,6 @@ class ClassReduction:
             values["mutual_information"] = self._mutual_information(
                 predictive - expected, predictive, batch_weights.draws
             )
-            values["zero_one_epistemic"] = values["least_confidence"] - weights @ sample_scores.least_confidence
-            values["brier_epistemic"] = impurity - weights @ sample_scores.impurity
-            values["variation_ratio"] = kernel.variation_ratio(sample_scores.vote, weights)
         if y is not None:
             assert sample_scores.log_likelihood is not None
             kept["log_likelihood"] = sample_scores.log_likelihood

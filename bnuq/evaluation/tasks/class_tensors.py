@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.evaluation import estimates
-from bnuq.evaluation.tasks.class_arrays import SampleScores, further_scores, impurity_of
+from bnuq.evaluation.tasks.class_arrays import SampleScores, further_scores
 from bnuq.evaluation.tasks.class_reduction import DEVICE_BLOCK
 from bnuq.shapes import Float, Int64
 
@@ -61,8 +61,6 @@ class TensorKernel:
         p = torch.exp(below, out=self.p).scatter_(-1, vote, 0.0)
         rest = p.sum(-1, keepdim=True)
         log_sum = rest.log1p()
-        least_confidence = (rest / (1 + rest))[..., 0]
-        squares = (torch.linalg.vector_norm(p, dim=-1) / (1 + rest[..., 0])).square_()  # of all but the largest
         log_likelihood = None
         if y is not None:
             log_likelihood = below.gather(-1, y.expand(vote.shape[:2])[..., None])[..., 0] - log_sum[..., 0]
@@ -71,9 +69,6 @@ class TensorKernel:
         log_total = (largest + log_sum)[..., 0]
         return SampleScores(
             log_sum[..., 0] - inner,
-            least_confidence,
-            impurity_of(least_confidence, squares),
-            vote[..., 0],
             log_likelihood,
             log_total,
             largest[..., 0],
@@ -100,9 +95,7 @@ class TensorKernel:
         others = p_mean.scatter_(-1, predicted, 0.0)
         rest, largest, predicted = others.sum(-1), largest[..., 0], predicted[..., 0]
         inner = torch.add(others, _TINY, out=spare).log_().mul_(others).sum(-1)
-        squares = torch.mul(others, others, out=spare).sum(-1)
         values = {
-            "impurity": impurity_of(rest, squares),
             "predictive_entropy": 0.0 - (1 - rest) * torch.log1p(-rest) - inner,
             "max_probability": largest,
             "least_confidence": rest,
@@ -111,21 +104,9 @@ class TensorKernel:
         if y is not None and true is not None:
             hit = predicted == y
             values["accuracy"] = hit.to(mean.dtype)
+            squares = torch.mul(others, others, out=spare).sum(-1)
             values["brier"] = squares + torch.where(hit, rest**2, largest**2 + 1 - 2 * true)
         return values | further
-
-    def variation_ratio(
-        self, vote: Int64[Tensor, "sample chunk"], weights: Float[Tensor, "replicate sample"]
-    ) -> Float[Tensor, "replicate chunk"]:
-        """The variation ratio, from the votes for each class, or, where there are fewer samples than classes, for each
-        sample's predicted class."""
-        samples, points, classes = self._logits.shape
-        candidates = torch.arange(classes, device=vote.device) if classes <= samples else vote.T
-        width = min(samples, classes)
-        votes = self._logits.view(-1)[: samples * points * width].view(samples, points, width)
-        torch.eq(vote[..., None], candidates, out=votes)
-        shares = self._spare[: len(weights) * points * width].view(-1, points * width)
-        return 1 - torch.mm(weights, votes.view(samples, -1), out=shares).view(-1, points, width).amax(-1)
 
     def release(self) -> None:
         """Give back the work memory, which the next block takes again."""

@@ -17,7 +17,7 @@ from bnuq.data import Points, check_label_matrix
 from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
-from bnuq.evaluation.array_kinds import fetched, on_host, with_float64
+from bnuq.evaluation.array_kinds import fetched, on_host
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
@@ -78,9 +78,8 @@ class LabelReduction:
         draws: Int64[np.ndarray, " sample"] | None = None,
     ) -> None:
         """Add the next points; see `classification.ClassReduction.add`."""
-        block = with_float64(logits)
-        labels = [(part, block[..., label]) for label, part in enumerate(self._parts)]
-        at_once = 1 if on_host(block) else _AT_ONCE
+        labels = [(part, logits[..., label]) for label, part in enumerate(self._parts)]
+        at_once = 1 if on_host(logits) else _AT_ONCE
         for first in range(0, len(labels), at_once):
             self._add(labels[first : first + at_once], draws)
 

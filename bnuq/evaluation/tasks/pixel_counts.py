@@ -1,4 +1,4 @@
-"""Counts of pixels: by class, by bin of confidence, and by score.
+"""Which pixels of an image are scored, and their counts: by class, by bin of confidence, and by score.
 
 What is counted together has one number, so that one pass over the pixels serves all replicates.
 """
@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.evaluation.tasks.pixel_values import PixelValues
+from bnuq.frozen import frozen
 from bnuq.metrics import COARSE_BINS, SCORE_BINS
 from bnuq.records.evaluation import PIXEL_SCORES
-from bnuq.shapes import Float, Int64, Integer, Num
+from bnuq.shapes import Bool, Float, Int64, Integer, Num
 
 CONFIDENCE_BINS = 15
 _TOGETHER = 2**20  # probabilities that wait to be counted
@@ -139,3 +143,54 @@ def score_counts(
         fine.append(fine_of_group)
         coarse |= zip(group, counted(codes, (len(group), replicates, sides, COARSE_BINS)), strict=True)
     return coarse, torch.cat(fine)
+
+
+@lru_cache(maxsize=16)
+def one_of(every: int, count: int) -> Int64[np.ndarray, " chosen"]:
+    """One of every so many numbers below `count`, in order, each at random and always the same: every so many of them
+    would be one column of a periodic image."""
+    first = np.arange(0, count, every)
+    return first + (np.random.default_rng(0).random(len(first)) * np.minimum(every, count - first)).astype(np.int64)
+
+
+@frozen
+class Region:
+    """The pixels of an image: how many are scored; which pass, in the plane and by their numbers; the mask. On the
+    device the numbers of those that pass, and the class of each pixel."""
+
+    count: int
+    plane: Bool[np.ndarray, "height width"]
+    rows: Int64[np.ndarray, " row"]
+    mask: Int64[np.ndarray, "height width"] | None
+    numbers: Int64[Tensor, " row"]
+    truth: Int64[Tensor, " pixel"] | None
+
+    @staticmethod
+    def of(
+        mask: Int64[np.ndarray, "height width"] | None, valid: Bool[np.ndarray, "height width"], device: torch.device
+    ) -> Region:
+        """The pixels of an image with this mask, where there is one, of which the `valid` ones are scored."""
+        count = int(valid.sum())
+        plane = valid if count else np.ones_like(valid)  # only the scores of an ignored image are used
+        rows = np.flatnonzero(plane)
+        truth = None
+        if mask is not None:
+            truth = devices.upload(torch.from_numpy(np.where(valid, mask, 0)).flatten(), device)
+        return Region(count, plane, rows, mask, devices.upload(torch.from_numpy(rows), device), truth)
+
+    def thinned(self, every: int) -> Region:
+        """One of every so many of the pixels that pass."""
+        chosen = one_of(every, len(self.rows))
+        return replace(self, rows=self.rows[chosen], numbers=self.numbers[torch.from_numpy(chosen)])
+
+    def within(self, pixels: slice) -> Int64[Tensor, " kept"]:
+        """Which of these pixels pass."""
+        return self.numbers[self._numbers(pixels)] - pixels.start
+
+    def places(self, pixels: slice, every: int) -> Int64[Tensor, " chosen"]:
+        """Which of those `within` these pixels are the one of every so many of all that pass."""
+        chosen, here = one_of(every, len(self.rows)), self._numbers(pixels)
+        return torch.from_numpy(chosen[slice(*np.searchsorted(chosen, [here.start, here.stop]))] - here.start)
+
+    def _numbers(self, pixels: slice) -> slice:
+        return slice(*np.searchsorted(self.rows, [pixels.start, pixels.stop]).tolist())

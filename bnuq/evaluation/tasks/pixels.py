@@ -20,9 +20,9 @@ from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
+from bnuq.evaluation.tasks.pixel_counts import Region, one_of
 from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
-from bnuq.evaluation.tasks.scored_pixels import Region, one_of
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.metrics import SCORE_BINS, DrawWeights
@@ -104,7 +104,7 @@ class PixelReduction:
     ) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
         assert draws is None  # of a bank, which images have none of
-        block = devices.with_float64(outputs)
+        block = outputs
         with torch.inference_mode():
             self._open = self._open or self._opened(block)
             for number, image in enumerate(self._open):

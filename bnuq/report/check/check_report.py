@@ -14,8 +14,19 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement, method_and_set
-from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
+from bnuq.report.check.check_findings import (
+    amount,
+    before_and_now,
+    chance,
+    change_and_error,
+    findings,
+    headline,
+    is_unchanged,
+    judgement,
+    method_and_set,
+    signed_loss,
+    visible,
+)
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
     in_words,

@@ -12,14 +12,15 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.report.check.check_findings import judgement, method_and_set
-from bnuq.report.check.check_numbers import (
+from bnuq.report.check.check_findings import (
     SMALLEST_P,
     amount,
     before_and_now,
     chance,
     change_and_error,
     decided_by,
+    judgement,
+    method_and_set,
     required_value,
 )
 from bnuq.report.method_names import network_in_words

@@ -8,12 +8,10 @@ from pathlib import Path
 from bnuq.catalogue import advised, noted
 from bnuq.records.inspection import Inspection
 from bnuq.report.document import Paragraph, PathLine, Picture, Report, ReportSection, section
-from bnuq.report.inspection.domain_tables import domain_parts, pipeline_parts
-from bnuq.report.inspection.inspection_findings import findings
+from bnuq.report.inspection.inspection_findings import findings, spatial_slope
 from bnuq.report.inspection.inspection_plots import pictures_of
 from bnuq.report.inspection.inspection_sentences import sentences
-from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, site_parts
-from bnuq.report.inspection.noise_findings import spatial_slope
+from bnuq.report.inspection.layer_tables import domain_parts, gap_parts, noise_parts, pipeline_parts, site_parts
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 

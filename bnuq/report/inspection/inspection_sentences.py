@@ -10,8 +10,8 @@ from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
 from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import FEW_VALUES
+from bnuq.report.inspection.inspection_findings import FEWEST_LAYERS
 from bnuq.report.inspection.layer_numbers import brief, listed, times, worst_first
-from bnuq.report.inspection.noise_findings import FEWEST_LAYERS
 from bnuq.report.numbers import count, error_of, named, number, signed
 
 

@@ -11,12 +11,11 @@ from bnuq.records.sweep import Sweep, SweptModel
 from bnuq.report.document import Heading, Part, PathLine, Picture, Report, ReportSection, explanations, section
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
-from bnuq.report.sweep.elbo_tables import elbo_parts
 from bnuq.report.sweep.sweep_curves import curves_of
+from bnuq.report.sweep.sweep_findings import sentences
 from bnuq.report.sweep.sweep_lines import SweepLine, disagreement_name, lines_of, names_of, score_name
 from bnuq.report.sweep.sweep_plots import draw
-from bnuq.report.sweep.sweep_sentences import sentences
-from bnuq.report.sweep.sweep_tables import compared_parts, decay_parts, is_of_other_size, table
+from bnuq.report.sweep.sweep_tables import compared_parts, decay_parts, elbo_parts, is_of_other_size, table
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "

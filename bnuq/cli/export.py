@@ -11,6 +11,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.paths import split_values
 from bnuq.cli.streams import print_line
 from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
@@ -19,8 +20,13 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.folders import expanded
 from bnuq.methods import method_named
+from bnuq.metrics import POST_HOC_SCORES
 
 _HELP = {"test": "A few points of this set are passed to compare the program with the network."}
+
+
+def _option(*names: str, text: str, metavar: str, default: str = "none") -> Any:
+    return typer.Option(*names, help=text, metavar=metavar, show_default=default, rich_help_panel="Common options")
 
 
 @with_options(
@@ -33,45 +39,39 @@ _HELP = {"test": "A few points of this set are passed to compare the program wit
     printing=SectionOptions(Printing, "json quiet debug"),
 )
 def command(
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            help="File of the program: NAME.pt2.",
-            metavar="FILE",
-            rich_help_panel="Common options",
-        ),
-    ],
+    out: Annotated[str, _option("--out", "-o", text="File of the program: NAME.pt2.", metavar="FILE")],
     model: Models = None,
     result: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--from",
-            help="Export exactly what this result file evaluated: its draws, temperature and noise level.",
+            text="Export exactly what this result file evaluated: its draws, temperature and noise level.",
             metavar="RESULT",
-            show_default="none",
-            rich_help_panel="Common options",
         ),
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(
-            help="mcbn, mcdo, learned or a combination, tta, mcbn+tta, laplace, ensemble, deterministic; with --from "
+        _option(
+            text="mcbn, mcdo, learned or a combination, tta, mcbn+tta, laplace, ensemble, deterministic; with --from "
             "also METHOD+temperature and METHOD+vector.",
             metavar="METHOD",
-            show_default="the first that draws",
-            rich_help_panel="Common options",
+            default="the first that draws",
         ),
     ] = None,
     monitor: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--monitor",
-            help="Baseline of bnuq monitor: the program also gives the distance of its points, as one batch, from it.",
+            text="Baseline of bnuq monitor: the program also gives the distance of its points, as one batch, from it.",
             metavar="FILE",
-            show_default="none",
-            rich_help_panel="Common options",
+        ),
+    ] = None,
+    ood_score: Annotated[
+        list[str] | None,
+        _option(
+            text=f"OOD scores that the program also gives ({', '.join(POST_HOC_SCORES)}), fitted as in an evaluation. "
+            "Repeat it, or use commas.",
+            metavar="NAME",
         ),
     ] = None,
     *,
@@ -97,7 +97,10 @@ def command(
         run = resolve_again(dict(source.run), folder / expanded(result), options, folder=folder)
     from bnuq.workflows.requests import check_export
 
-    path = folder / expanded(Path(out))
+    path, scores = folder / expanded(Path(out)), split_values(ood_score or [])
+    for name in scores:
+        if name not in POST_HOC_SCORES:
+            raise RequestError(f"--ood-score {name}: expected one of {', '.join(POST_HOC_SCORES)}.")
     check_export(run, method=method, result=source, path=path, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
@@ -106,7 +109,7 @@ def command(
     progress = progress_of(printing)
     with threads(run.threads):
         baseline = None if monitor is None else folder / expanded(monitor)
-        exported = export(run, path, method=method, result=source, monitor=baseline, progress=progress)
+        exported = export(run, path, method=method, result=source, monitor=baseline, scores=scores, progress=progress)
 
     def show(record: Exported, _: Any) -> None:
         for line in _lines(record):
@@ -140,6 +143,7 @@ def _lines(exported: Any) -> tuple[str, ...]:
         f"Run it: {call}",
         f"It takes x of shape ({shape}), normalised as the network's inputs, and gives {', '.join(about['outputs'])}.",
         *(cross if about["cross_fitted"] else ()),
+        *(f"Unfamiliar by the report: {k} above {v:g}." for k, v in about["ood_scores"].items() if v is not None),
         *(_of_monitor(about["monitor"]) if "monitor" in about else ()),
     )
 

@@ -202,7 +202,7 @@ class ModelSection(Section, frozen=True):
         ),
     ] = "logits"
     train_batch_size: Annotated[
-        Positive | None, setting("Batch size of the training.", "Model", shown="the checkpoint's record, if any")
+        Positive | None, setting("Batch size of the training.", "Model", shown="the checkpoint's record, else 128")
     ] = None
 
 
@@ -458,7 +458,7 @@ class SamplingSection(SamplerSettings, frozen=True):
     batch_size: Annotated[
         Positive | None,
         setting(
-            "Size b of MCBN's mini-batches.", short="b", shown="as in training", needs=f"{_MINI_BATCHES}|{_OWN_BATCHES}"
+            "MCBN's mini-batch size.", short="b", shown="training's, else 128", needs=f"{_MINI_BATCHES}|{_OWN_BATCHES}"
         ),
     ] = None
     layers: Annotated[
@@ -880,7 +880,7 @@ class CheckSection(Section, frozen=True):
     power: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
         setting(
-            "Refuse a check that could not detect a degradation as large as its tolerance with this probability: 0.8.",
+            "Refuse a check in which a loss as large as a tolerance would be significant less often than this: 0.8.",
             "Tolerances",
             expected="a number above 0 and below 1, such as 0.8",
             shown="none",

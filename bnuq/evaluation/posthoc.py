@@ -19,11 +19,11 @@ from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.metrics import SCORES
 from bnuq.metrics.arrays import as_numpy
-from bnuq.metrics.posthoc import LastLayer, PointScore, Reference
+from bnuq.metrics.posthoc import PointScore, Reference
 from bnuq.metrics.registry import metric_of
 from bnuq.progress import Progress
 from bnuq.records.evaluation import SetResult
-from bnuq.sampling.head import Head, NoHeadError
+from bnuq.sampling.head import Head, NoHeadError, last_layer
 from bnuq.sampling.interception import float32_as
 
 OfSet = TypeVar("OfSet", SetScores, SetResult)
@@ -65,13 +65,9 @@ def post_hoc_scores(subject: Subject, progress: Progress, kept: Kept | None = No
     """
     if not (subject.run.post_hoc and subject.compared and subject.plan.task.classifies_points):
         return OfSets({})
-    if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
-        return OfSets({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
-    try:
-        head_of(subject, subject.sets["test"], slice(0, 2))
-    except NoHeadError as error:
-        return OfSets({}, (note("no-post-hoc-scores", reason=str(error)),))
-    fitted = _fitted(subject, progress)
+    fitted = fitted_scores(subject, progress)
+    if not fitted.scores:
+        return OfSets({}, fitted.findings)
     evaluated = {name: points for name, points in subject.sets.items() if name != VALIDATION}
     total = sum(map(len, evaluated.values()))
     with progress(f"Post-hoc scores of {total} points", total) as advance:
@@ -92,8 +88,7 @@ def _scored(
     first = 0
     for last in parts:
         rows = slice(first, first + len(last.features))
-        logits = last.two_class.logits.double()
-        layer = LastLayer(last.features, logits, logits.softmax(-1))
+        layer = last_layer(last.features, last.logits)
         for name, score in fitted.scores.items():
             result[name][rows] = as_numpy(score(layer).double())
         advance(len(last.features))
@@ -101,10 +96,16 @@ def _scored(
     return result
 
 
-def _fitted(subject: Subject, progress: Progress) -> PostHoc:
-    """The scores that the reference allows."""
-    last_layer = {name: estimand.score for name, estimand in SCORES.items() if estimand.score}
-    scores = {name: score.of_layer for name, score in last_layer.items() if score.of_layer}
+def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
+    """The scores that the network and its reference allow; none where the network has no last linear layer."""
+    if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
+        return PostHoc({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
+    try:
+        head_of(subject, subject.sets["test"], slice(0, 2))
+    except NoHeadError as error:
+        return PostHoc({}, (note("no-post-hoc-scores", reason=str(error)),))
+    known = {name: estimand.score for name, estimand in SCORES.items() if estimand.score}
+    scores = {name: score.of_layer for name, score in known.items() if score.of_layer}
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
@@ -124,7 +125,7 @@ def _fitted(subject: Subject, progress: Progress) -> PostHoc:
     labels = train.targets
     has_labels = labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu"
     reference = Reference(features, first.weight, first.bias, labels if has_labels else None)
-    for name, score in last_layer.items():
+    for name, score in known.items():
         if score.fit and (has_labels or not score.needs_labels):
             fitted = score.fit(reference)
             if isinstance(fitted, str):

@@ -97,9 +97,10 @@ def fitted_neighbours(features: Float[Array, "reference feature"], *, k: int = 5
 
 def neighbour_distance(features: Float[Array, "point feature"], neighbours: Neighbours) -> Float[Array, "point"]:
     """Euclidean distance to the k-th nearest training feature, all scaled to length 1; in [0, 2]."""
-    xp, units = array_namespace(features), _unit_length(features)
+    xp, units, count = array_namespace(features), _unit_length(features), features.shape[0]
     step = max(1, _COSINES // neighbours.bank.shape[0])
-    blocks = (units[first : first + step] for first in range(0, features.shape[0], step))
+    # A program takes all points at once: it is traced for any number of them, which is no int.
+    blocks = [units[i : i + step] for i in range(0, count, step)] if isinstance(count, int) else [units]
     cosine = xp.concat([_kth_largest(block @ neighbours.bank.T, neighbours.k) for block in blocks])
     return xp.sqrt(xp.clip(2 - 2 * cosine, min=0.0))
 
@@ -112,7 +113,7 @@ def _kth_largest(values: Float[Array, "row entry"], k: int) -> Float[Array, "row
         table = xp.reshape(values[:, : columns * _DEPTH], (values.shape[0], _DEPTH, columns))
         largest = xp.max(table, axis=1)
         if is_torch_array(values):
-            among = table.take_along_dim(largest.topk(k, sorted=False).indices[:, None], dim=2)
+            among = table.gather(2, largest.topk(k, sorted=False).indices[:, None].expand(-1, _DEPTH, -1))
         else:
             among = np.take_along_axis(table, np.argpartition(largest, columns - k)[:, None, columns - k :], axis=2)
         values = xp.concat([xp.reshape(among, (values.shape[0], -1)), values[:, columns * _DEPTH :]], axis=1)

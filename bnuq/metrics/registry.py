@@ -570,6 +570,7 @@ REGRESSION_SCORES, CLASSIFICATION_SCORES, LOGIT_SCORES, FEATURE_SCORES = (
     tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source == source)
     for source in ("outputs", "probabilities", "logits", "last layer")
 )
+POST_HOC_SCORES = (*LOGIT_SCORES, *FEATURE_SCORES)  # of the last layer of a deterministic network
 ALARMS: tuple[str, ...] = tuple(name for name, each in SCORES.items() if each.score and each.score.is_alarm)
 SEPARATIONS: tuple[str, ...] = tuple(DetectionScores.__dataclass_fields__)
 SELECTIVE: tuple[str, ...] = tuple(SelectiveScores.__dataclass_fields__)

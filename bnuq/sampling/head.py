@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bnuq.errors import BnuqError
 from bnuq.frozen import frozen
+from bnuq.metrics.posthoc import LastLayer
 from bnuq.sampling.interception import Mode, aten, forward, positional, storages_of, tensors_in, undisturbed, written_by
 
 _AFTER = {aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten.sigmoid}  # from logits to outputs
@@ -40,6 +41,13 @@ class Head:
             for values, axis in ((self.logits, 1), (self.weight, 0), (self.bias, 0))
         )
         return Head(self.features, logits, weight, bias, self.has_bias)
+
+
+def last_layer(features: Tensor, logits: Tensor) -> LastLayer:
+    """What post-hoc scores are taken of; where there is one logit, z, the logits of two classes are 0 and z."""
+    logits = logits.double()
+    logits = torch.cat([torch.zeros_like(logits), logits], 1) if logits.shape[1] == 1 else logits
+    return LastLayer(features, logits, logits.softmax(-1))
 
 
 def head(model: nn.Module, inputs: Tensor) -> Head:

@@ -5,7 +5,7 @@ It runs the plan of the engine: what no draw touches is computed once, and draws
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +15,9 @@ from torch.nn import functional as F
 
 from bnuq.errors import SamplingError
 from bnuq.frozen import frozen
+from bnuq.metrics.posthoc import PointScore
 from bnuq.sampling.executor import PlanExecutor
+from bnuq.sampling.head import last_layer
 from bnuq.sampling.interception import aten, noise_request
 from bnuq.sampling.noise import answered
 from bnuq.sampling.program import StepContext, plain_step
@@ -61,12 +63,14 @@ class ExportedPredictor(nn.Module):
     For inputs (points, …) `forward` gives a dict, float32: of classes and labels "mean" (probabilities),
     "predictive_entropy" and "mutual_information" in nats; of values "mean" and "variance". Where it accepts by a
     certificate, "accept" of classes is whether a point (or pixel) is accepted, and "half_width" of values how far its
-    certified interval reaches. With a `drift` module, "drift" is what that gives for these points.
+    certified interval reaches. With a `drift` module, "drift" is what that gives for these points; `ood` adds scores.
     """
 
-    def __init__(self, passes: Sequence[SamplePasses], scoring: Scoring, drift: nn.Module | None = None) -> None:
+    def __init__(
+        self, passes: Sequence[SamplePasses], scoring: Scoring, drift: nn.Module | None, ood: nn.Module | None
+    ) -> None:
         super().__init__()
-        self.drift = drift
+        self.drift, self.ood = drift, ood
         self.passes, self._kind, self._accepts = nn.ModuleList(passes), scoring.kind, scoring.accepts
         reach = () if scoring.accepts is None else scoring.accepts.noise
         self.register_buffer("reach", torch.tensor(reach, dtype=torch.float64))
@@ -77,6 +81,7 @@ class ExportedPredictor(nn.Module):
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """The mean and its uncertainty for these inputs (points, …)."""
         result = self.scored(torch.cat([part(inputs) for part in self.passes]))
+        result = result if self.ood is None else result | self.ood(inputs)
         return result if self.drift is None else result | {"drift": self.drift(inputs)}
 
     def scored(self, samples: Tensor) -> dict[str, Tensor]:
@@ -175,9 +180,6 @@ class SamplePasses(nn.Module):
                 self._keep(f"noise_{position}", torch.stack(draws))
         if change is not None:
             self._keep("change", change.weights.flatten(0, 1))
-            self._last = next(
-                operation for operation in reversed(plan.operations) if operation.function is aten.linear.default
-            )
         if bank is not None and not plan.stackable:
             raise SamplingError(
                 "the network cannot be exported with a bank of draws, as its samples do not pass together. Leave out "
@@ -197,7 +199,7 @@ class SamplePasses(nn.Module):
         rows = inputs.shape[0]
         numbers = self.draws if self.bank is None else self.bank(rows)
         inputs = inputs.clone()  # the network may write into its input
-        shared = None if self.augmentation is not None else self._chunk_level(inputs, rows)
+        shared = None if self.augmentation is not None else self.shared(inputs, rows)
         if self._change is not None and shared is not None:
             return self._last_layer(shared)
         outputs = []
@@ -209,14 +211,19 @@ class SamplePasses(nn.Module):
             else:
                 assert self.augmentation is not None
                 augmented, flipped = self.augmentation(inputs, draw_numbers)
-                chunk = self._chunk_level(augmented, rows * len(draws))
+                chunk = self.shared(augmented, rows * len(draws))
                 output = self._sample_level(chunk, rows, draws, draw_numbers)
                 if flipped is not None and output.ndim == 4:  # pictures, flipped back
                     output = torch.where(flipped[:, None, None, None], output.flip(-1), output)
             outputs.append(output.unflatten(0, (len(draws), rows)))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _chunk_level(self, inputs: Tensor, rows: int) -> list[Any]:
+    def last_linear(self, values: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Input and output of the last linear layer, which no draw touches, among the values that all draws share."""
+        last = next(each for each in reversed(self._plan.operations) if each.function is aten.linear.default)
+        return values[last.arguments[0].number], values[last.outputs[0]]
+
+    def shared(self, inputs: Tensor, rows: int) -> list[Any]:
         """The values that all draws of these rows share."""
         plan = self._plan
         values: list[Any] = [None] * len(plan.trace.values)
@@ -270,13 +277,26 @@ class SamplePasses(nn.Module):
     def _last_layer(self, values: Sequence[Any]) -> Tensor:
         """Logits (T, points, K) under the draws of the last layer."""
         assert self._change is not None
-        features, logits = values[self._last.arguments[0].number], values[self._last.outputs[0]]
+        features, logits = self.last_linear(values)
         width = self._change.weights.shape[2]
         features = F.pad(features, (0, width - features.shape[1]), value=1.0)  # a bias is the weight of 1
         logits = logits + F.linear(features, self.change).unflatten(1, (self.samples, -1)).movedim(1, 0)
         if self._change.weights.shape[1] == 1:
             logits = torch.cat([torch.zeros_like(logits), logits], 2)
         return logits.log_softmax(2) if self._change.normalised else logits
+
+
+class LastLayerScores(nn.Module):
+    """Post-hoc scores of the last linear layer of a network that draws nothing, by name, float32 (points)."""
+
+    def __init__(self, passes: SamplePasses, scores: Mapping[str, PointScore]) -> None:
+        super().__init__()
+        self.passes, self.scores = passes, scores
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        values = self.passes.shared(inputs.clone(), inputs.shape[0])
+        layer = last_layer(*self.passes.last_linear(values))
+        return {name: score(layer).float() for name, score in self.scores.items()}
 
 
 def _run(operation: Operation, values: list[Any], rows: Any, noise: Tensor | None = None) -> None:

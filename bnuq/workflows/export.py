@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,18 @@ from bnuq.evaluation.target_scale import target_scale
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import alone, replaced, within
 from bnuq.frozen import frozen
-from bnuq.methods import Method, method_named
+from bnuq.methods import DETERMINISTIC, Method, method_named
 from bnuq.models.exported import check_target, encoded, loaded
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
-from bnuq.records.decisions import temperature_of
+from bnuq.records.decisions import decided, temperature_of
 from bnuq.records.evaluation import Result
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.inputs import Unpacked
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import BySet, Engine
 from bnuq.sampling.predictor import SCORES, Acceptance, ExportedPredictor, Scoring
-from bnuq.workflows.predictor_modules import check_exportable, drift_module, pass_modules
+from bnuq.workflows.predictor_modules import check_exportable, drift_module, ood_module, pass_modules
 from bnuq.workflows.requests import check_export, exported_run, first_exported
 
 _COMPARED = 64  # points on which the program is compared with the network
@@ -66,24 +66,26 @@ def export(
     method: str | None = None,
     result: Result | None = None,
     monitor: Path | None = None,
+    scores: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Exported:
     """Write the network of `run` with its draws under `method` to `path`, as a program of `torch.export`.
 
     With a `result`, of which `run` is the request, the draws, the temperature and the noise level τ are those that were
-    evaluated; otherwise draws are those of the seed, and nothing is fitted. By default `method` is the first that
-    draws. With a `monitor`, the file of a baseline, the program also says how far its points are from that. The
-    program is compared with the network's own samples. Raises BnuqError with one message where that
-    network, or that method, cannot be exported; `path` is then not touched.
+    evaluated; otherwise draws are those of the seed, and the others are not fitted. By default `method` is the first
+    that draws. With a `monitor`, the file of a baseline, the program also says how far its points are from that; with
+    `scores`, names of `POST_HOC_SCORES`, it gives these too, fitted to the reference as an evaluation fits them. The
+    program is compared with the network's own samples. Raises BnuqError with one message where that network, or that
+    method, cannot be exported; `path` is then not touched.
     """
     check_export(run, method=method, result=result, path=path, reading=False)
     check_target(path)
-    made = assembled(run, method=method, result=result, monitor=monitor, progress=progress)
+    made = assembled(run, method=method, result=result, monitor=monitor, scores=scores, progress=progress)
     with progress("Exporting", 1) as advance:
         data = encoded(_program(made.predictor, made.inputs), made.metadata)
         advance(1)
     given = loaded(data)(made.inputs)
-    difference = _compared(given, made.engine.passes(made.inputs), made.predictor)
+    difference = _compared(given, made)
     if made.predictor.drift is not None:
         _check_drift(given["drift"], made.predictor.drift(made.inputs))
     with replaced(path) as file:
@@ -93,11 +95,13 @@ def export(
 
 @frozen
 class Assembled:
-    """What is exported: the `predictor` of an `engine`, whose samples it takes; `inputs` are some of the test set."""
+    """What is exported: the `predictor` of an `engine`, whose samples it takes; `inputs` are some of the test set, and
+    `ood` the OOD scores that they must have: those of a result, else of the network itself."""
 
     predictor: ExportedPredictor
     engine: Engine
     inputs: Tensor
+    ood: dict[str, Tensor]
     metadata: dict[str, Any]
 
 
@@ -107,10 +111,12 @@ def assembled(
     method: str | None = None,
     result: Result | None = None,
     monitor: Path | None = None,
+    scores: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Assembled:
     """The network of `run` with its draws as one module; see `export`."""
     check_export(run, method=method, result=result)
+    evaluated = replace(run, perturb=(), device="cpu")
     base, run = exported_run(run, method, result)
     prepared = prepare(run)
     planned = planned_run(run, prepared)
@@ -131,13 +137,21 @@ def assembled(
     accepts = _acceptance(result, exported)
     scoring = replace(_scoring(subject, prepared.data.train, exported, result), accepts=accepts)
     watched = None if monitor is None else drift_module(monitor, subject, prepared.loaded, inputs)
-    predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring, watched).eval()
+    ood, own = None, {}
+    if scores:  # fitted to what all methods of an evaluation draw, not only the exported one
+        ood, own = ood_module(planned_run(evaluated, prepared).subject, scores, inputs, progress)
+        if result is not None and result.sets["test"].sha256 == planned.sets["test"].sha256:
+            known = result.methods[DETERMINISTIC].sets["test"].points
+            own |= {name: torch.from_numpy(known[name][:points]) for name in own.keys() & known.keys()}
+    predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring, watched, ood).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs, result)
+    metadata["outputs"] += [*own]
+    metadata["ood_scores"] = {name: _threshold(result, name) for name in own}
     if watched is not None:
         metadata["outputs"].append("drift")
         metadata["monitor"] = watched.summary()
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
-    return Assembled(predictor, compared_engine, inputs, metadata)
+    return Assembled(predictor, compared_engine, inputs, own, metadata)
 
 
 def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
@@ -149,6 +163,13 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
                 f"{result.path}: {network.checkpoint.path} was changed since it was evaluated. Restore the file, or "
                 "evaluate it again."
             )
+
+
+def _threshold(result: Result | None, score: str) -> float | None:
+    """Above which the report of a result calls points foreign by this score; None where it does not name that."""
+    found = () if result is None else decided(result)
+    named = {(f.values["method"], f.values["score"]): f.values["threshold"] for f in found if f.code == "foreign"}
+    return named.get((DETERMINISTIC, score))
 
 
 def _bank(result: Result | None) -> BatchStatistics | None:
@@ -214,7 +235,7 @@ def _metadata(
     run = subject.run
     is_ensemble = "networks" in method.differs_by
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
-    accepts = scoring.accepts
+    accepts, noise = scoring.accepts, [*scoring.noise] if len(scoring.noise) > 1 else scoring.noise[0]
     if accepts is not None:
         outputs.append("accept" if accepts.score else "half_width")
     return {
@@ -234,11 +255,7 @@ def _metadata(
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
         "cross_fitted": method.recalibration is not None and run.calibrate == "cross",
-        "observation_variance": None
-        if scoring.kind != "values"
-        else [*scoring.noise]
-        if len(scoring.noise) > 1
-        else scoring.noise[0],
+        "observation_variance": noise if scoring.kind == "values" else None,
         **({} if accepts is None else {"certificate": _promise(result, accepts)}),
     }
 
@@ -273,11 +290,11 @@ def _check_drift(given: Tensor, expected: Tensor) -> None:
         raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
 
 
-def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: ExportedPredictor) -> float:
-    """The largest difference between what a program gave and the outputs of the network's own `samples`. SamplingError
-    where it is more than rounding explains."""
+def _compared(given: Mapping[str, Tensor], made: Assembled) -> float:
+    """The largest difference between what a program gave and the outputs of the network's own samples, and its scores.
+    SamplingError where it is more than rounding explains."""
     with torch.no_grad():
-        expected = predictor.scored(samples)
+        expected = made.predictor.scored(made.engine.passes(made.inputs)) | made.ood
     largest = 0.0
     accepted = expected.pop("accept", None)  # differs only where rounding moves a score across the threshold
     if accepted is not None and (given["accept"] != accepted).double().mean() > _UNDECIDED:
@@ -286,10 +303,11 @@ def _compared(given: Mapping[str, Tensor], samples: Tensor, predictor: ExportedP
         apart = (given[name] - values).abs().flatten(1) if values.ndim > 1 else (given[name] - values).abs()[:, None]
         relative = apart.amax(1) / values.abs().max().clamp_min(1e-3)
         differ = float((relative > _TOLERANCE).double().mean())
-        if not torch.isfinite(given[name]).all() or differ > (_UNDECIDED if predictor.has_masks else 0.0):
+        if not torch.isfinite(given[name]).all() or differ > (_UNDECIDED if made.predictor.has_masks else 0.0):
+            cause = "which rounding does not explain" + ", but another reference would" * (name in made.ood)
             raise SamplingError(
                 f"the program's {name} differs from the network's own by {float(relative.max()):.2g}, relative to the "
-                "largest, which rounding does not explain; nothing was written."
+                f"largest, {cause}; nothing was written."
             )
         largest = max(largest, float(relative.max()))
     return largest

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from torch import Tensor, nn
 
+from bnuq.catalogue import texts
 from bnuq.config import Run
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.pipeline import Pipeline
+from bnuq.evaluation.posthoc import PostHoc, fitted_scores
 from bnuq.evaluation.subject import Subject
 from bnuq.models.loading import LoadedModel
 from bnuq.monitoring.features import Watch
 from bnuq.monitoring.program import Drift
+from bnuq.progress import Progress
 from bnuq.records.monitor import read_baseline
 from bnuq.sampling.bank_tiles import BankEngine
 from bnuq.sampling.digests import is_of
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.executor import PlanExecutor
+from bnuq.sampling.head import head, last_layer
 from bnuq.sampling.laplace import LastLayerPasses
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Engine, Ensemble
-from bnuq.sampling.predictor import LastLayerDraws, SamplePasses
+from bnuq.sampling.predictor import LastLayerDraws, LastLayerScores, SamplePasses
 from bnuq.sampling.program_draws import Augmentation, BankDraws
 from bnuq.sampling.site_search import find_sites
 
@@ -69,6 +74,21 @@ def drift_module(path: Path, subject: Subject, loaded: LoadedModel, inputs: Tens
         raise RequestError(f"--monitor {path}: its inputs have another shape or normalisation than those of the run.")
     watch = Watch(subject.model, subject.plan.task, inputs[:3], seed=baseline.seed)
     return Drift(subject.model, watch, baseline, inputs)
+
+
+def ood_module(
+    subject: Subject, names: Sequence[str], inputs: Tensor, progress: Progress
+) -> tuple[LastLayerScores, dict[str, Tensor]]:
+    """These post-hoc scores, fitted as in an evaluation, and their values of the inputs; RequestError without one."""
+    fitted = fitted_scores(subject, progress) if subject.plan.task.classifies_points else PostHoc({}, ())
+    for name in names:
+        if name not in fitted.scores:
+            why = "; ".join(texts(fitted.findings)) or f"it is of classes, and this is a {subject.plan.task}"
+            raise RequestError(f"--ood-score {name} cannot be had of this network: {why}.")
+    network, scores = unconverted(subject.model), {name: fitted.scores[name] for name in names}
+    last = head(network, inputs)
+    own = {name: score(last_layer(last.features, last.logits)) for name, score in scores.items()}
+    return LastLayerScores(SamplePasses(_executor(network, inputs), 1), scores), own
 
 
 def check_exportable(run: Run) -> None:

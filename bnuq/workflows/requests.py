@@ -239,11 +239,7 @@ def _exported_method(name: str | None, result: Result | None) -> Method | None:
     that cannot be."""
     known = (*result.methods,) if result is not None else ()
     if name is None:
-        return (
-            None
-            if result is None
-            else first_exported([method_named(known_name) for known_name in known], str(result.path))
-        )
+        return None if result is None else first_exported([*map(method_named, known)], str(result.path))
     if name not in METHOD_NAMES or method_named(name).plain not in _EXPORTED:
         expected = ", ".join((*map(str, _EXPORTED), "each with +temperature or +vector"))
         raise RequestError(f"--method {name} cannot be exported; expected one of {expected}.")

@@ -24,10 +24,13 @@ import torch
 from torch import Tensor, nn
 from written import folder_of
 
+import bnuq
 from bnuq.cli.export import _lines
 from bnuq.cli.main import main
 from bnuq.config import Options, Run, resolve, resolve_again, resolve_ensemble
-from bnuq.errors import BnuqError, ResultError, SamplingError
+from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
+from bnuq.metrics import POST_HOC_SCORES
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout
@@ -221,6 +224,39 @@ def test_a_segmentation_has_a_prediction_for_each_pixel(tmp_path: Path) -> None:
         np.testing.assert_allclose(information, of_set.points["mutual_information"], rtol=0, atol=1e-3)  # bins
 
 
+def test_ood_scores_of_the_demo_are_those_of_its_evaluation(tmp_path: Path, capsys: Any) -> None:
+    demo = Path(bnuq.__file__).parent / "demo"
+    given = Options(methods=("deterministic",), out=str(tmp_path / "demo.h5"))
+    result = evaluate(resolve("fashion_cnn.toml", given, folder=demo))
+    arguments = ("--method", "deterministic", "--ood-score", ",".join(POST_HOC_SCORES), "--trust-code", "--json")
+    program = exported(tmp_path, "--from", "demo.h5", *arguments)
+    for name, file in (("test", "fashion_test"), ("mnist", "mnist")):
+        x = (torch.from_numpy(np.load(demo / f"{file}.npz")["x"]).reshape(-1, 1, 28, 28)[:200] / 255 - 0.286) / 0.353
+        found = program(x)
+        for score in POST_HOC_SCORES:
+            expected = result.methods["deterministic"].sets[name].points[score][:200]
+            np.testing.assert_allclose(found[score], expected, rtol=1e-5, atol=1e-5)
+    (chosen,) = (f.values for f in decided(result) if f.code == "foreign")
+    about = json.loads(capsys.readouterr().out)["ood_scores"]
+    assert about == {name: chosen["threshold"] if name == chosen["score"] else None for name in POST_HOC_SCORES}
+
+
+def test_scores_of_another_reference_are_not_written(place: Path, result: Result, tmp_path: Path) -> None:
+    x, y = np.load(place / "train.npz").values()
+    np.savez(tmp_path / "other.npz", x=x[:50], y=y[:50])
+    given = Options(trust_code=True, train=str(tmp_path / "other.npz"))
+    run = resolve_again(dict(result.run), place / "run.h5", given, folder=place)
+    made = exporting.assembled(run, method="deterministic", result=result, scores=["mahalanobis"])
+    with pytest.raises(SamplingError, match=r"mahalanobis differs .* but another reference would"):
+        exporting._compared(made.predictor(made.inputs), made)
+
+
+def test_ood_scores_that_a_network_does_not_have_are_refused(tmp_path: Path) -> None:
+    run = resolve(str(small_regression.write(tmp_path / "run")), Options(), folder=tmp_path)
+    with pytest.raises(RequestError, match=r"--ood-score energy cannot be had .* this is a regression"):
+        exporting.assembled(run, scores=["energy"])
+
+
 @pytest.mark.usefixtures("tempered")
 def test_what_the_file_says_of_itself(place: Path, result: Result) -> None:
     with zipfile.ZipFile(place / "tempered.pt2") as archive:
@@ -347,6 +383,7 @@ def test_draws_of_a_bank_are_those_of_an_evaluation(bank: int, samples: int) -> 
         (["run.toml", "-o", "x.pt2", "--method", "ensemble"], "ensemble cannot be drawn"),
         (["run.toml", "-o", "x.pt2", "--method", "mcbn+vector"], "Name its result: --from RESULT"),
         (["run.toml", "-o", "x.pt2", "--method", "mcbn+temperature"], "Name its result: --from RESULT"),
+        (["run.toml", "-o", "x.pt2", "--ood-score", "knn,entropy"], "--ood-score entropy: expected one of max_logit"),
         (["run.toml", "-o", "x.pt2", "-T", "auto"], "expected a number, or --from RESULT"),
         (["run.toml", "-o", "x.pt2", "--from", "run.h5"], "Leave one of them out"),
         (["-o", "x.pt2", "--from", "run.h5", "--method", "learned"], "run.h5 has only deterministic"),

@@ -37,7 +37,7 @@ def test_every_line_is_one_command_and_there_are_no_more_than_are_shown(name: st
 
 def test_an_error_names_the_estimate_and_says_what_became_of_it() -> None:
     kind, heading, message = told(made.verdict(made.WORSE[0]))[0]
-    assert (kind, heading) == ("error", "bnuq check: PLL of mcbn on the test set: worse")
+    assert (kind, heading) == ("error", "bnuq check: predictive log-likelihood of mcbn on the test set: worse")
     assert message.startswith("mcbn explains the labels of the test set less well: PLL fell from −0.3010 to −0.3420")
 
 

@@ -82,6 +82,7 @@ def _blocks(parts: Iterable[Part], heading: str = "###") -> Iterator[str]:
 def text(words: str) -> str:
     """One line of text that means what it says, and nothing to Markdown; what is between backticks is code."""
     pieces = re.split(r"`([^`]*[^`\s][^`]*)`", _one_line(words))
+    pieces[2:-1:2] = [piece or "\u200b" for piece in pieces[2:-1:2]]  # the ticks of two codes would be those of one
     escaped = "".join(code(piece) if index % 2 else _escaped(piece) for index, piece in enumerate(pieces))
     return _STARTS.sub(r"\1\\\2", escaped, count=1) if _STARTS.match(escaped) else escaped
 
@@ -158,6 +159,7 @@ def _cell(cell: Cell) -> str:
 def _cell_text(words: str) -> str:
     """As `text`, but a table reads its pipes before it reads its code, and has no lists or headings inside."""
     pieces = re.split(r"`([^`]*[^`\s][^`]*)`", _one_line(words))
+    pieces[2:-1:2] = [piece or "\u200b" for piece in pieces[2:-1:2]]  # the ticks of two codes would be those of one
     return "".join(
         code(piece).replace("|", "\\|") if index % 2 else _escaped(piece) for index, piece in enumerate(pieces)
     )

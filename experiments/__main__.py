@@ -297,7 +297,7 @@ class LearnedSettings(Section, frozen=True):
         Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
     ] = None
     samples: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Samples T of each point.", short="T")] = 20
-    seeds: Annotated[Positive | None, setting("Networks of each kind.", shown="1, of bn-in-vi 5")] = None
+    seeds: Annotated[Positive | None, setting("Networks of each kind.", shown="3, of bn-in-vi 5")] = None
     workers: Workers = None
 
 
@@ -330,7 +330,7 @@ def _learned(
 
 
 @with_options(
-    settings=SectionOptions(LearnedSettings, "sets images epochs width samples workers"),
+    settings=SectionOptions(LearnedSettings),
     sampling=_SEED,
     given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
     printing=_PRINTING,
@@ -349,7 +349,7 @@ def stochastic_normalization(
 
     Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
     """
-    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16}
+    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 

@@ -117,8 +117,8 @@ class NormalizedLinear(_Normalized, nn.Linear):
 
     - `normalization="weight"`: μ̂ = 0, σ̂ = ‖w‖; `"analytic"`: moments of the pre-activation, computed from those of
       the data by an `AnalyticSequential`; `"batch"`: BatchNorm; `"none"`: μ̂ = 0, σ̂ = 1.
-    - `noise`, `per`, `effective_size`, `shift_sd`, `initial_sd`: of S, see `StochasticScale`. `noise="batch"` with BatchNorm comes
-      on top of the noise that BatchNorm itself has in training mode.
+    - `noise`, `per`, `effective_size`, `shift_sd`, `initial_sd`: of S, see `StochasticScale`. `noise="batch"` with
+      BatchNorm comes on top of the noise that BatchNorm itself has in training mode.
 
     Sizes are given as to `nn.Linear`, all else by name. Parameters: `weight`, and those of `stochastic`. `eps` is added
     to the variance of analytic normalisation and of BatchNorm; `momentum` is BatchNorm's. For ‖w‖ = 1, call `project`

@@ -47,9 +47,7 @@ def all_cnn(images: Tensor, *, normalization: str, noise: str, width: int, class
     return network
 
 
-def dense(
-    images: Tensor, *, batch_norm: bool, units: int, per: str = "point", classes: int = 10
-) -> nn.Sequential:
+def dense(images: Tensor, *, batch_norm: bool, units: int, per: str = "point", classes: int = 10) -> nn.Sequential:
     """Two hidden mean-field layers of `units` each, with or without BatchNorm before each ReLU. Weights start at a
     standard deviation of 0.3/√inputs, their prior is N(0, 1/inputs), the scale that networks are initialised at. In
     training they are drawn `per` point, locally reparametrised, or once per mini-batch ("batch")."""

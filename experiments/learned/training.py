@@ -69,7 +69,9 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
             assert found.targets is not None
             x, y = np.asarray(found.inputs), np.asarray(found.targets)
         if not prefix and len(x) < most:
-            raise DataError(f"{reference} has {len(x):,} images, fewer than --images {most:,}. Ask for as many at most.")
+            raise DataError(
+                f"{reference} has {len(x):,} images, fewer than --images {most:,}. Ask for as many at most."
+            )
         x = x[:most, None] if x.ndim == 3 else x[:most].transpose(0, 3, 1, 2)
         arrays |= {f"{prefix}x": (x / np.float32(255)).astype(np.float32), f"{prefix}y": y[:most].astype(np.int64)}
     np.savez(path, **arrays)  # pyrefly: ignore
@@ -142,7 +144,10 @@ def _optimiser(network: nn.Module, steps: int) -> tuple[torch.optim.Adam, torch.
     groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
     for name, parameter in network.named_parameters():
         groups[name.endswith("scale_u")].append(parameter)
-    rates = {False: (RATE, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))), True: (SCALE_RATE, lambda _: 1.0)}
+    rates = {
+        False: (RATE, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))),
+        True: (SCALE_RATE, lambda _: 1.0),
+    }
     used = [key for key, parameters in groups.items() if parameters]
     optimiser = torch.optim.Adam([{"params": groups[key], "lr": rates[key][0]} for key in used])
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, [rates[key][1] for key in used])

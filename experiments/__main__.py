@@ -236,7 +236,7 @@ class BatchSizeSettings(Section, frozen=True):
         "out limit device data_root",
         {
             "out": ("Result file.", "reproduce-batch-size.h5"),
-            "limit": ("At most so many points of each evaluated set.", "2000"),
+            "limit": ("At most so many points of each evaluated set.", "2000; with --full all"),
             "device": _DEVICE_HELP,
         },
     ),
@@ -272,7 +272,7 @@ def batch_size(
         ),
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (None if settings.full else 2000),
         seed=sampling.seed,
         device=given.device or "auto",
         workers=settings.workers,
@@ -459,6 +459,36 @@ def bn_noise(
     _show(record, "inspection", figures, printing)
 
 
+@with_options(
+    options=(
+        SectionOptions(InspectSection, "samples", {"samples": ("Stochastic passes.", "16")}),
+        _SEED,
+        SectionOptions(
+            GivenOptions,
+            "out limit device trust_pickle trust_code",
+            {"limit": ("At most so many test points of each network.", "300"), "out": "Result file."},
+        ),
+    ),
+    printing=_PRINTING,
+)
+def variance_divisor(
+    models: Annotated[list[str], typer.Argument(help="Run files.", show_default=False)],
+    *,
+    options: dict[str, Any],
+    printing: Printing,
+) -> None:
+    """MCBN with the biased and with the unbiased variance of its mini-batches, on networks of yours: accuracy and PLL
+    by b. Does the divisor even matter?"""
+    out, _ = _out(options.get("out"), "reproduce-variance-divisor.h5")
+    codec.check_replaceable(out)
+    chosen = Options({"samples": 16, "limit": 300, **options, "out": out})
+    runs = {Path(model).stem: resolve(model, chosen, folder=Path.cwd()) for model in models}
+
+    from experiments.variance import reproduce
+
+    _show(reproduce(runs, out, progress=_progress(printing)), "variance-divisor", None, printing)
+
+
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -544,6 +574,7 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
+    "variance-divisor": ("experiments.variance", "experiments.variance"),
 }
 
 app = program(
@@ -556,6 +587,7 @@ app = program(
         "bn-noise": bn_noise,
         "stochastic-normalization": stochastic_normalization,
         "bn-in-vi": bn_in_vi,
+        "variance-divisor": variance_divisor,
         "report": report,
     },
 )

@@ -163,8 +163,9 @@ def sentences(record: Comparison) -> Iterator[str]:
         )
     setup = record.experiment
     yield (
-        f"Published are All-CNNs six times as wide after 1,200 epochs on CIFAR-10; these saw {setup['images']:,} "
-        f"images for {setup['epochs']} epochs. That difference can explain every gap, so no published value is excluded."
+        "Published are All-CNNs six times as wide after 1,200 epochs on CIFAR-10; these saw "
+        f"{setup['images']:,} images for {setup['epochs']} epochs. That difference can explain every gap, so no "
+        "published value is excluded."
     )
     for of in record.experiment["sets"]:
         known = [each for each in record.networks if each.set == of and "nll_samples" in each.estimates]
@@ -225,10 +226,10 @@ def _sections(record: Comparison) -> Iterator[ReportSection]:
         )
     legend = (
         "± standard error over points and seeds. NLL and accuracy are those of one pass in evaluation mode; with T, of "
-        "the mean probability of T samples, drawn by learned noise, or of BN without Bayesian scales by mini-batches of 32 "
-        "(MCBN). Published: on CIFAR-10, of other width and epochs. Noise: σ_U of the size that the paper measured in "
-        "its BatchNorms, σ_V = 0.54 σ_U, the median that a ResNet-20 has. Networks without normalisation and with WN "
-        "start from one pass of 128 images as BatchNorm would start them. σ/s: averages over channels."
+        "the mean probability of T samples, drawn by learned noise, or of BN by mini-batches of 32 (MCBN). Published: "
+        "on CIFAR-10, of other width and epochs. Noise: σ_U of the size that the paper measured in its BatchNorms, σ_V "
+        "= 0.54 σ_U, the median that a ResNet-20 has. Networks without normalisation and with WN start from one pass "
+        "of 128 images as BatchNorm would start them. σ/s: averages over channels."
     )
     yield ReportSection("", tuple(explanations([legend])))
 

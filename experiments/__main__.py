@@ -36,6 +36,7 @@ from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
+from bnuq.progress import Announce, silence
 from bnuq.report.kinds import Kind
 from bnuq.store import codec
 
@@ -149,6 +150,7 @@ def uci(
         work=work,
         workers=settings.workers,
         findings=findings,
+        announce=_announce(printing),
     )
     record = reproduce(request, progress=_progress(printing))
     if markdown is not None:
@@ -280,6 +282,7 @@ def batch_size(
         work=work and expanded(work),
         keep=None if settings.keep is None else expanded(settings.keep),
         findings=findings,
+        announce=_announce(printing),
     )
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
@@ -323,6 +326,7 @@ def _learned(
         data_root=None if given.data_root is None else expanded(given.data_root),
         work=work and expanded(work),
         progress=_progress(printing),
+        announce=_announce(printing),
         **values,
     )
     record = import_module(_KINDS[name][0]).reproduce(request)
@@ -516,6 +520,10 @@ def _progress(printing: Printing) -> Any:
     from bnuq.cli.progress import progress_of
 
     return progress_of(printing)
+
+
+def _announce(printing: Printing) -> Announce:
+    return silence if printing.quiet else partial(typer.echo, err=True)
 
 
 def _written(record: Any, out: Path) -> Any:

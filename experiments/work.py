@@ -46,6 +46,15 @@ def code_of(*folders: str) -> str:
     return hashlib.sha256("".join(map(sha256_of_file, [*files, Path(__file__)])).encode()).hexdigest()
 
 
+def size_of(jobs: Sequence[Any], work: str, folder: Path) -> str:
+    """What is said before it starts: how much work this is, and where finished parts of it are kept."""
+    begun = sum(bool([*folder.glob(f"{job.journal.key}-*.part")]) for job in jobs)
+    return (
+        f"{len(jobs)} {work}; {begun} of them begun before. Finished parts are kept in {folder}: after an interruption "
+        "the same command resumes."
+    )
+
+
 def machine(out: Path, device: torch.device) -> dict[str, str]:
     """Versions, machine, command and time."""
     values = provenance(Run(checkpoint=out, out=out), device=device, train=None)

@@ -463,7 +463,17 @@ def bn_noise(
     _show(record, "inspection", figures, printing)
 
 
+class VarianceSettings(Section, frozen=True):
+    """The settings of `variance-divisor`."""
+
+    batch_sizes: Annotated[
+        BatchSizes | None,
+        setting("Mini-batch sizes, with commas.", shown="2,4,8,16,32,128", expected=_SIZES_EXPECTED),
+    ] = None
+
+
 @with_options(
+    settings=SectionOptions(VarianceSettings),
     options=(
         SectionOptions(InspectSection, "samples", {"samples": ("Stochastic passes.", "16")}),
         _SEED,
@@ -478,6 +488,7 @@ def bn_noise(
 def variance_divisor(
     models: Annotated[list[str], typer.Argument(help="Run files.", show_default=False)],
     *,
+    settings: VarianceSettings,
     options: dict[str, Any],
     printing: Printing,
 ) -> None:
@@ -488,9 +499,11 @@ def variance_divisor(
     chosen = Options({"samples": 16, "limit": 300, **options, "out": out})
     runs = {Path(model).stem: resolve(model, chosen, folder=Path.cwd()) for model in models}
 
-    from experiments.variance import reproduce
+    from experiments.variance import BATCH_SIZES, reproduce
 
-    _show(reproduce(runs, out, progress=_progress(printing)), "variance-divisor", None, printing)
+    sizes = _ascending(settings.batch_sizes) or BATCH_SIZES
+    record = reproduce(runs, out, batch_sizes=sizes, progress=_progress(printing))
+    _show(record, "variance-divisor", None, printing)
 
 
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────

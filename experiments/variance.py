@@ -33,7 +33,7 @@ from experiments.work import machine
 BATCH_SIZES = (2, 4, 8, 16, 32, 128)
 PUBLISHED = {"source": 'Wu & Johnson 2021, Rethinking "batch" in BatchNorm: biased in training, unbiased in use'}
 _ESTIMATES = {"accuracy": "accuracy", "pll": "PLL"}
-_CLEAR = 2  # standard errors, from which on a difference is reported
+_CLEAR, _SMALLEST = 2, 0.005  # standard errors, and nats, from which on a difference of PLL matters
 Estimates = Mapping[Annotated[str, Coordinate("metric")], Estimate]
 
 
@@ -178,21 +178,19 @@ def _rows(network: Network) -> Iterator[tuple[str, Any]]:
 
 
 def sentences(record: VarianceDivisor) -> Iterator[str]:
-    """Up to which b the divisor changes PLL by more than its error."""
+    """At which b the divisor changes PLL, by more than its error and .005 nats."""
     for name, network in record.networks.items():
-        clear = [size for size, of in network.change.items() if _is_clear(of["pll"])]
-        if not clear:
-            yield f"{name} ({network.kind}): the divisor changes PLL at no b by more than {_CLEAR} errors."
+        sizes = [size for size, of in network.change.items() if _matters(of["pll"])]
+        if not sizes:
+            yield f"{name} ({network.kind}): the divisor matters at no b from {min(map(int, network.change))} on."
             continue
-        largest = max(clear, key=int)
-        change, right = (network.change[largest][key].value for key in ("pll", "accuracy"))
-        first = next(iter(network.change))
-        yield (
-            f"{name} ({network.kind}): the divisor matters at b = {', '.join(clear)}: at {largest} the unbiased "
-            f"variance changes PLL by {number(change, 4)} and accuracy by {number(right, 4)}, at {first} PLL by "
-            f"{number(network.change[first]['pll'].value, 4)}."
-        )
+        changes = [
+            f"at {size} the unbiased variance changes PLL by {number(network.change[size]['pll'].value, 3)} and "
+            f"accuracy by {number(network.change[size]['accuracy'].value, 3)}"
+            for size in sizes
+        ]
+        yield f"{name} ({network.kind}): the divisor matters at b = {', '.join(sizes)} alone: {'; '.join(changes)}."
 
 
-def _is_clear(change: Estimate) -> bool:
-    return abs(change.value) > _CLEAR * (total(change) or 0.0)
+def _matters(change: Estimate) -> bool:
+    return abs(change.value) > max(_SMALLEST, _CLEAR * (total(change) or 0.0))

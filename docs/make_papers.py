@@ -1,0 +1,225 @@
+"""The table of all published items at the head of the page of experiments, from the results that are stored.
+
+`python docs/make_papers.py` writes the table, what the experiments say, and README.md's row, from docs/papers.txt and
+docs/measured/results/*.json. `python docs/make_papers.py store FILE.h5 …` stores results of `python -m experiments`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "measured" / "results"
+PAGE = next(page for page in (DOCS / "measured" / "experiments.md", DOCS / "experiments.md") if page.is_file())
+sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
+SAID = ("bn-in-vi", "stochastic-normalization", "bn-noise", "variance-divisor")  # whose sentences stand on the page
+VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
+
+
+def store(file: Path) -> None:
+    """Write what `report --json` prints of a result, and the sentences of its report, to docs/measured/results."""
+    from bnuq.store import codec
+    from experiments.__main__ import _KINDS, _kind
+
+    name = codec.kind_of_result(file, known=tuple(_KINDS))
+    kind = _kind(name)
+    record = kind.read(file)
+    values = {**kind.summary(record), "sentences": [*kind.report(record).summary]}
+    values.pop("result")
+    target = RESULTS / f"{'bn-noise' if name == 'inspection' else name}.json"
+    target.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def results() -> dict[str, Any]:
+    """The stored results, by name."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+
+
+def value_at(stored: dict[str, Any], path: str) -> Any:
+    """RESULT:key/key/…, where an element of a list is named by its number or by its name."""
+    name, _, keys = path.partition(":")
+    value = stored[name]
+    for key in keys.strip().split("/"):
+        if isinstance(value, list):
+            value = value[int(key)] if key.isdigit() else next(each for each in value if each["name"] == key)
+        else:
+            value = value[key]
+    return value
+
+
+def in_words(value: Any, digits: int) -> str:
+    """A number, or an estimate with its error over all that it is known of."""
+    estimate = value if isinstance(value, dict) else {"value": value}
+    errors = [error for key in ("se", "mc_se") if (error := estimate.get(key))]
+    error = errors[0] if "se" in estimate and errors else float(np.hypot.reduce(errors)) if errors else None
+    text = f"{estimate['value']:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+    return text.replace("-", "−")
+
+
+def interval(estimate: dict[str, float]) -> tuple[float, float]:
+    """Its 95 % interval; where none is stored, three standard errors, about what that of five seeds has."""
+    half = 3 * (estimate.get("se") or 0.0)
+    low, high = estimate.get("low"), estimate.get("high")
+    return (estimate["value"] - half if low is None else low), (estimate["value"] + half if high is None else high)
+
+
+def computed(stored: dict[str, Any]) -> dict[str, str]:
+    """Values that several stored ones give, by the names that docs/papers.txt has for them."""
+    uci = [score for of in stored["uci"]["sets"].values() for score in _scores(of)]
+    mnf = [score for of in stored["uci-learned"]["sets"].values() for score in _scores(of, ("mnf",))]
+    pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
+    gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
+    layers = stored["bn-noise"]["noise"]["layers"]
+    ratios = [layer["sigma_v"] / layer["sigma_u"] for layer in layers]
+    rejected = np.average([layer["rejected"] for layer in layers], weights=[layer["channels"] for layer in layers])
+    networks = {each["name"]: each for each in stored["stochastic-normalization"]["networks"]}
+    kinds = ("none", "BN", "BN, projected", "WN, projected", "AN, projected")
+    learned = networks["AN, projected, Bayesian"]["ratios"]
+    values = {
+        "uci_signs": f"{sum(_same_sign(score) for score in uci)}",
+        "uci_agree": f"{sum(score['verdict'] == 'agrees' for score in uci)}",
+        "uci_open": f"{sum(score['verdict'] == 'inconclusive' for score in uci)}",
+        "uci_stars": f"{sum('*' in score['stars_naive'] for score in uci)}",
+        "uci_corrected": f"{sum('*' in score['stars'] for score in uci)}",
+        "mnf_signs": f"{sum(_same_sign(score) for score in mnf)}",
+        "mnf_scores": f"{len(mnf)}",
+        "mnf_open": f"{sum(score['verdict'] == 'inconclusive' for score in mnf)}",
+        "rmse_better": f"{sum(gain > 0 for gain in gains)}",
+        "rmse_equal": f"{sum(gain == 0 for gain in gains)}",
+        "rmse_best": f"{max(gains):.1f}",
+        "rmse_worst": f"{-min(gains):.1f}",
+        "rejected": f"{100 * rejected:.0f}",
+        "slope_k": _range([layer["slope"]["value"] for layer in layers], 2),
+        "slope_z": in_words(stored["bn-noise"]["noise"]["spatial_slope"], 2),
+        "sigma_u": _range([layer["sigma_u"] for layer in layers], 3),
+        "ratio": _range(ratios, 2),
+        "ratio_median": f"{np.median(ratios):.2f}",
+        "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
+        "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
+        "divisor": "; ".join(stored["variance-divisor"]["sentences"]).replace(".;", ";").rstrip("."),
+    }
+    return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def _scores(of: dict[str, Any], methods: tuple[str, ...] = ("mcbn", "mcdo")) -> Iterator[dict[str, Any]]:
+    yield from (of["methods"][method][score] for method in methods for score in ("crps", "pll"))
+
+
+def _same_sign(score: dict[str, Any]) -> bool:
+    return score["value"] * score["published"] > 0
+
+
+def _range(values: list[float], digits: int) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def blocks(stored: dict[str, Any]) -> dict[str, str]:
+    """What stands between the markers of the page, by their names."""
+    table, counts = _table(stored)
+    reachable = 55 - counts["no data"]
+    head = (
+        f"Of {sum(counts.values())} published tables, figures, numbers and claims, {reachable} can be reached with the "
+        f"data at hand. {_counted(counts)}"
+    )
+    said = {name: "\n".join(f"- {text}" for text in stored[name]["sentences"]) + "\n" for name in SAID}
+    made = {name: f"\n{stored[name]['provenance']['time'][:10]}, {_machine(stored[name])}.\n" for name in SAID}
+    return {"papers": f"{head}\n\n{table}"} | {name: said[name] + made[name] for name in SAID}
+
+
+def _machine(result: dict[str, Any]) -> str:
+    return f"{result['provenance']['device']}, torch {result['provenance']['torch']}"
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return (
+        f"{counts['holds']} hold, {counts['fails']} fail, {counts['open']} stay open, {counts['shown']} are methods or "
+        f"pictures that are shown, {counts['not run']} were not run."
+    )
+
+
+def _table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
+    """The tables of all papers, and how many items have each verdict."""
+    aliases, lines, values = dict[str, str](), list[str](), computed(stored)
+    counts = dict.fromkeys(VERDICTS, 0)
+    for line in (DOCS / "papers.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("@") and " = " in line:
+            name, _, text = line.partition(" = ")
+            aliases[name] = text
+        elif line.startswith("# "):
+            head = "| item | published | measured | verdict | `python -m experiments` |"
+            lines += ["", f"**{line[2:]}**", "", head, "| --- | --- | --- | --- | --- |"]
+        elif line and not line.startswith(";"):
+            for alias, text in aliases.items():
+                line = line.replace(alias, text)
+            item, published, measured, rule, command = map(str.strip, line.split("|"))
+            verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            counts[verdict] += 1
+            measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
+            command = command if command == "–" else f"`{command}`"
+            lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
+    text = "\n".join(lines[1:]) + "\n"
+    return text.replace("](measured/", "](" if PAGE.parent.name == "measured" else "](measured/"), counts
+
+
+def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
+    if place.startswith("#"):
+        return values[place[1:]]
+    path, _, digits = place.partition("!")
+    return in_words(value_at(stored, path), int(digits or 4))
+
+
+def _verdict(stored: dict[str, Any], rule: str) -> str:
+    """Of `PATH < 0`, where several paths are separated by `&`, and of `PATH = 0`."""
+    paths, sign, zero = rule.rpartition(" < ") if " < " in rule else rule.rpartition(" = ")
+    assert zero == "0" and sign, rule
+    ends = [interval(value_at(stored, path)) for path in paths.split("&")]
+    if sign == " = ":
+        return "open" if all(low <= 0 <= high for low, high in ends) else "fails"
+    return "holds" if all(high < 0 for _, high in ends) else "fails" if all(low > 0 for low, _ in ends) else "open"
+
+
+def readme_row(stored: dict[str, Any]) -> tuple[str, str]:
+    """The row of README.md as it is, as a pattern, and as it is to be."""
+    _, counts = _table(stored)
+    link = PAGE.relative_to(ROOT).as_posix()
+    text = (
+        f"published tables, figures and claims run again: of {55 - counts['no data']} that can be, {_counted(counts)} "
+        "Table 1 of the MCBN paper trained from scratch: "
+        f"{computed(stored)['uci_signs']} of 32 signs reproduced"
+    )
+    return r"\| \[docs/(?:measured/)?experiments\.md\]\([^)]*\) \|.*\|", f"| [{link}]({link}) | {text} |"
+
+
+def main(put: Callable[[Path, str, str], None]) -> None:
+    """Write the page and the row."""
+    stored = results()
+    for name, text in blocks(stored).items():
+        put(PAGE, name, text)
+    readme, (pattern, row) = ROOT / "README.md", readme_row(stored)
+    text, count = re.subn(pattern, lambda _: row, readme.read_text(encoding="utf-8"))
+    assert count == 1, "README.md has no row of the page of experiments"
+    readme.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["store"]:
+        for given in sys.argv[2:]:
+            store(Path(given))
+    else:
+        from make_figures import put as put_between_markers
+
+        main(put_between_markers)

@@ -25,17 +25,17 @@ VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
 
 
 def store(file: Path) -> None:
-    """Write what `report --json` prints of a result, and the sentences of its report, to docs/measured/results."""
+    """Write what `report --json` prints of NAME.h5, and the sentences of its report, to measured/results/NAME.json."""
     from bnuq.store import codec
     from experiments.__main__ import _KINDS, _kind
 
-    name = codec.kind_of_result(file, known=tuple(_KINDS))
-    kind = _kind(name)
+    kind = _kind(codec.kind_of_result(file, known=tuple(_KINDS)))
     record = kind.read(file)
     values = {**kind.summary(record), "sentences": [*kind.report(record).summary]}
     values.pop("result")
-    target = RESULTS / f"{'bn-noise' if name == 'inspection' else name}.json"
-    target.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (RESULTS / f"{file.stem}.json").write_text(
+        json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -59,11 +59,11 @@ def value_at(stored: dict[str, Any], path: str) -> Any:
 
 
 def in_words(value: Any, digits: int) -> str:
-    """A number, or an estimate with its error over all that it is known of."""
+    """A number, or an estimate with its standard error, and that of Monte Carlo apart."""
     estimate = value if isinstance(value, dict) else {"value": value}
-    errors = [error for key in ("se", "mc_se") if (error := estimate.get(key))]
-    error = errors[0] if "se" in estimate and errors else float(np.hypot.reduce(errors)) if errors else None
-    text = f"{estimate['value']:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+    text, error, drawn = f"{estimate['value']:.{digits}f}", estimate.get("se"), estimate.get("mc_se")
+    text += "" if error is None else f" ± {error:.{digits}f}"
+    text += "" if drawn is None else f" (Monte Carlo ± {drawn:.{digits}f})"
     return text.replace("-", "−")
 
 
@@ -129,7 +129,7 @@ def _range(values: list[float], digits: int) -> str:
 
 def blocks(stored: dict[str, Any]) -> dict[str, str]:
     """What stands between the markers of the page, by their names."""
-    table, counts = _table(stored)
+    text, counts = table(stored)
     reachable = 55 - counts["no data"]
     head = (
         f"Of {sum(counts.values())} published tables, figures, numbers and claims, {reachable} can be reached with the "
@@ -137,7 +137,7 @@ def blocks(stored: dict[str, Any]) -> dict[str, str]:
     )
     said = {name: "\n".join(f"- {text}" for text in stored[name]["sentences"]) + "\n" for name in SAID}
     made = {name: f"\n{stored[name]['provenance']['time'][:10]}, {_machine(stored[name])}.\n" for name in SAID}
-    return {"papers": f"{head}\n\n{table}"} | {name: said[name] + made[name] for name in SAID}
+    return {"papers": f"{head}\n\n{text}"} | {name: said[name] + made[name] for name in SAID}
 
 
 def _machine(result: dict[str, Any]) -> str:
@@ -151,7 +151,7 @@ def _counted(counts: dict[str, int]) -> str:
     )
 
 
-def _table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
+def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
     """The tables of all papers, and how many items have each verdict."""
     aliases, lines, values = dict[str, str](), list[str](), computed(stored)
     counts = dict.fromkeys(VERDICTS, 0)
@@ -194,7 +194,7 @@ def _verdict(stored: dict[str, Any], rule: str) -> str:
 
 def readme_row(stored: dict[str, Any]) -> tuple[str, str]:
     """The row of README.md as it is, as a pattern, and as it is to be."""
-    _, counts = _table(stored)
+    _, counts = table(stored)
     link = PAGE.relative_to(ROOT).as_posix()
     text = (
         f"published tables, figures and claims run again: of {55 - counts['no data']} that can be, {_counted(counts)} "

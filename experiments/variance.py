@@ -8,91 +8,62 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
 from bnuq.config import Run
-from bnuq.estimates import Coordinate, Count, Estimate, require
+from bnuq.estimates import Estimate
 from bnuq.evaluation.setup import network_of
 from bnuq.metrics import standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
-from bnuq.records.summary import estimate_summary
 from bnuq.report.document import PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, total, with_error
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
-from experiments.summary import summary_of
+from experiments.learned.record import Comparison, Network, VarianceDivisor, reader
+from experiments.learned.record import summary as summary
 from experiments.work import machine
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 128)
-PUBLISHED = {"source": 'Wu & Johnson 2021, Rethinking "batch" in BatchNorm: biased in training, unbiased in use'}
-_ESTIMATES = {"accuracy": "accuracy", "pll": "PLL"}
+PUBLISHED: dict[str, Any] = {
+    "source": 'Wu & Johnson 2021, Rethinking "batch" in BatchNorm: biased in training, unbiased in use',
+    "of_networks": {},
+}
+_COLUMNS = {"accuracy": "accuracy, biased", "accuracy_change": "change", "pll": "PLL, biased", "pll_change": "change"}
 _CLEAR, _SMALLEST = 2, 0.005  # standard errors, and nats, from which on a difference of PLL matters
-Estimates = Mapping[Annotated[str, Coordinate("metric")], Estimate]
-
-
-@dataclass(frozen=True)
-class Network:
-    """One network whose BatchNorms come after layers of this `kind`. By b, the `biased` estimates, of the variance by
-    which training normalises, and the `change` to those of the unbiased one."""
-
-    kind: Literal["convolutions", "dense layers"]
-    points: Count
-    biased: Mapping[Annotated[str, Coordinate("batch_size")], Estimates]
-    change: Mapping[Annotated[str, Coordinate("batch_size")], Estimates]
-
-
-@dataclass(frozen=True)
-class VarianceDivisor:
-    """Several networks, by the names of their run files."""
-
-    KIND: ClassVar[str] = "variance-divisor"
-    COMMAND: ClassVar[str] = "experiments variance-divisor"
-
-    experiment: Mapping[str, Any]
-    published: Mapping[str, Any]
-    networks: Mapping[Annotated[str, Coordinate("network")], Network]
-    seconds: Mapping[str, float]
-    provenance: Mapping[str, str]
-    path: Path | None = None
-
-    def __post_init__(self) -> None:
-        require(self.experiment, samples=int, seed=int)
-        require(self.published, source=str)
-        require(self.provenance, bnuq=str)
+read = reader(VarianceDivisor)
 
 
 def reproduce(
     runs: Mapping[str, Run], out: Path, *, batch_sizes: Sequence[int] = BATCH_SIZES, progress: Progress = silent
 ) -> VarianceDivisor:
     """MCBN on the test set of each run at every b, with both divisors and the same draws; written to `out`."""
-    networks, seconds = dict[str, Network](), 0.0
+    networks, points = list[Network](), dict[str, int]()
     for name, run in runs.items():
-        biased, change, points = dict[str, Any](), dict[str, Any](), 0
         for size in batch_sizes:
-            outcomes: dict[str, SetResult] = {}
+            outcomes, seconds = dict[str, SetResult](), 0.0
             for variance in ("biased", "unbiased"):
                 values: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "batch_size": size, "post_hoc": False}
                 values["sampler"] = msgspec.structs.replace(run.sampler, variance=variance)
                 with tempfile.TemporaryDirectory() as folder:
                     result = evaluate(replace(run, **values, out=Path(folder) / "result.h5"), progress=progress)
-                seconds, points = seconds + result.seconds["total"], result.sets["test"].n
                 outcomes[variance] = result.methods["mcbn"].sets["test"]
-            biased[str(size)] = {key: _bare(outcomes["biased"].estimates[key]) for key in _ESTIMATES}
-            change[str(size)] = {key: _change(key, **outcomes) for key in _ESTIMATES}
-        networks[name] = Network(_kind(run), points, biased, change)
+                seconds, points[name] = seconds + result.seconds["total"], result.sets["test"].n
+            networks.append(Network(name, f"b = {size}", _estimates(**outcomes), (), 1, seconds))
     first = next(iter(runs.values()))
+    kinds = {name: _kind(run) for name, run in runs.items()}
     record = VarianceDivisor(
-        experiment={"samples": first.samples, "seed": first.seed, "batch_sizes": list(batch_sizes)},
+        experiment={"samples": first.samples, "seed": first.seed, "sets": [*runs], "kinds": kinds, "points": points},
         published=PUBLISHED,
-        networks=networks,
-        seconds={"total": seconds},
+        networks=tuple(networks),
+        differences={},
+        seconds={"training": 0.0, "evaluation": sum(each.seconds for each in networks)},
         provenance=machine(out, torch.device("cpu")),
         path=out.absolute(),
     )
@@ -100,70 +71,45 @@ def reproduce(
     return record
 
 
-def _kind(run: Run) -> Literal["convolutions", "dense layers"]:
+def _kind(run: Run) -> str:
     dense = any(isinstance(layer, nn.BatchNorm1d) for layer in network_of(run).module.modules())
     return "dense layers" if dense else "convolutions"
 
 
-def _bare(estimate: Estimate) -> Estimate:
-    return Estimate(estimate.value, se=estimate.se, mc_se=estimate.mc_se)
+def _estimates(*, biased: SetResult, unbiased: SetResult) -> dict[str, Estimate]:
+    """With the biased variance, and how much those with the unbiased one are above: points and draws are paired."""
+    estimates = {}
+    for key in ("accuracy", "pll"):
+        one, other = unbiased.estimates[key], biased.estimates[key]
+        assert one.jackknife is not None and other.jackknife is not None
+        drawn = (one.jackknife - other.jackknife).std() * (len(one.jackknife) - 1) ** 0.5
+        se = standard_error(unbiased.points[key] - biased.points[key])
+        estimates[key] = Estimate(other.value, se=other.se, mc_se=other.mc_se)
+        estimates[f"{key}_change"] = Estimate(one.value - other.value, se=se, mc_se=float(drawn))
+    return estimates
 
 
-def _change(key: str, *, biased: SetResult, unbiased: SetResult) -> Estimate:
-    """How much the estimate with the unbiased variance is above: points and draws are paired."""
-    of_points = unbiased.points[key] - biased.points[key]
-    one, other = unbiased.estimates[key], biased.estimates[key]
-    mc_se = None
-    if one.jackknife is not None and other.jackknife is not None:
-        difference = one.jackknife - other.jackknife
-        mc_se = float(difference.std() * (len(difference) - 1) ** 0.5)
-    return Estimate(one.value - other.value, se=standard_error(of_points), mc_se=mc_se)
-
-
-# ── file, summary, report ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def summary(record: VarianceDivisor) -> dict[str, Any]:
-    """The record as JSON values."""
-
-    def tables(sizes: Mapping[str, Estimates]) -> dict[str, Any]:
-        return {size: {key: estimate_summary(each) for key, each in of.items()} for size, of in sizes.items()}
-
-    networks = {
-        name: {"kind": one.kind, "points": one.points, "biased": tables(one.biased), "change": tables(one.change)}
-        for name, one in record.networks.items()
-    }
-    values = {"experiment": dict(record.experiment), "published": dict(record.published), "networks": networks}
-    return summary_of(record, **values, seconds=dict(record.seconds), provenance=dict(record.provenance))
-
-
-def read(path: Path) -> VarianceDivisor:
-    """The record in the file at `path`; ResultError where that is not one."""
-    return codec.read(VarianceDivisor, path, summary=summary)
-
-
-def report(record: VarianceDivisor, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
+def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: both estimates of every network by b, and where the divisor matters."""
     setup = record.experiment
-    header = tuple(f"{label}{what}" for label in _ESTIMATES.values() for what in (", biased", ", change"))
-    sections = [
-        ReportSection(
-            f"{name}: BatchNorm after {network.kind}, {network.points:,} points",
-            (Table(header, tuple(_rows(network)), stacks=True),),
-        )
-        for name, network in record.networks.items()
-    ]
     legend = (
         "± points and draws together; of a change paired. biased: the variance of a mini-batch is divided by n, as in "
-        "training; change: to dividing by n − 1. More is better."
+        "training; change: by n − 1 instead. More is better."
     )
+    sections = [
+        ReportSection(
+            f"{name}: BatchNorm after {setup['kinds'][name]}, {setup['points'][name]:,} points",
+            (Table(tuple(_COLUMNS.values()), tuple(_rows(record, name)), stacks=True),),
+        )
+        for name in setup["sets"]
+    ]
     return Report(
         command=f"bnuq {record.COMMAND}",
         version=record.provenance["bnuq"],
         facts=(
             ("source", f"{record.published['source']}."),
             ("samples", f"{setup['samples']}, seed {setup['seed']}, the same draws with either divisor"),
-            ("time", f"{record.seconds['total'] / 60:.1f} min"),
+            ("time", f"{record.seconds['evaluation'] / 60:.1f} min"),
         ),
         summary=tuple(sentences(record)),
         sections=(*sections, ReportSection("", tuple(explanations([legend])))),
@@ -171,25 +117,23 @@ def report(record: VarianceDivisor, *, columns: int = 100) -> Report:  # noqa: A
     )
 
 
-def _rows(network: Network) -> Iterator[tuple[str, Any]]:
-    for size, estimates in network.biased.items():
-        cells = [with_error(of[key], 4) for key in _ESTIMATES for of in (estimates, network.change[size])]
-        yield f"b = {size}", tuple(cells)
+def _rows(record: Comparison, name: str) -> Iterator[tuple[str, Any]]:
+    for each in record.networks:
+        if each.set == name:
+            yield each.name, tuple(with_error(each.estimates[key], 4) for key in _COLUMNS)
 
 
-def sentences(record: VarianceDivisor) -> Iterator[str]:
+def sentences(record: Comparison) -> Iterator[str]:
     """At which b the divisor changes PLL, by more than its error and .005 nats."""
-    for name, network in record.networks.items():
-        sizes = [size for size, of in network.change.items() if _matters(of["pll"])]
-        if not sizes:
-            yield f"{name} ({network.kind}): the divisor matters at no b from {min(map(int, network.change))} on."
-            continue
+    for name in record.experiment["sets"]:
+        kind = record.experiment["kinds"][name]
         changes = [
-            f"at {size} the unbiased variance changes PLL by {number(network.change[size]['pll'].value, 3)} and "
-            f"accuracy by {number(network.change[size]['accuracy'].value, 3)}"
-            for size in sizes
+            f"at {each.name} the unbiased variance changes PLL by {number(each.estimates['pll_change'].value, 3)} and "
+            f"accuracy by {number(each.estimates['accuracy_change'].value, 3)}"
+            for each in record.networks
+            if each.set == name and _matters(each.estimates["pll_change"])
         ]
-        yield f"{name} ({network.kind}): the divisor matters at b = {', '.join(sizes)} alone: {'; '.join(changes)}."
+        yield f"{name} ({kind}): {'; '.join(changes) or 'the divisor matters at no b that was tried'}."
 
 
 def _matters(change: Estimate) -> bool:

@@ -1,4 +1,4 @@
-"""The records of the experiments on learned noise: networks by set, with what one pass and samples give."""
+"""Records that compare networks: by set, with what one pass and samples give."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ class Comparison:
 
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]
+    COUNTS: ClassVar[tuple[str, ...]] = ("images", "epochs", "width")  # of `experiment`
 
     experiment: Mapping[str, Any]
     published: Mapping[str, Any]
@@ -49,7 +50,7 @@ class Comparison:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        require(self.experiment, images=int, epochs=int, samples=int, seed=int, width=int, sets=list[str])
+        require(self.experiment, samples=int, seed=int, sets=list[str], **dict.fromkeys(self.COUNTS, int))
         require(self.published, source=str, of_networks=dict[str, dict[str, float]])
         require(self.seconds, training=float)
         require(self.provenance, bnuq=str)
@@ -74,6 +75,15 @@ class BnInVi(Comparison):
 
     KIND: ClassVar[str] = "bn-in-vi"
     COMMAND: ClassVar[str] = "experiments bn-in-vi"
+
+
+@dataclass(frozen=True)
+class VarianceDivisor(Comparison):
+    """Trained networks, whose run files are the sets, with either divisor of the variance: by b."""
+
+    KIND: ClassVar[str] = "variance-divisor"
+    COMMAND: ClassVar[str] = "experiments variance-divisor"
+    COUNTS: ClassVar[tuple[str, ...]] = ()
 
 
 def summary(record: Comparison) -> dict[str, Any]:

@@ -89,6 +89,14 @@ def test_a_dense_network_has_priors_of_the_scale_of_its_inputs() -> None:
     assert sum(isinstance(each, nn.BatchNorm1d) for each in network) == 2
 
 
+@pytest.mark.parametrize("per", ["point", "batch"])
+def test_in_eq_3_one_draw_of_the_weights_serves_the_whole_mini_batch(per: str) -> None:
+    layer = MeanFieldLinear(3, 2, per=per).train()
+    first, second = layer(torch.ones(2, 3)).detach()
+    assert torch.equal(first, second) is (per == "batch")
+    assert not torch.equal(first, layer(torch.ones(2, 3))[0].detach())
+
+
 def test_what_is_measured_of_a_network_is_that_of_its_own_passes(tmp_path: Path, small_root: Path) -> None:
     request = asked(tmp_path, small_root)
     with running.trained(request, lambda of: list(bn_in_vi.jobs(request, of))) as found:

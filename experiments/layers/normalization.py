@@ -152,7 +152,7 @@ def start_from_data(network: nn.Sequential, points: Tensor) -> None:
     network.eval()
     for layer in network:
         if isinstance(layer, _Normalized) and layer.normalization in ("none", "weight"):
-            noise = layer.stochastic
+            noise: Any = layer.stochastic
             axes = [axis for axis in range(points.dim()) if axis != noise.channel_axis % points.dim()]
             variance, mean = torch.var_mean(layer(points), dim=axes, correction=0)
             sd = variance.clamp(min=1e-12).sqrt()

@@ -31,11 +31,13 @@ def store(file: Path) -> None:
 
     kind = _kind(codec.kind_of_result(file, known=tuple(_KINDS)))
     record = kind.read(file)
-    values = {**kind.summary(record), "sentences": [*kind.report(record).summary]}
-    values.pop("result")
-    (RESULTS / f"{file.stem}.json").write_text(
-        json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    about = {key: record.provenance[key] for key in ("bnuq", "torch", "device", "time")}
+    values = {**kind.summary(record), "sentences": [*kind.report(record).summary], "provenance": about}
+    values.pop("result", None)
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    if "model" in values:  # where it lies is of this machine alone
+        text = text.replace(f"{Path(values['model']['path']).parent}/", "")
+    (RESULTS / f"{file.stem}.json").write_text(text, encoding="utf-8")
 
 
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -165,8 +165,12 @@ def sentences(record: Comparison) -> Iterator[str]:
     """The differences with their 95 % intervals over seeds."""
     for name, estimates in record.differences.items():
         for key, change in estimates.items():
-            label = {"elbo_training": "ELBO", "elbo": "ELBO in use"}.get(key, _ESTIMATES[key])
-            yield f"{label}, {name}: {_interval(change, record.experiment['seeds'])}."
+            label = "ELBO" if key.startswith("elbo_") else _ESTIMATES[key]
+            of = name.replace("training", "one W for batch and point") if key == "elbo_one_draw" else name
+            yield f"{label}, {of}: {_interval(change, record.experiment['seeds'])}."
+        if "elbo_one_draw" in estimates:
+            change = estimates["elbo_training"].value - estimates["elbo_one_draw"].value
+            yield f"ELBO, {name.replace('use', 'one W for batch and point')}: {number(change, 4)}."
     yield (
         "BatchNorm adds no term to the objective: the divergence is that of the weights, which scale and shift of "
         "BatchNorm, being no random variables, are not part of."
@@ -181,7 +185,7 @@ def _interval(change: Estimate, seeds: int) -> str:
     half = float(t.ppf(0.975, seeds - 1)) * change.se
     low, high = change.value - half, change.value + half
     verdict = "no difference is shown" if low <= 0 <= high else "more" if change.value > 0 else "less"
-    drawn = "" if change.mc_se is None else f", of which Monte Carlo ±{number(change.mc_se, 4)}"
+    drawn = "" if change.mc_se is None else f"; Monte Carlo ±{number(change.mc_se, 4)}"
     return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}{drawn}): {verdict}"
 
 
@@ -216,7 +220,7 @@ def _over_seeds(estimate: Estimate | None) -> Estimate | None:
 
 def _draw(record: Comparison, path: Path) -> None:
     sets = record.experiment["sets"]
-    shades = (drawing.GREY, drawing.INK, "0.85", "0.35")
+    shades = ("0.6", drawing.INK, "0.85", drawing.GREY)
     parts = ("elbo_training", "elbo", "kl", "nll_samples")
     with drawing.picture(
         path,
@@ -237,4 +241,4 @@ def _draw(record: Comparison, path: Path) -> None:
             axes.set_xticks(np.arange(len(parts)), [_ESTIMATES[part] for part in parts])
             axes.axhline(0, color=drawing.GREY, linewidth=0.8)
             axes.set_title(of)
-            axes.legend()
+            axes.legend(loc="lower right", fontsize="x-small", handlelength=0.8)

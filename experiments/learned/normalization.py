@@ -228,8 +228,8 @@ def _sections(record: Comparison) -> Iterator[ReportSection]:
         "± standard error over points and seeds. NLL and accuracy are those of one pass in evaluation mode; with T, of "
         "the mean probability of T samples, drawn by learned noise, or of BN by mini-batches of 32 (MCBN). Published: "
         "on CIFAR-10, of other width and epochs. Noise: σ_U of the size that the paper measured in its BatchNorms, σ_V "
-        "= 0.54 σ_U, about the median of a ResNet-20's layers. Networks without normalisation and with WN start from one "
-        "pass of 128 images as BatchNorm would start them. σ/s: averages over channels."
+        "= 0.54 σ_U, about the median of a ResNet-20's layers. Networks without normalisation and with WN start from "
+        "one pass of 128 images as BatchNorm would start them. σ/s: averages over channels."
     )
     yield ReportSection("", tuple(explanations([legend])))
 

@@ -1,6 +1,6 @@
 """The table of all published items at the head of the page of experiments, from the results that are stored.
 
-`python docs/make_papers.py` writes the table, what the experiments say, and README.md's row, from docs/papers.txt and
+`python docs/make_papers.py` writes the table, what the experiments say, and the counts in README.md, from docs/papers.txt and
 docs/measured/results/*.json. `python docs/make_papers.py store FILE.h5 …` stores results of `python -m experiments`.
 """
 
@@ -194,27 +194,24 @@ def _verdict(stored: dict[str, Any], rule: str) -> str:
     return "holds" if all(high < 0 for _, high in ends) else "open"
 
 
-def readme_row(stored: dict[str, Any]) -> tuple[str, str]:
-    """The row of README.md as it is, as a pattern, and as it is to be."""
+def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:
+    """The page of this repository that has the counts between its markers `counted`, and that page as it is to be."""
     _, counts = table(stored)
-    link = PAGE.relative_to(ROOT).as_posix()
-    text = (
-        f"published tables, figures and claims run again: of {55 - counts['no data']} that can be, {_counted(counts)} "
-        "Table 1 of the MCBN paper trained from scratch: "
-        f"{computed(stored)['uci_signs']} of 32 signs reproduced"
-    )
-    return r"\| \[docs/(?:measured/)?experiments\.md\]\([^)]*\) \|.*\|", f"| [{link}]({link}) | {text} |"
+    text = f"of {55 - counts['no data']} published items that can be run again, {_counted(counts)}"
+    pattern = r"(<!-- counted -->).*(<!-- /counted -->)"
+    for page in (DOCS / "measured" / "README.md", ROOT / "README.md"):
+        if page.is_file() and re.search(pattern, before := page.read_text(encoding="utf-8")):
+            return page, re.sub(pattern, lambda markers: f"{markers[1]}{text}{markers[2]}", before)
+    raise SystemExit("no page has the markers <!-- counted -->")
 
 
 def main(put: Callable[[Path, str, str], None]) -> None:
-    """Write the page and the row."""
+    """Write the page of experiments, and the counts in the page that names it."""
     stored = results()
     for name, text in blocks(stored).items():
         put(PAGE, name, text)
-    readme, (pattern, row) = ROOT / "README.md", readme_row(stored)
-    text, count = re.subn(pattern, lambda _: row, readme.read_text(encoding="utf-8"))
-    assert count == 1, "README.md has no row of the page of experiments"
-    readme.write_text(text, encoding="utf-8")
+    page, text = counted_in(stored)
+    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

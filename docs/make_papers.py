@@ -1,7 +1,8 @@
 """The table of all published items at the head of the page of experiments, from the results that are stored.
 
-`python docs/make_papers.py` writes the table, what the experiments say, and the counts in README.md, from docs/papers.txt and
-docs/measured/results/*.json. `python docs/make_papers.py store FILE.h5 …` stores results of `python -m experiments`.
+`python docs/make_papers.py` writes the table, what the experiments say, and the counts in README.md, from
+docs/papers.txt and docs/measured/results/*.json. `python docs/make_papers.py store FILE.h5 …` stores results of
+`python -m experiments`.
 """
 
 from __future__ import annotations

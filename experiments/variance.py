@@ -124,17 +124,20 @@ def _rows(record: Comparison, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def sentences(record: Comparison) -> Iterator[str]:
-    """At which b the divisor changes PLL, by more than its error and .005 nats."""
+    """At which b the divisor changes PLL by more than .005 nats, at which by less, and where that cannot be said."""
     for name in record.experiment["sets"]:
-        kind = record.experiment["kinds"][name]
-        changes = [
-            f"at {each.name} the unbiased variance changes PLL by {number(each.estimates['pll_change'].value, 3)} and "
-            f"accuracy by {number(each.estimates['accuracy_change'].value, 3)}"
-            for each in record.networks
-            if each.set == name and _matters(each.estimates["pll_change"])
-        ]
-        yield f"{name} ({kind}): {'; '.join(changes) or 'the divisor matters at no b that was tried'}."
-
-
-def _matters(change: Estimate) -> bool:
-    return abs(change.value) > max(_SMALLEST, _CLEAR * (total(change) or 0.0))
+        more, less, unknown = list[str](), list[str](), list[str]()
+        for each in record.networks:
+            change, size = each.estimates["pll_change"], each.name.removeprefix("b = ")
+            error = _CLEAR * (total(change) or 0.0)
+            if each.set == name and abs(change.value) > max(_SMALLEST, error):
+                more.append(f"{size} (by {number(change.value, 3)})")
+            elif each.set == name:
+                (less if abs(change.value) + error < _SMALLEST else unknown).append(size)
+        parts = (
+            ("by more than .005 nats", more),
+            ("by less than .005 nats", less),
+            ("too uncertainly to say", unknown),
+        )
+        said = "; ".join(f"{how} at b = {', '.join(sizes)}" for how, sizes in parts if sizes)
+        yield f"{name} ({record.experiment['kinds'][name]}): the unbiased variance changes PLL {said}."

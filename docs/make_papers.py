@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,13 @@ DOCS = ROOT / "docs"
 RESULTS = DOCS / "measured" / "results"
 PAGE = next(page for page in (DOCS / "measured" / "experiments.md", DOCS / "experiments.md") if page.is_file())
 sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
-SAID = ("bn-in-vi", "stochastic-normalization", "bn-noise", "variance-divisor")  # whose sentences stand on the page
+SAID = (
+    "bn-in-vi",
+    "stochastic-normalization",
+    "bn-noise",
+    "divisor-dense",
+    "divisor-convolutions",
+)  # whose sentences stand on the page
 VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
 
 
@@ -33,7 +39,7 @@ def store(file: Path) -> None:
     kind = _kind(codec.kind_of_result(file, known=tuple(_KINDS)))
     record = kind.read(file)
     about = {key: record.provenance[key] for key in ("bnuq", "torch", "device", "time")}
-    values = {**kind.summary(record), "sentences": [*kind.report(record).summary], "provenance": about}
+    values: dict[str, Any] = {**kind.summary(record), "sentences": [*kind.report(record).summary], "provenance": about}
     values.pop("result", None)
     text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     if "model" in values:  # where it lies is of this machine alone
@@ -70,17 +76,9 @@ def in_words(value: Any, digits: int) -> str:
     return text.replace("-", "−")
 
 
-def interval(estimate: dict[str, float]) -> tuple[float, float]:
-    """Its 95 % interval; where none is stored, three standard errors, about what that of five seeds has."""
-    half = 3 * (estimate.get("se") or 0.0)
-    low, high = estimate.get("low"), estimate.get("high")
-    return (estimate["value"] - half if low is None else low), (estimate["value"] + half if high is None else high)
-
-
 def computed(stored: dict[str, Any]) -> dict[str, str]:
     """Values that several stored ones give, by the names that docs/papers.txt has for them."""
-    uci = [score for of in stored["uci"]["sets"].values() for score in _scores(of)]
-    mnf = [score for of in stored["uci-learned"]["sets"].values() for score in _scores(of, ("mnf",))]
+    uci, mnf = _scores(stored["uci"], "mcbn", "mcdo"), _scores(stored["uci-learned"], "mnf")
     pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
     gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
     layers = stored["bn-noise"]["noise"]["layers"]
@@ -112,13 +110,14 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
         "ratio_median": f"{np.median(ratios):.2f}",
         "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
         "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
-        "divisor": "; ".join(stored["variance-divisor"]["sentences"]).replace(".;", ";").rstrip("."),
+        "divisor": " ".join(text for name in SAID[3:] for text in stored[name]["sentences"]),
     }
     return {name: text.replace("-", "−") for name, text in values.items()}
 
 
-def _scores(of: dict[str, Any], methods: tuple[str, ...] = ("mcbn", "mcdo")) -> Iterator[dict[str, Any]]:
-    yield from (of["methods"][method][score] for method in methods for score in ("crps", "pll"))
+def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
+    sets = [of["methods"] for of in result["sets"].values()]
+    return [of[method][score] for of in sets for method in methods for score in ("crps", "pll")]
 
 
 def _same_sign(score: dict[str, Any]) -> bool:
@@ -140,13 +139,12 @@ def blocks(stored: dict[str, Any]) -> dict[str, str]:
         f"Of {sum(counts.values())} published tables, figures, numbers and claims, {reachable} can be reached with the "
         f"data at hand. {_counted(counts)}"
     )
-    said = {name: "\n".join(f"- {text}" for text in stored[name]["sentences"]) + "\n" for name in SAID}
-    made = {name: f"\n{stored[name]['provenance']['time'][:10]}, {_machine(stored[name])}.\n" for name in SAID}
-    return {"papers": f"{head}\n\n{text}"} | {name: said[name] + made[name] for name in SAID}
-
-
-def _machine(result: dict[str, Any]) -> str:
-    return f"{result['provenance']['device']}, torch {result['provenance']['torch']}"
+    found = {"papers": f"{head}\n\n{text}"}
+    for name in SAID:
+        sentences, about = (stored[name][key] for key in ("sentences", "provenance"))
+        said = "".join(f"- {sentence}\n" for sentence in sentences)
+        found[name] = f"{said}\n{about['time'][:10]}, {about['device']}, torch {about['torch']}.\n"
+    return found
 
 
 def _counted(counts: dict[str, int]) -> str:
@@ -191,8 +189,7 @@ def _verdict(stored: dict[str, Any], rule: str) -> str:
     """Of `PATH < 0`, where several paths are separated by `&`. None fails: data, network and epochs are others."""
     paths, _, zero = rule.rpartition(" < ")
     assert zero == "0", rule
-    ends = [interval(value_at(stored, path.strip())) for path in paths.split("&")]
-    return "holds" if all(high < 0 for _, high in ends) else "open"
+    return "holds" if all(value_at(stored, path.strip())["high"] < 0 for path in paths.split("&")) else "open"
 
 
 def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:

@@ -197,20 +197,24 @@ def _sections(record: Comparison) -> Iterator[ReportSection]:
     yield ReportSection("The ELBO and its parts", (Picture((record.KIND,), partial(_draw, record), about),))
     for of in record.experiment["sets"]:
         rows = tuple(
-            (each.name, tuple(with_error(_over_seeds(each.estimates.get(key)), 4) for key in _ESTIMATES))
+            (_in_short(each.name), tuple(with_error(_over_seeds(each.estimates.get(key)), 4) for key in _ESTIMATES))
             for each in record.networks
             if each.set == of
         )
         yield ReportSection(of, (Table(tuple(_ESTIMATES.values()), rows, stacks=True),))
     legend = (
         "± standard error over seeds. ELBO and KL in nats per training point. ELBO of training: weights drawn as in "
-        "training (local reparametrisation: for each point; eq. 3: once for a mini-batch), BatchNorm with the "
-        "statistics of the mini-batch of 32 that the point is in. In use: with running statistics. One W for batch and "
+        "training (local reparametrisation, in the table local: for each point; eq. 3: once for a mini-batch), "
+        "BatchNorm with the statistics of the mini-batch of 32 that the point is in. In use: with running statistics. One W for batch and "
         "point: weights drawn once, statistics of a mini-batch that the point is not in, as MCBN samples. Test NLL: "
         "of the mean weights; of samples: of the mean probability over weights, and with BatchNorm over mini-batches "
         "too."
     )
     yield ReportSection("", tuple(explanations([legend])))
+
+
+def _in_short(name: str) -> str:
+    return name.replace("local reparametrisation", "local")
 
 
 def _over_seeds(estimate: Estimate | None) -> Estimate | None:

@@ -205,10 +205,10 @@ def _sections(record: Comparison) -> Iterator[ReportSection]:
     legend = (
         "± standard error over seeds. ELBO and KL in nats per training point. ELBO of training: weights drawn as in "
         "training (local reparametrisation, in the table local: for each point; eq. 3: once for a mini-batch), "
-        "BatchNorm with the statistics of the mini-batch of 32 that the point is in. In use: with running statistics. One W for batch and "
-        "point: weights drawn once, statistics of a mini-batch that the point is not in, as MCBN samples. Test NLL: "
-        "of the mean weights; of samples: of the mean probability over weights, and with BatchNorm over mini-batches "
-        "too."
+        "BatchNorm with the statistics of the mini-batch of 32 that the point is in. In use: with running statistics. "
+        "One W for batch and point: weights drawn once, statistics of a mini-batch that the point is not in, as MCBN "
+        "samples. Test NLL: of the mean weights; of samples: of the mean probability over weights, and with BatchNorm "
+        "over mini-batches too."
     )
     yield ReportSection("", tuple(explanations([legend])))
 

@@ -146,13 +146,15 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments uci --method mnf,vi --data-root $(BNUQ_TEST_DATA) --out docs/uci-learned.h5 --markdown docs/measured/uci-learned.md
 	$(BIN)/python -m experiments toy --figures docs/measured --out docs/toy.h5
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
-	$(BIN)/python -m experiments stochastic-normalization --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
+	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --epochs 4 --limit 1000 --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
 	$(BIN)/python -m experiments bn-in-vi --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/bn-in-vi.h5
 	$(BIN)/python docs/make_figures.py stochastic-normalization
 	$(BIN)/python docs/make_figures.py bn-in-vi
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size
+	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5
+	$(BIN)/python docs/make_papers.py
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.
 .venv-bench/installed: pyproject.toml constraints.txt benchmarks/requirements.txt

@@ -36,6 +36,7 @@ from bnuq.files.content import is_file
 from bnuq.files.folders import expanded
 from bnuq.files.writing import write_bytes
 from bnuq.findings import Finding, note
+from bnuq.progress import Announce, silence
 from bnuq.report.kinds import Kind
 from bnuq.store import codec
 
@@ -149,6 +150,7 @@ def uci(
         work=work,
         workers=settings.workers,
         findings=findings,
+        announce=_announce(printing),
     )
     record = reproduce(request, progress=_progress(printing))
     if markdown is not None:
@@ -236,7 +238,7 @@ class BatchSizeSettings(Section, frozen=True):
         "out limit device data_root",
         {
             "out": ("Result file.", "reproduce-batch-size.h5"),
-            "limit": ("At most so many points of each evaluated set.", "2000"),
+            "limit": ("At most so many points of each evaluated set.", "2000; with --full all"),
             "device": _DEVICE_HELP,
         },
     ),
@@ -272,7 +274,7 @@ def batch_size(
         ),
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (None if settings.full else 2000),
         seed=sampling.seed,
         device=given.device or "auto",
         workers=settings.workers,
@@ -280,6 +282,7 @@ def batch_size(
         work=work and expanded(work),
         keep=None if settings.keep is None else expanded(settings.keep),
         findings=findings,
+        announce=_announce(printing),
     )
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
@@ -297,7 +300,7 @@ class LearnedSettings(Section, frozen=True):
         Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
     ] = None
     samples: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Samples T of each point.", short="T")] = 20
-    seeds: Annotated[Positive | None, setting("Networks of each kind.", shown="1, of bn-in-vi 5")] = None
+    seeds: Annotated[Positive | None, setting("Networks of each kind.", shown="3, of bn-in-vi 5")] = None
     workers: Workers = None
 
 
@@ -323,6 +326,7 @@ def _learned(
         data_root=None if given.data_root is None else expanded(given.data_root),
         work=work and expanded(work),
         progress=_progress(printing),
+        announce=_announce(printing),
         **values,
     )
     record = import_module(_KINDS[name][0]).reproduce(request)
@@ -330,7 +334,7 @@ def _learned(
 
 
 @with_options(
-    settings=SectionOptions(LearnedSettings, "sets images epochs width samples workers"),
+    settings=SectionOptions(LearnedSettings),
     sampling=_SEED,
     given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
     printing=_PRINTING,
@@ -349,7 +353,7 @@ def stochastic_normalization(
 
     Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
     """
-    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16}
+    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
@@ -459,6 +463,49 @@ def bn_noise(
     _show(record, "inspection", figures, printing)
 
 
+class VarianceSettings(Section, frozen=True):
+    """The settings of `variance-divisor`."""
+
+    batch_sizes: Annotated[
+        BatchSizes | None,
+        setting("Mini-batch sizes, with commas.", shown="2,4,8,16,32,128", expected=_SIZES_EXPECTED),
+    ] = None
+
+
+@with_options(
+    settings=SectionOptions(VarianceSettings),
+    options=(
+        SectionOptions(InspectSection, "samples", {"samples": ("Stochastic passes.", "16")}),
+        _SEED,
+        SectionOptions(
+            GivenOptions,
+            "out limit device trust_pickle trust_code",
+            {"limit": ("At most so many test points of each network.", "300"), "out": "Result file."},
+        ),
+    ),
+    printing=_PRINTING,
+)
+def variance_divisor(
+    models: Annotated[list[str], typer.Argument(help="Run files.", show_default=False)],
+    *,
+    settings: VarianceSettings,
+    options: dict[str, Any],
+    printing: Printing,
+) -> None:
+    """MCBN with the biased and with the unbiased variance of its mini-batches, on networks of yours: accuracy and PLL
+    by b. Does the divisor even matter?"""
+    out, _ = _out(options.get("out"), "reproduce-variance-divisor.h5")
+    codec.check_replaceable(out)
+    chosen = Options({"samples": 16, "limit": 300, **options, "out": out})
+    runs = {Path(model).stem: resolve(model, chosen, folder=Path.cwd()) for model in models}
+
+    from experiments.variance import BATCH_SIZES, reproduce
+
+    sizes = _ascending(settings.batch_sizes) or BATCH_SIZES
+    record = reproduce(runs, out, batch_sizes=sizes, progress=_progress(printing))
+    _show(record, "variance-divisor", None, printing)
+
+
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -485,6 +532,10 @@ def _progress(printing: Printing) -> Any:
     from bnuq.cli.progress import progress_of
 
     return progress_of(printing)
+
+
+def _announce(printing: Printing) -> Announce:
+    return silence if printing.quiet else partial(typer.echo, err=True)
 
 
 def _written(record: Any, out: Path) -> Any:
@@ -543,6 +594,7 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
+    "variance-divisor": ("experiments.variance", "experiments.variance"),
 }
 
 app = program(
@@ -555,6 +607,7 @@ app = program(
         "bn-noise": bn_noise,
         "stochastic-normalization": stochastic_normalization,
         "bn-in-vi": bn_in_vi,
+        "variance-divisor": variance_divisor,
         "report": report,
     },
 )

@@ -32,8 +32,8 @@ BEYOND = 8  # times the batch size, up to which its variance is measured
 
 @dataclass(frozen=True)
 class Published:
-    """σ_U of the paper's network, layer by layer, in batches of `batch_size`; `positions` are not said there: those of
-    its layers if none of them shrinks the picture except by its stride."""
+    """σ_U of the paper's network, layer by layer, in batches of `batch_size`; `positions` are those of convolutions
+    without padding, which alone reach the 2 × 2 that the caption of its Fig. 4 gives for layer 6, counted from 0."""
 
     source: str
     batch_size: int
@@ -45,7 +45,7 @@ PUBLISHED = Published(
     source="Shekhovtsov & Flach 2018, §3.1: nine convolutions on CIFAR-10, σ_U by layer",
     batch_size=32,
     sigma_u=(0.05, 0.03, 0.026, 0.023, 0.02, 0.026, 0.041, 0.045, 0.071),
-    positions=(1024, 1024, 256, 256, 256, 64, 64, 64, 64),
+    positions=(900, 784, 169, 121, 81, 16, 4, 4, 4),
 )
 
 
@@ -150,7 +150,7 @@ def _beside_published(noise: NoiseBySize) -> Paragraph:
     return Paragraph(
         f"{PUBLISHED.source}, b = {PUBLISHED.batch_size}: {brief(min(PUBLISHED.sigma_u))} to "
         f"{brief(max(PUBLISHED.sigma_u))}.{here} nominal: σ_U of n = b·z independent Gaussian values, 1/√(2n); "
-        "effective n: as many as would have this σ_U, 1/(2σ_U²), also as a share of n. The paper does not say z; it is "
-        "taken from its strides.",
+        "effective n: as many as would have this σ_U, 1/(2σ_U²), also as a share of n. z is that of unpadded "
+        "convolutions: the caption of Fig. 4 has 2 × 2 in layer 6, counted from 0.",
         dim=True,
     )

@@ -4,11 +4,13 @@ batched products do not scale within a process."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import multiprocessing
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -16,10 +18,12 @@ from typing import Any
 
 import torch
 
+import bnuq
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.device import device_and_notes
 from bnuq.evaluation.provenance import provenance
+from bnuq.files.content import sha256_of_file
 from bnuq.progress import Advance
 
 Work = Callable[[Any, Advance], None]  # a function that a new process can import: of a module, not within another
@@ -31,6 +35,24 @@ def training_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise RequestError(f"--device {name}: this experiment runs on cpu, cuda or cuda:N.")
     return device
+
+
+@cache
+def code_of(*folders: str) -> str:
+    """A digest of the code that a unit of work runs: of bnuq, and of these folders of experiments."""
+    here = Path(__file__).parent
+    places = (Path(bnuq.__file__).parent, *(here / folder for folder in folders))
+    files = sorted(file for place in places for file in place.rglob("*.py"))
+    return hashlib.sha256("".join(map(sha256_of_file, [*files, Path(__file__)])).encode()).hexdigest()
+
+
+def size_of(jobs: Sequence[Any], work: str, folder: Path) -> str:
+    """What is said before it starts: how much work this is, and where finished parts of it are kept."""
+    begun = sum(bool([*folder.glob(f"{job.journal.key}-*.part")]) for job in jobs)
+    return (
+        f"{len(jobs)} {work}; {begun} of them begun before. Finished parts are kept in {folder}: after an interruption "
+        "the same command resumes."
+    )
 
 
 def machine(out: Path, device: torch.device) -> dict[str, str]:

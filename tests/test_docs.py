@@ -444,6 +444,22 @@ def test_the_table_of_costs_is_that_of_the_newest_benchmark(make_figures: Module
     assert make_figures.speed() in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly  # experiments are not installed
+def test_every_measured_number_of_the_experiments_is_that_of_a_stored_result(make_figures) -> None:  # noqa: ARG001
+    make_papers = importlib.import_module("make_papers")
+    stored, page = make_papers.results(), make_papers.PAGE.read_text(encoding="utf-8")
+    for name, text in make_papers.blocks(stored).items():
+        assert f"docs/make_papers.py -->\n{text}\n<!-- /{name} -->" in page
+    counting, text = make_papers.counted_in(stored)
+    assert text == counting.read_text(encoding="utf-8")
+    assert sum(make_papers.table(stored)[1].values()) == 55
+    for name in ("uci", "uci-learned"):  # of before results were stored: their pages are what was written
+        report = (ROOT / "docs" / "measured" / f"{name}.md").read_text(encoding="utf-8").replace("−", "-")
+        methods = [method for of in stored[name]["sets"].values() for method in of["methods"].values()]
+        for value in (method[score] for method in methods for score in ("crps", "pll")):
+            assert f"| {value['value']:.2f} ±{value['se']:.2f} | {value['low']:.2f} to {value['high']:.2f} |" in report
+
+
 @pytest.fixture
 def make_figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, imported as `make figures` runs it."""

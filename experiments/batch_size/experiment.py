@@ -22,7 +22,7 @@ from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.findings import Finding, about, warnings
-from bnuq.progress import Progress, silent
+from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.shapes import Int64, UInt8
 from bnuq.store import codec
@@ -30,7 +30,7 @@ from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED
 from experiments.batch_size.record import BatchSizes, Network, Point
 from experiments.batch_size.training import MEAN, MOMENTUM, STD, WEIGHT_DECAY, Job, Recipe, Trained, train
-from experiments.work import machine, run_all, training_device
+from experiments.work import machine, run_all, size_of, training_device
 
 TRAIN, TEST, OOD = "fashion-mnist:train", "fashion-mnist:test", "mnist:test"
 EPOCHS, STEPS = "equal epochs", "equal steps"
@@ -84,6 +84,7 @@ class Request:
     work: Path | None = None
     keep: Path | None = None
     findings: tuple[Finding, ...] = ()
+    announce: Announce = silence
 
 
 def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
@@ -110,6 +111,8 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
             np.savez(file, x=images, y=labels)
         plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
         jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
+        seen = sum(job.steps * job.batch_size for job in jobs)
+        request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work.path))
         with progress("training", sum(job.share for job in jobs)) as advance:
             run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
         started = time.perf_counter()

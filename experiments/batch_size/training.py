@@ -14,18 +14,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.files.content import sha256_of_file
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
 from bnuq.shapes import Float32, Int64
 from experiments.batch_size import networks
+from experiments.work import code_of
 
 MEAN, STD = 0.2860, 0.3530  # of Fashion-MNIST's training pixels, scaled to 0-1
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 _WARM_UP = 0.05  # of the steps, in which the rate of a cosine rises
 _DROPS = (0.4, 0.6)  # of the steps, after each of which a stepped rate falls to a tenth
-_TRAINER = 2  # raised whenever the code gives other networks: those that are kept do not count then
 _CHUNK = 1000  # images at a time when a finished network is measured
 
 
@@ -84,9 +83,8 @@ class Job:
     def journal(self) -> Journal:
         """The finished network, "network", and until then the state of its training, "state"."""
         facts = {
-            "trainer": _TRAINER,
             "torch": torch.__version__,
-            "code": sha256_of_file(Path(networks.__file__)),
+            "code": code_of("batch_size"),
             "architecture": self.architecture,
             "batch_size": self.batch_size,
             "steps": self.steps,

@@ -13,6 +13,7 @@ from experiments.layers.normalization import (
     NormalizedConv3d,
     NormalizedLinear,
     project,
+    start_from_data,
 )
 from experiments.layers.scales import StochasticScale
 
@@ -36,4 +37,5 @@ __all__ = [
     "kl",
     "project",
     "propagated",
+    "start_from_data",
 ]

@@ -47,6 +47,11 @@ def unconstrained(sd: float, name: str = "initial_sd") -> float:
     return math.log(sd) if sd < 1 else sd - 1
 
 
+def unconstrained_of(sds: Tensor) -> Tensor:
+    """The parameters whose `positive` are these standard deviations."""
+    return torch.where(sds < 1, sds.log(), sds - 1)
+
+
 def gaussian_kl(mean: Tensor, sd: Tensor, *, prior_mean: float, prior_sd: float) -> Tensor:
     """KL divergence of independent N(mean, sd²) from N(prior_mean, prior_sd²), in nats, summed over all entries."""
     ratio, shift = sd / prior_sd, (mean - prior_mean) / prior_sd

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.nn import standard_normal
-from experiments.layers.learned import LearnedNoise, apply_weights, check_positive, gaussian_kl, positive, unconstrained
+from experiments.layers.learned import (
+    LearnedNoise,
+    apply_weights,
+    check_choice,
+    check_positive,
+    gaussian_kl,
+    positive,
+    unconstrained,
+)
 
 
 class _MeanField(LearnedNoise):
@@ -22,11 +30,14 @@ class _MeanField(LearnedNoise):
         *sizes: Any,
         prior_sd: float = 1.0,
         initial_sd: float = 0.05,
+        per: str = "point",
         device: Any = None,
         dtype: Any = None,
         **layer: Any,
     ) -> None:
         super().__init__(*sizes, **layer)
+        check_choice(per, "per", ("point", "batch"))
+        self.per = per
         self.add_noise(prior_sd=prior_sd, initial_sd=initial_sd)
         self.to(device=device, dtype=dtype)
 
@@ -39,14 +50,15 @@ class _MeanField(LearnedNoise):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
         sd, bias_sd = self.sds()
-        if self.training:
+        if self.training and self.per == "point":
             mean = apply_weights(self, input, self.weight, self.bias)
             variance = apply_weights(self, input**2, sd**2, None if bias_sd is None else bias_sd**2)
             return mean + root(variance) * standard_normal(mean, training=True)
-        weight = self.weight + sd * standard_normal(self.weight, training=False)
+        weight = self.weight + sd * standard_normal(self.weight, training=self.training)
         if self.bias is None or bias_sd is None:
             return apply_weights(self, input, weight, None)
-        return apply_weights(self, input, weight, self.bias + bias_sd * standard_normal(self.bias, training=False))
+        noise = standard_normal(self.bias, training=self.training)
+        return apply_weights(self, input, weight, self.bias + bias_sd * noise)
 
     def sds(self) -> tuple[Tensor, Tensor | None]:
         """Standard deviations of `weight` and `bias`."""
@@ -66,7 +78,8 @@ class _MeanField(LearnedNoise):
 class MeanFieldLinear(_MeanField, nn.Linear):  # pyrefly: ignore - torch says that its bias is never None
     """An `nn.Linear` whose weights and biases are independent, normal, and have the prior N(0, prior_sd²).
 
-    In training mode each pre-activation is drawn (local reparameterisation), independently for each point and position.
+    In training mode each pre-activation is drawn (local reparameterisation), independently for each point and position;
+    with `per="batch"` the weights are drawn once for the whole mini-batch.
     In evaluation mode the weights are their means; bnuq draws them once for every sample. Parameters: `weight` and
     `bias` are the means, as in `nn.Linear`; `positive(weight_u)` and `positive(bias_u)` the standard deviations, which
     start at `initial_sd`. `kl()` is the closed form, in nats. Sizes are given as to `nn.Linear`, all else by name.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.layers.learned import apply_weights, check_choice, check_positive
+from experiments.layers.learned import apply_weights, check_choice, check_positive, positive, unconstrained_of
 from experiments.layers.moments import Moments, preactivation
 from experiments.layers.scales import StochasticScale
 
@@ -17,7 +17,7 @@ NORMALIZATIONS = ("none", "weight", "analytic", "batch")
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
     """BatchNorm over axis 1 of inputs (point, channel, position …) whose scale and bias are a `StochasticScale`.
 
-    Options of noise (`noise`, `per`, `effective_size`, `initial_sd`) are those of `StochasticScale`.
+    Options of noise (`noise`, `per`, `effective_size`, `shift_sd`, `initial_sd`) are those of `StochasticScale`.
     """
 
     def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float | None = 0.1, **noise: Any) -> None:
@@ -45,6 +45,7 @@ class _Normalized(nn.Module):
         noise: str = "none",
         per: str = "channel",
         effective_size: float | None = None,
+        shift_sd: float | None = None,
         initial_sd: float = 0.1,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
@@ -53,7 +54,8 @@ class _Normalized(nn.Module):
         **layer: Any,
     ) -> None:
         super().__init__(*sizes, bias=False, **layer)
-        options = {"noise": noise, "per": per, "effective_size": effective_size, "initial_sd": initial_sd, "bias": bias}
+        options: dict[str, Any] = {"noise": noise, "per": per, "effective_size": effective_size, "shift_sd": shift_sd}
+        options |= {"initial_sd": initial_sd, "bias": bias}
         self.add_scale(normalization, eps=eps, momentum=momentum, **options)
         self.to(device=device, dtype=dtype)
 
@@ -115,8 +117,8 @@ class NormalizedLinear(_Normalized, nn.Linear):
 
     - `normalization="weight"`: μ̂ = 0, σ̂ = ‖w‖; `"analytic"`: moments of the pre-activation, computed from those of
       the data by an `AnalyticSequential`; `"batch"`: BatchNorm; `"none"`: μ̂ = 0, σ̂ = 1.
-    - `noise`, `per`, `effective_size`, `initial_sd`: of S, see `StochasticScale`. `noise="batch"` with BatchNorm comes
-      on top of the noise that BatchNorm itself has in training mode.
+    - `noise`, `per`, `effective_size`, `shift_sd`, `initial_sd`: of S, see `StochasticScale`. `noise="batch"` with
+      BatchNorm comes on top of the noise that BatchNorm itself has in training mode.
 
     Sizes are given as to `nn.Linear`, all else by name. Parameters: `weight`, and those of `stochastic`. `eps` is added
     to the variance of analytic normalisation and of BatchNorm; `momentum` is BatchNorm's. For ‖w‖ = 1, call `project`
@@ -136,6 +138,37 @@ class NormalizedConv2d(_Normalized, nn.Conv2d):
 
 class NormalizedConv3d(_Normalized, nn.Conv3d):
     """An `nn.Conv3d` with the normalisations and the noise of `NormalizedLinear`."""
+
+
+@torch.no_grad()
+def start_from_data(network: nn.Sequential, points: Tensor) -> None:
+    """Start the layers of a sequence that normalise by weights, or not at all, as BatchNorm would start them on these
+    points: outputs of each channel have mean 0 and variance 1, noise of scales and shifts keeps its relative size.
+    One pass of the points, in evaluation mode. The mode of the network stays.
+
+    Source: Shekhovtsov & Flach 2018, Stochastic normalizations as Bayesian learning, appendix A.1.
+    """
+    training = network.training
+    network.eval()
+    for layer in network:
+        if isinstance(layer, _Normalized) and layer.normalization in ("none", "weight"):
+            noise: Any = layer.stochastic
+            axes = [axis for axis in range(points.dim()) if axis != noise.channel_axis % points.dim()]
+            variance, mean = torch.var_mean(layer(points), dim=axes, correction=0)
+            sd = variance.clamp(min=1e-12).sqrt()
+            if layer.normalization == "none":
+                layer.weight /= sd.view(-1, *[1] * (layer.weight.dim() - 1))
+            else:
+                scale = noise.scale if noise.gain is None else noise.gain
+                scale /= sd
+                if noise.scale_u is not None and noise.gain is None:
+                    noise.scale_u.copy_(unconstrained_of(positive(noise.scale_u) / sd))
+                if noise.effective_size is not None:
+                    noise.shift_sd = sd * (noise.effective_size**-0.5 if noise.shift_sd is None else noise.shift_sd)
+            if noise.bias is not None:
+                noise.bias.copy_(-mean / sd)
+        points = layer(points)
+    network.train(training)
 
 
 @torch.no_grad()

@@ -17,7 +17,8 @@ class StochasticScale(LearnedNoise):
     - `noise="none"`: h·s + b.
     - `noise="scale"`: h·S + b with S ~ N(s, σ_S²), of prior N(1, 10²); s and σ_S are learned.
     - `noise="batch"`: (h + V)·U·s + b with V ~ N(0, 1/n) and U ~ √n χ⁻¹ of n − 1 degrees of freedom, as mini-batches
-      of n independent values have it; n is `effective_size`.
+      of n independent values have it; n is `effective_size`. `shift_sd` is the standard deviation of V, if it is not
+      1/√n: a number, or one for each channel.
 
     Noise is drawn for each channel, or with `per="layer"` once for all of them; a Bayesian scale of a layer is one
     number, beside a deterministic `gain` of each channel. In training mode each point has noise of its own; in
@@ -38,6 +39,7 @@ class StochasticScale(LearnedNoise):
         noise: str = "scale",
         per: str = "channel",
         effective_size: float | None = None,
+        shift_sd: float | Tensor | None = None,
         initial_sd: float = 0.1,
         bias: bool = True,
         channel_axis: int = 1,
@@ -53,6 +55,7 @@ class StochasticScale(LearnedNoise):
         if effective_size is not None and not effective_size >= 16:
             raise ValueError(f"effective_size is {effective_size}; expected at least 16 values.")
         check_positive(initial_sd, "initial_sd")
+        self.shift_sd = shift_sd
         self.channels, self.noise, self.per, self.effective_size = channels, noise, per, effective_size
         self.channel_axis, self._draws = channel_axis, 1 if per == "layer" else channels
         is_per_layer = noise == "scale" and per == "layer"
@@ -70,7 +73,8 @@ class StochasticScale(LearnedNoise):
             scale = scale + self._along(positive(self.scale_u), h) * self._noise(h)
             scale = scale if self.gain is None else scale * self._along(self.gain, h)
         elif self.effective_size is not None:
-            h = h + self._noise(h) * self.effective_size**-0.5
+            shift_sd = self.effective_size**-0.5 if self.shift_sd is None else self.shift_sd
+            h = h + self._noise(h) * (self._along(shift_sd, h) if isinstance(shift_sd, Tensor) else shift_sd)
             scale = scale * inverse_chi(self._noise(h), self.effective_size)
         return h * scale if bias is None else torch.addcmul(bias, h, scale)
 

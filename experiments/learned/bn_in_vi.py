@@ -1,14 +1,16 @@
-"""BatchNorm in variational inference, after Mukhoti et al. 2020, §2: BatchNorm leaves the objective as it is.
+"""BatchNorm in variational inference, after Mukhoti et al. 2020, §2: BatchNorm adds no term to the objective.
 
-BatchNorm is a deterministic function of the weights and the mini-batch, so it adds no term to the ELBO: the divergence
-is that of the weights alone, and the expected log-likelihood is that of the network with BatchNorm. What is shown: the
-ELBO that training sees, with the statistics of mini-batches, is that of the network which is used, with population
-statistics; and what BatchNorm gains or costs against the same network without it.
+BatchNorm is a deterministic function of the weights and the mini-batch, so the divergence is that of the weights alone,
+and the expected log-likelihood is that of the network with BatchNorm. What is measured: the objective that training
+minimises, with the statistics of mini-batches, beside that of the network in use, with population statistics; and what
+BatchNorm gains or costs in use. There are two such objectives. In the paper's eq. 3 one draw of the weights serves the
+whole mini-batch; local reparametrisation draws for each point, which without BatchNorm has the same expectation, and
+with BatchNorm has not, since the noise of the points is then part of the statistics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,28 +30,34 @@ from experiments.learned.running import Request, described, job, trained
 from experiments.learned.training import Job
 from experiments.work import machine
 
-WITH, WITHOUT = "VI with BN", "VI without BN"
+TRAINED = {"point": "local reparametrisation", "batch": "eq. 3"}  # by how often weights are drawn in training
+NETWORKS = {  # by name: with BatchNorm or not, and how often weights are drawn
+    f"VI {'with' if batch_norm else 'without'} BN, {trained}": (batch_norm, per)
+    for per, trained in TRAINED.items()
+    for batch_norm in (False, True)
+}
 PUBLISHED: dict[str, Any] = {
     "source": "Mukhoti et al. 2020, On batch normalisation for approximate Bayesian inference, §2, without values",
     "of_networks": {},
 }
 _ESTIMATES = {  # of each network, by its name in the record and in the table
-    "elbo": "ELBO",
-    "elbo_population": "ELBO, population",
-    "expected_log_likelihood": "E ln p",
+    "elbo_training": "ELBO of training",
+    "elbo": "ELBO in use",
+    "elbo_one_draw": "ELBO, one W for batch and point",
     "kl": "KL",
     "nll_samples": "test NLL of samples",
     "nll": "test NLL",
     "accuracy_samples": "accuracy of samples",
 }
+_COMPARED = ("elbo", "kl", "nll_samples")  # with and without BatchNorm
 read = reader(BnInVi)
 
 
 def jobs(request: Request, of: str) -> Iterator[Job]:
-    """Both networks, from several seeds."""
-    for name, batch_norm in ((WITHOUT, False), (WITH, True)):
+    """Every network, from several seeds."""
+    for name, (batch_norm, per) in NETWORKS.items():
         for seed in range(request.seed, request.seed + request.seeds):
-            options = (("batch_norm", batch_norm), ("units", request.width))
+            options = (("batch_norm", batch_norm), ("units", request.width), ("per", per))
             yield job(request, of, name, function="dense", options=options, seed=seed, learned=True, mcbn=batch_norm)
 
 
@@ -60,7 +68,7 @@ def reproduce(request: Request) -> BnInVi:
         for of in request.sets:
             by_name = {
                 name: [_measured(arrays) for each, arrays in found.items() if (each.of, each.name) == (of, name)]
-                for name in (WITHOUT, WITH)
+                for name in NETWORKS
             }
             seconds = {
                 name: sum(float(a["seconds"]) for each, a in found.items() if (each.of, each.name) == (of, name))
@@ -69,14 +77,16 @@ def reproduce(request: Request) -> BnInVi:
             networks += [
                 Network(of, name, _means(each), (), len(each), seconds[name]) for name, each in by_name.items()
             ]
-            pairs = list(zip(by_name[WITH], by_name[WITHOUT], strict=True))
-            shared = [key for key in _ESTIMATES if key in pairs[0][1]]
-            differences[f"{of}: with − without BN"] = {
-                key: mean_of(np.array([a[key] - b[key] for a, b in pairs])) for key in shared
-            }
-            differences[f"{of}: mini-batch − population statistics"] = {
-                "elbo": mean_of(np.array([each["elbo"] - each["elbo_population"] for each in by_name[WITH]]))
-            }
+            for trained_by in TRAINED.values():
+                with_bn, without = by_name[f"VI with BN, {trained_by}"], by_name[f"VI without BN, {trained_by}"]
+                differences[f"{of}: training − use, {trained_by}"] = {
+                    key: _mean([_minus(each[key], each["elbo"]) for each in with_bn])
+                    for key in ("elbo_training", "elbo_one_draw")
+                }
+                differences[f"{of}: with − without BN, {trained_by}"] = {
+                    key: _mean([_minus(a[key], b[key]) for a, b in zip(with_bn, without, strict=True)])
+                    for key in _COMPARED
+                }
         record = BnInVi(
             experiment=described(request),
             published=PUBLISHED,
@@ -90,24 +100,38 @@ def reproduce(request: Request) -> BnInVi:
     return record
 
 
-def _measured(arrays: Arrays) -> dict[str, float]:
-    """The estimates of one network; those of training in nats per point."""
-    likelihood, kl = float(arrays["train"].mean()), float(arrays["kl"])
+def _measured(arrays: Arrays) -> dict[str, Estimate]:
+    """The estimates of one network with their Monte Carlo errors; those of training in nats per point."""
+    kl = float(arrays["kl"])
+
+    def elbo(of: str) -> Estimate:
+        mean = mean_of(arrays[of])
+        return Estimate(mean.value - kl, mc_se=mean.se)
+
     found = {
-        "elbo": likelihood - kl,
-        "expected_log_likelihood": likelihood,
-        "kl": kl,
-        "nll": -float(arrays["single"].mean()),
-        "nll_samples": -float(arrays["samples"].mean()),
-        "accuracy_samples": float(arrays["samples_right"].mean()),
+        "elbo_training": elbo("training"),
+        "elbo": elbo("use"),
+        "kl": Estimate(kl),
+        "nll": Estimate(-float(arrays["single"].mean())),
+        "nll_samples": Estimate(-float(arrays["samples"].mean())),
+        "accuracy_samples": Estimate(float(arrays["samples_right"].mean())),
     }
-    if "train_population" in arrays:
-        found["elbo_population"] = float(arrays["train_population"].mean()) - kl
-    return found
+    return found | ({"elbo_one_draw": elbo("one_draw")} if "one_draw" in arrays else {})
 
 
-def _means(networks: Sequence[dict[str, float]]) -> dict[str, Estimate]:
-    return {key: mean_of(np.array([each[key] for each in networks])) for key in networks[0]}
+def _minus(one: Estimate, other: Estimate) -> Estimate:
+    return Estimate(one.value - other.value, mc_se=float(np.hypot(one.mc_se or 0.0, other.mc_se or 0.0)) or None)
+
+
+def _mean(of_seeds: Sequence[Estimate]) -> Estimate:
+    """The mean over seeds with its standard error over seeds, and the part of that which is Monte Carlo's."""
+    mean = mean_of(np.array([each.value for each in of_seeds]))
+    squares = sum((each.mc_se or 0.0) ** 2 for each in of_seeds)
+    return Estimate(mean.value, se=mean.se, mc_se=squares**0.5 / len(of_seeds) or None)
+
+
+def _means(networks: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
+    return {key: _mean([each[key] for each in networks]) for key in networks[0]}
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -125,7 +149,8 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
             (
                 "trained",
                 f"on the first {setup['images']:,} images of each set, {setup['epochs']} epochs of Adam, mini-batches "
-                f"of 32; {setup['seeds']} seeds",
+                f"of 32; {setup['seeds']} seeds; each network by local reparametrisation and by eq. 3, one draw of the "
+                "weights for a mini-batch",
             ),
             ("samples", f"{setup['samples']}, of at most {setup['limit']:,} test points"),
             ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
@@ -140,8 +165,12 @@ def sentences(record: Comparison) -> Iterator[str]:
     """The differences with their 95 % intervals over seeds."""
     for name, estimates in record.differences.items():
         for key, change in estimates.items():
-            if key in ("elbo", "nll_samples", "kl"):
-                yield f"{_ESTIMATES[key]}, {name}: {_interval(change, record.experiment['seeds'])}."
+            label = "ELBO" if key.startswith("elbo_") else _ESTIMATES[key]
+            of = name.replace("training", "one W for batch and point") if key == "elbo_one_draw" else name
+            yield f"{label}, {of}: {_interval(change, record.experiment['seeds'])}."
+        if "elbo_one_draw" in estimates:
+            change = estimates["elbo_training"].value - estimates["elbo_one_draw"].value
+            yield f"ELBO, {name.replace('use', 'one W for batch and point')}: {number(change, 4)}."
     yield (
         "BatchNorm adds no term to the objective: the divergence is that of the weights, which scale and shift of "
         "BatchNorm, being no random variables, are not part of."
@@ -156,33 +185,47 @@ def _interval(change: Estimate, seeds: int) -> str:
     half = float(t.ppf(0.975, seeds - 1)) * change.se
     low, high = change.value - half, change.value + half
     verdict = "no difference is shown" if low <= 0 <= high else "more" if change.value > 0 else "less"
-    return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}): {verdict}"
+    drawn = "" if change.mc_se is None else f"; Monte Carlo ±{number(change.mc_se, 4)}"
+    return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}{drawn}): {verdict}"
 
 
 def _sections(record: Comparison) -> Iterator[ReportSection]:
     about = (
-        "The ELBO per training point and its parts, with and without BatchNorm; bars are standard errors over seeds."
+        "The ELBO per training point as trained and in use, its divergence, and the NLL of samples, with and without "
+        "BatchNorm; bars are standard errors over seeds."
     )
     yield ReportSection("The ELBO and its parts", (Picture((record.KIND,), partial(_draw, record), about),))
     for of in record.experiment["sets"]:
         rows = tuple(
-            (each.name, tuple(with_error(each.estimates.get(key), 4) for key in _ESTIMATES))
+            (_in_short(each.name), tuple(with_error(_over_seeds(each.estimates.get(key)), 4) for key in _ESTIMATES))
             for each in record.networks
             if each.set == of
         )
         yield ReportSection(of, (Table(tuple(_ESTIMATES.values()), rows, stacks=True),))
     legend = (
-        "± standard error over seeds. ELBO, E ln p and KL in nats per training point; with BatchNorm, E ln p is over "
-        "weights and mini-batches of 32 together (as in training, but for the dependence of a point on its own batch), "
-        'and "population" over weights alone, with running statistics. Test NLL: of the mean weights; of samples: of '
-        "the mean probability over weights, and with BatchNorm over mini-batches too."
+        "± standard error over seeds. ELBO and KL in nats per training point. ELBO of training: weights drawn as in "
+        "training (local reparametrisation, in the table local: for each point; eq. 3: once for a mini-batch), "
+        "BatchNorm with the statistics of the mini-batch of 32 that the point is in. In use: with running statistics. "
+        "One W for batch and point: weights drawn once, statistics of a mini-batch that the point is not in, as MCBN "
+        "samples. Test NLL: of the mean weights; of samples: of the mean probability over weights, and with BatchNorm "
+        "over mini-batches too."
     )
     yield ReportSection("", tuple(explanations([legend])))
 
 
+def _in_short(name: str) -> str:
+    return name.replace("local reparametrisation", "local")
+
+
+def _over_seeds(estimate: Estimate | None) -> Estimate | None:
+    """Without the Monte Carlo error, which the spread over seeds holds already."""
+    return None if estimate is None else Estimate(estimate.value, se=estimate.se)
+
+
 def _draw(record: Comparison, path: Path) -> None:
     sets = record.experiment["sets"]
-    parts = ("elbo", "expected_log_likelihood", "kl", "nll_samples")
+    shades = ("0.6", drawing.INK, "0.85", drawing.GREY)
+    parts = ("elbo_training", "elbo", "kl", "nll_samples")
     with drawing.picture(
         path,
         title="Mean-field VI with and without BatchNorm",
@@ -193,13 +236,13 @@ def _draw(record: Comparison, path: Path) -> None:
         for axes, of in zip(panels, sets, strict=True):
             networks = [each for each in record.networks if each.set == of]
             for number_, network in enumerate(networks):
-                places = np.arange(len(parts)) + 0.36 * number_ - 0.18
+                places = np.arange(len(parts)) + 0.2 * number_ - 0.3
                 values = [network.estimates[part] for part in parts]
                 axes.bar(
-                    places, [each.value for each in values], 0.34, yerr=[each.se or 0.0 for each in values],
-                    color=drawing.INK if number_ else drawing.GREY, capsize=2, label=network.name,
+                    places, [each.value for each in values], 0.18, yerr=[each.se or 0.0 for each in values],
+                    color=shades[number_], capsize=2, label=network.name,
                 )  # fmt: skip
             axes.set_xticks(np.arange(len(parts)), [_ESTIMATES[part] for part in parts])
             axes.axhline(0, color=drawing.GREY, linewidth=0.8)
             axes.set_title(of)
-            axes.legend()
+            axes.legend(loc="lower right", fontsize="x-small", handlelength=0.8)

@@ -7,17 +7,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from experiments.bn_noise import PUBLISHED
-from experiments.layers import AnalyticSequential, MeanFieldLinear, NormalizedConv2d, data_moments
+from experiments.layers import AnalyticSequential, MeanFieldLinear, NormalizedConv2d, data_moments, start_from_data
 
 SLOPE = 0.01  # of a leaky ReLU
 _STRIDES, _SIZES = (1, 1, 2, 1, 1, 2, 1, 1, 1), (3, 3, 3, 3, 3, 3, 3, 1, 1)
+_SMALLEST = 27  # pixels a side that nine convolutions without padding leave one of
+START_POINTS = 128
+SHIFT_RATIO = 0.54  # σ_V/σ_U of BatchNorm's noise: the median over the layers of a ResNet-20, see `bn_noise`
 
 
 def all_cnn(images: Tensor, *, normalization: str, noise: str, width: int, classes: int = 10) -> nn.Sequential:
     """The nine convolutions of the All-CNN (Springenberg et al. 2015), the first three of `width` channels, then twice
-    as many. `images` are those of the training set.
+    as many, without padding. `images` are those of the training set.
 
-    Noise like BatchNorm's has the σ_U of the paper's layers, by n = 1/(2σ_U²).
+    Noise like BatchNorm's has the σ_U of the paper's layers, by n = 1/(2σ_U²), and σ_V = 0.54 σ_U. Where nothing, or
+    the weights, normalise, the first images start the layers as BatchNorm would.
     """
     channels = images.shape[1]
     layers: list[nn.Module] = []
@@ -25,29 +29,36 @@ def all_cnn(images: Tensor, *, normalization: str, noise: str, width: int, class
         outputs = classes if place == len(_SIZES) - 1 else width if place < 3 else 2 * width
         values: dict[str, Any] = {
             "stride": stride,
-            "padding": size // 2,
+            "padding": 0 if min(images.shape[2:]) >= _SMALLEST else size // 2,
             "normalization": normalization,
             "noise": noise,
         }
         if noise == "batch":
-            values["effective_size"] = 1 / (2 * PUBLISHED.sigma_u[place] ** 2)
+            sigma_u = PUBLISHED.sigma_u[place]
+            values |= {"effective_size": 1 / (2 * sigma_u**2), "shift_sd": SHIFT_RATIO * sigma_u}
         layers += [NormalizedConv2d(channels, outputs, size, **values), nn.LeakyReLU(SLOPE)]
         channels = outputs
     layers = [*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     if normalization == "analytic":
         return AnalyticSequential(*layers, data=data_moments(images))
-    return nn.Sequential(*layers)
+    network = nn.Sequential(*layers)
+    if normalization in ("none", "weight"):
+        start_from_data(network, images[:START_POINTS])
+    return network
 
 
-def dense(images: Tensor, *, batch_norm: bool, units: int, classes: int = 10) -> nn.Sequential:
+def dense(images: Tensor, *, batch_norm: bool, units: int, per: str = "point", classes: int = 10) -> nn.Sequential:
     """Two hidden mean-field layers of `units` each, with or without BatchNorm before each ReLU. Weights start at a
-    standard deviation of .05, their prior is N(0, 1/inputs), the scale that networks are initialised at."""
+    standard deviation of 0.3/√inputs, their prior is N(0, 1/inputs), the scale that networks are initialised at. In
+    training they are drawn `per` point, locally reparametrised, or once per mini-batch ("batch")."""
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = images[0].numel()
     for _ in range(2):
-        layers.append(MeanFieldLinear(inputs, units, prior_sd=inputs**-0.5, initial_sd=0.3 * inputs**-0.5))
+        layers.append(_mean_field(inputs, units, per))
         layers += [nn.BatchNorm1d(units)] * batch_norm + [nn.ReLU()]
         inputs = units
-    return nn.Sequential(
-        *layers, MeanFieldLinear(inputs, classes, prior_sd=inputs**-0.5, initial_sd=0.3 * inputs**-0.5)
-    )
+    return nn.Sequential(*layers, _mean_field(inputs, classes, per))
+
+
+def _mean_field(inputs: int, outputs: int, per: str) -> MeanFieldLinear:
+    return MeanFieldLinear(inputs, outputs, prior_sd=inputs**-0.5, initial_sd=0.3 * inputs**-0.5, per=per)

@@ -1,8 +1,8 @@
-"""The records of the experiments on learned noise: networks by set, with what one pass and samples give."""
+"""Records that compare networks: by set, with what one pass and samples give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ Name = Annotated[str, Coordinate("metric")]
 @dataclass(frozen=True)
 class Network:
     """One network. `estimates` of NLL are in nats, of accuracy in [0, 1], of "kl" and "elbo" in nats per training
-    point; those of several `seeds` are means over them. `ratios` are σ_S/|s| by layer, the median over channels."""
+    point; those of several `seeds` are means over them. `ratios` are σ_S/|s| by layer, the average over channels;
+    "ratio_change" is the largest relative change of one in the last quarter of training."""
 
     set: Annotated[str, Coordinate("set")]
     name: Annotated[str, Coordinate("network")]
@@ -38,6 +39,7 @@ class Comparison:
 
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]
+    COUNTS: ClassVar[tuple[str, ...]] = ("images", "epochs", "width")  # of `experiment`
 
     experiment: Mapping[str, Any]
     published: Mapping[str, Any]
@@ -48,7 +50,7 @@ class Comparison:
     path: Path | None = None
 
     def __post_init__(self) -> None:
-        require(self.experiment, images=int, epochs=int, samples=int, seed=int, width=int, sets=list[str])
+        require(self.experiment, samples=int, seed=int, sets=list[str], **dict.fromkeys(self.COUNTS, int))
         require(self.published, source=str, of_networks=dict[str, dict[str, float]])
         require(self.seconds, training=float)
         require(self.provenance, bnuq=str)
@@ -73,6 +75,15 @@ class BnInVi(Comparison):
 
     KIND: ClassVar[str] = "bn-in-vi"
     COMMAND: ClassVar[str] = "experiments bn-in-vi"
+
+
+@dataclass(frozen=True)
+class VarianceDivisor(Comparison):
+    """Trained networks, whose run files are the sets, with either divisor of the variance: by b."""
+
+    KIND: ClassVar[str] = "variance-divisor"
+    COMMAND: ClassVar[str] = "experiments variance-divisor"
+    COUNTS: ClassVar[tuple[str, ...]] = ()
 
 
 def summary(record: Comparison) -> dict[str, Any]:
@@ -104,6 +115,21 @@ def summary(record: Comparison) -> dict[str, Any]:
 def reader(kind: type[Comparison]) -> Callable[[Path], Comparison]:
     """The function that reads a record of this kind from a file; ResultError where it is none."""
     return partial(codec.read, kind, summary=summary)
+
+
+def over_seeds(points: Sequence[np.ndarray]) -> Estimate:
+    """The mean over seeds of means over the same points, with its standard error over points and seeds, and a 95 %
+    interval in which that over seeds has the quantile of their number. Of one seed, over points alone."""
+    means, by_point = np.array([each.mean() for each in points]), mean_of(np.mean(points, 0))
+    errors, quantiles = [by_point.se or 0.0], [1.96]
+    if len(points) > 1:
+        from scipy.stats import t
+
+        errors.append(float(means.std(ddof=1) / len(means) ** 0.5))
+        quantiles.append(float(t.ppf(0.975, len(means) - 1)))
+    half = float(np.hypot.reduce(np.multiply(errors, quantiles)))
+    value = float(means.mean())
+    return Estimate(value, se=float(np.hypot.reduce(errors)), low=value - half, high=value + half)
 
 
 def mean_of(values: np.ndarray) -> Estimate:

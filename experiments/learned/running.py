@@ -13,10 +13,11 @@ import torch
 
 from bnuq.errors import RequestError
 from bnuq.files.journal import Arrays, work_folder
-from bnuq.progress import Progress, silent
+from bnuq.progress import Announce, Progress, silence, silent
+from bnuq.report.numbers import count
 from bnuq.store import codec
 from experiments.learned.training import FILES, Job, train, write_data
-from experiments.work import run_all, training_device
+from experiments.work import run_all, size_of, training_device
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Request:
     data_root: Path | None = None
     work: Path | None = None
     progress: Progress = silent
+    announce: Announce = silence
 
 
 @contextmanager
@@ -60,6 +62,8 @@ def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterat
             sha256 = write_data(name, path, **options)
             jobs += [replace(job, data=path, sha256=sha256, folder=work.path) for job in jobs_of(name)]
         workers = request.workers or torch.get_num_threads()
+        each = f"networks, each trained for {count(request.epochs, 'epoch')} on {request.images:,} images and sampled"
+        request.announce(size_of(jobs, each, work.path))
         with request.progress("training", sum(job.epochs for job in jobs)) as advance:
             run_all(jobs, train, workers=workers, advance=advance)
         found: dict[Job, Arrays] = {}

@@ -13,7 +13,7 @@ import torch
 
 from bnuq.files.journal import Arrays, Journal, work_folder
 from bnuq.findings import Finding
-from bnuq.progress import Advance, Progress
+from bnuq.progress import Advance, Announce, Progress, silence
 from bnuq.store import codec
 from experiments.uci import variational
 from experiments.uci.networks import Kind
@@ -22,7 +22,7 @@ from experiments.uci.published import GAL_RMSE, GAL_SOURCE, SOURCE, TABLE_1
 from experiments.uci.record import METRICS, Choices, MethodOutcome, Reproduction, Runs, SetOutcome
 from experiments.uci.selection import Choice, evaluate, select
 from experiments.uci.sets import UciSet, cross_validation, final, read_set, split
-from experiments.work import machine, run_all, training_device
+from experiments.work import code_of, machine, run_all, size_of, training_device
 
 KINDS: dict[Method, Kind | Learned] = {  # of the networks, by method
     "mcbn": "batchnorm", "mcdo": "dropout", "mnf": "mnf", "vi": "vi", "vi-bn": "vi-bn"
@@ -30,9 +30,6 @@ KINDS: dict[Method, Kind | Learned] = {  # of the networks, by method
 _METHODS: dict[Kind | Learned, Method] = {kind: method for method, kind in KINDS.items()}
 _WORK = {"mnf": 25, "vi": 6, "vi-bn": 6}  # of a row in training, about, beside that of MCBN and MCDO
 _SECONDS = "cpu_seconds"  # that a unit took
-_TRAINER = (
-    1  # raised whenever the code of training and evaluation gives other estimates: finished parts then do not count
-)
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,7 @@ class Request:
     work: Path | None = None
     workers: int | None = None
     findings: tuple[Finding, ...] = ()
+    announce: Announce = silence
 
 
 def reproduce(request: Request, *, progress: Progress) -> Reproduction:
@@ -71,6 +69,9 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
             for method in request.methods
         ]
         before = sum(job.cpu_seconds() for job in jobs)
+        rows = sum(job.share for job in jobs) / 1000
+        size = f"searches of settings, each with its final networks: about {rows:,.1f} million rows of training"
+        request.announce(size_of(jobs, size, folder.path))
         with progress("training", sum(job.share for job in jobs)) as advance:
             longest_first = sorted(jobs, key=lambda job: -job.share)
             run_all(longest_first, _work_off, workers=workers, advance=advance)
@@ -134,8 +135,8 @@ class _Job:
     def journal(self) -> Journal:
         """The finished units: "choice" and "runs"."""
         facts = {
-            "trainer": _TRAINER,
             "torch": torch.__version__,
+            "code": code_of("layers", "uci"),
             "set": self.data.sha256,
             "kind": self.kind,
             "protocol": asdict(self.protocol),

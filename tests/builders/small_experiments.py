@@ -43,6 +43,11 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "Shekhovtsov & Flach",
         "stochastic-normalization",
     ),
+    "variance-divisor": (
+        ["run.toml", "--samples", "4", "--limit", "20", "--batch-sizes", "2,4,8,16,32,48"],
+        "Wu & Johnson 2021",
+        "variance-divisor",
+    ),
     "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
 }
 _WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")

@@ -150,7 +150,7 @@ def check_full(request_of: Request) -> None:
         ("equal epochs", "vgg16", 16),
     ]
     text = " ".join(rendered(report, record).split())
-    assert "ResNet-50, VGG-16" in text and "those here are customary ones" in text
+    assert "ResNet-50, VGG-16" in text and "a tenth after 40 and 60, as here" in text
     assert (request_of.out.parent / "kept" / "vgg16-equal-epochs" / "m16.toml").is_file()
 
 

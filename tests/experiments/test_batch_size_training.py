@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from experiments import work
 from experiments.batch_size import networks, training
 from experiments.batch_size.training import Job, Recipe, train
 
@@ -173,6 +174,8 @@ def test_a_network_is_known_by_what_determines_it(job, change):
 
 def test_a_network_of_other_code_is_another(job, tmp_path, monkeypatch):
     before = job.journal.path("network")
-    (tmp_path / "networks.py").write_text("# other code")
-    monkeypatch.setattr(networks, "__file__", str(tmp_path / "networks.py"))
+    (tmp_path / "work.py").write_text("# other code")
+    monkeypatch.setattr(work, "__file__", str(tmp_path / "work.py"))
+    work.code_of.cache_clear()
     assert job.journal.path("network") != before
+    work.code_of.cache_clear()

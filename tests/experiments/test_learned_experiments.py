@@ -29,11 +29,12 @@ def asked(folder: Path, root: Path, **values: object) -> Request:
 
 def test_thirteen_networks_of_which_only_those_with_noise_draw_samples(tmp_path: Path, small_root: Path) -> None:
     jobs = list(normalization.jobs(asked(tmp_path, small_root), "fashion-mnist"))
+    kinds = ("", ", projected", ", noise", ", Bayesian", ", projected, Bayesian")
     assert [job.name for job in jobs] == [
-        *("none", "none, noise", "none, Bayesian", "BN", "BN, projected", "BN, Bayesian", "BN, projected, Bayesian"),
-        *("WN", "WN, noise", "WN, Bayesian", "AN", "AN, noise", "AN, Bayesian"),
+        *("none", "BN", "BN, projected", *(f"WN{kind}" for kind in kinds), *(f"AN{kind}" for kind in kinds))
     ]
-    assert [job.name for job in jobs if not (job.mcbn or job.learned)] == ["none", "WN", "AN"]
+    quiet = ["none", "WN", "WN, projected", "AN", "AN, projected"]
+    assert [job.name for job in jobs if not (job.mcbn or job.learned)] == quiet
     assert [job.name for job in jobs if job.mcbn] == ["BN", "BN, projected"]
 
 
@@ -52,13 +53,33 @@ def test_a_network_has_nine_convolutions_with_the_normalisation_and_noise_asked_
     assert len(training.ratios(network)) == (9 if noise == "scale" else 0)
 
 
-def test_a_ratio_is_the_median_of_deviation_over_scale() -> None:
+def test_a_ratio_is_the_average_of_deviation_over_scale() -> None:
     layer = StochasticScale(3, noise="scale")
     assert layer.scale_u is not None
     with torch.no_grad():
         layer.scale.copy_(torch.tensor([1.0, -2.0, 4.0]))
         deviation = training.positive(layer.scale_u)
-    np.testing.assert_allclose(training.ratios(nn.Sequential(layer)), float(deviation[0]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(
+        training.ratios(nn.Sequential(layer)), float(deviation[0]) * (1 + 1 / 2 + 1 / 4) / 3, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("kind", ["none", "weight"])
+@pytest.mark.parametrize("noise", ["none", "batch", "scale"])
+def test_the_first_images_start_layers_without_moments_as_batchnorm_would(kind: str, noise: str) -> None:
+    images = torch.randn(networks.START_POINTS, 1, 28, 28)
+    network = networks.all_cnn(images, normalization=kind, noise=noise, width=4).eval()
+    values, layers = images, [each for each in network if isinstance(each, NormalizedConv2d)]
+    for layer in network[:17]:
+        values = layer(values)
+        if isinstance(layer, NormalizedConv2d):
+            np.testing.assert_allclose(values.detach().mean((0, 2, 3)), 0, atol=1e-4)
+            np.testing.assert_allclose(values.detach().std((0, 2, 3)), 1, rtol=5e-3)
+    assert values.shape[2:] == (1, 1)  # without padding
+    if noise == "scale":
+        np.testing.assert_allclose(training.ratios(network), 0.1, rtol=1e-4)
+    if noise == "batch":
+        assert float(layers[0].stochastic.effective_size) == pytest.approx(1 / (2 * 0.05**2))
 
 
 def test_a_dense_network_has_priors_of_the_scale_of_its_inputs() -> None:
@@ -68,18 +89,27 @@ def test_a_dense_network_has_priors_of_the_scale_of_its_inputs() -> None:
     assert sum(isinstance(each, nn.BatchNorm1d) for each in network) == 2
 
 
+@pytest.mark.parametrize("per", ["point", "batch"])
+def test_in_eq_3_one_draw_of_the_weights_serves_the_whole_mini_batch(per: str) -> None:
+    layer = MeanFieldLinear(3, 2, per=per).train()
+    first, second = layer(torch.ones(2, 3)).detach()
+    assert torch.equal(first, second) is (per == "batch")
+    assert not torch.equal(first, layer(torch.ones(2, 3))[0].detach())
+
+
 def test_what_is_measured_of_a_network_is_that_of_its_own_passes(tmp_path: Path, small_root: Path) -> None:
     request = asked(tmp_path, small_root)
     with running.trained(request, lambda of: list(bn_in_vi.jobs(request, of))) as found:
-        (job, arrays), *_ = [(job, arrays) for job, arrays in found.items() if job.name == bn_in_vi.WITH]
-        assert {name: arrays[name].shape for name in ("single", "samples", "samples_right", "train")} == {
-            "single": (20,), "samples": (20,), "samples_right": (20,), "train": (3,),
-        }  # fmt: skip
-        assert arrays["train_population"].shape == (3,)
+        (job, arrays), *_ = [(job, arrays) for job, arrays in found.items() if job.mcbn]
+        alone = next(arrays for job, arrays in found.items() if not job.mcbn)
+        np.testing.assert_allclose(alone["training"], alone["use"])  # without BatchNorm there is one objective
+        assert all(arrays[name].shape == (20,) for name in ("single", "samples", "samples_right"))
+        assert all(arrays[name].shape == (3,) for name in ("training", "use", "one_draw"))
         assert float(arrays["kl"]) > 0
         estimates = bn_in_vi._measured(arrays)
-        assert estimates["elbo"] == pytest.approx(arrays["train"].mean() - arrays["kl"])
-        assert estimates["nll_samples"] == pytest.approx(-arrays["samples"].mean())
+        assert estimates["elbo"].value == pytest.approx(arrays["use"].mean() - arrays["kl"])
+        assert estimates["elbo"].mc_se == pytest.approx(arrays["use"].std(ddof=1) / 3**0.5)
+        assert estimates["nll_samples"].value == pytest.approx(-arrays["samples"].mean())
         assert job.finished() is not None
     assert not list(tmp_path.iterdir())  # what was kept is forgotten at the end
 
@@ -88,28 +118,29 @@ def test_differences_are_paired_and_say_whether_the_published_ones_are_found(tmp
     compared, jobs = {name for pair in normalization._COMPARED for name in pair}, normalization.jobs
     monkeypatch.setattr(normalization, "jobs", lambda *of: [job for job in jobs(*of) if job.name in compared])
     record = normalization.reproduce(asked(tmp_path, small_root))
-    network = record.network("fashion-mnist", "AN, Bayesian")
-    assert network is not None
-    name = "fashion-mnist: AN, Bayesian, samples − AN, Bayesian"
+    network, projected = (record.network("fashion-mnist", f"AN, projected{kind}") for kind in (", Bayesian", ""))
+    assert network is not None and projected is not None
+    name = "fashion-mnist: AN, projected, Bayesian, samples − AN, projected"
     change = record.differences[name]["nll"]
-    assert change.value == pytest.approx(network.estimates["nll_samples"].value - network.estimates["nll"].value)
-    assert change.value == pytest.approx(network.estimates["nll_change"].value)
+    assert change.value == pytest.approx(network.estimates["nll_samples"].value - projected.estimates["nll"].value)
     assert normalization._published_difference(name) == pytest.approx(0.22 - 0.38)
-    for value, error, verdict in (
-        (-0.3, 0.1, "agrees"),
-        (-1.0, 0.1, "only the sign agrees"),
-        (0.0, 0.1, "inconclusive"),
-        (0.0, 0.01, "no difference is shown, and the published one is excluded"),
-        (1.0, 0.1, "the opposite of the published"),
+    for value, half, verdict in (
+        (-0.3, 0.2, "agrees"),
+        (-1.0, 0.2, "the published sign"),
+        (0.0, 0.2, "no difference is shown"),
+        (0.0, 0.01, "no difference is shown"),
+        (1.0, 0.2, "the opposite sign here"),
     ):
-        changed = replace(record, differences={name: {"nll": Estimate(value, se=error)}})
-        assert next(normalization.sentences(changed)).endswith(f"published −0.16: {verdict}.")
+        changed = replace(record, differences={name: {"nll": Estimate(value, low=value - half, high=value + half)}})
+        first, second, *_ = normalization.sentences(changed)
+        assert first.endswith(f"published −0.16: {verdict}.")
+        assert "no published value is excluded" in second
     for z, raised in ((-4, 0), (2, 0), (4, 1)):
         estimates = {**network.estimates, "nll_change": Estimate(0.01 * z, se=0.01)}
         changed = replace(record, networks=(replace(network, estimates=estimates),))
         said = [text for text in normalization.sentences(changed) if "samples raise the NLL" in text]
         assert len(said) == raised
-        assert all(text.endswith("(0.0400 ± 0.0100).") and "in AN, Bayesian: " in text for text in said)
+        assert all(text.endswith("(0.0400 ± 0.0100).") and "in AN, projected, Bayesian: " in text for text in said)
     assert "learned σ/s, by layer" in rendered(normalization.report, record)
 
 
@@ -117,6 +148,7 @@ def test_differences_are_paired_and_say_whether_the_published_ones_are_found(tmp
     ("change", "raised", "message"),
     [
         ({"sets": ("mnist",)}, RequestError, "--sets mnist: expected fashion-mnist or cifar10"),
+        ({"images": 241}, DataError, "fashion-mnist:train has 240 images, fewer than --images 241"),
         ({"sets": ("cifar10",), "data_root": None}, DataError, "cifar10/lossless_train.npz is in no folder of data"),
     ],
 )

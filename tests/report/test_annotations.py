@@ -38,7 +38,9 @@ def test_every_line_is_one_command_and_there_are_no_more_than_are_shown(name: st
 def test_an_error_names_the_estimate_and_says_what_became_of_it() -> None:
     kind, heading, message = told(made.verdict(made.WORSE[0]))[0]
     assert (kind, heading) == ("error", "bnuq check: predictive log-likelihood of mcbn on the test set: worse")
-    assert message.startswith("mcbn explains the labels of the test set less well: predictive log-likelihood fell from −0.3010")
+    assert message.startswith(
+        "mcbn explains the labels of the test set less well: predictive log-likelihood fell from −0.3010"
+    )
 
 
 def test_requirements_come_first_and_the_rest_is_counted() -> None:

@@ -1,0 +1,222 @@
+"""The table of all published items at the head of the page of experiments, from the results that are stored.
+
+`python docs/make_papers.py` writes the table, what the experiments say, and the counts in README.md, from
+docs/papers.txt and docs/measured/results/*.json. `python docs/make_papers.py store FILE.h5 …` stores results of
+`python -m experiments`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+RESULTS = DOCS / "measured" / "results"
+PAGE = next(page for page in (DOCS / "measured" / "experiments.md", DOCS / "experiments.md") if page.is_file())
+sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
+SAID = (
+    "bn-in-vi",
+    "stochastic-normalization",
+    "bn-noise",
+    "divisor-dense",
+    "divisor-convolutions",
+)  # whose sentences stand on the page
+VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
+
+
+def store(file: Path) -> None:
+    """Write what `report --json` prints of NAME.h5, and the sentences of its report, to measured/results/NAME.json."""
+    from bnuq.store import codec
+    from experiments.__main__ import _KINDS, _kind
+
+    kind = _kind(codec.kind_of_result(file, known=tuple(_KINDS)))
+    record = kind.read(file)
+    about = {key: record.provenance[key] for key in ("bnuq", "torch", "device", "time")}
+    values: dict[str, Any] = {**kind.summary(record), "sentences": [*kind.report(record).summary], "provenance": about}
+    values.pop("result", None)
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    if "model" in values:  # where it lies is of this machine alone
+        text = text.replace(f"{Path(values['model']['path']).parent}/", "")
+    (RESULTS / f"{file.stem}.json").write_text(text, encoding="utf-8")
+
+
+# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def results() -> dict[str, Any]:
+    """The stored results, by name."""
+    return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
+
+
+def value_at(stored: dict[str, Any], path: str) -> Any:
+    """RESULT:key/key/…, where an element of a list is named by its number or by its name."""
+    name, _, keys = path.partition(":")
+    value = stored[name]
+    for key in keys.strip().split("/"):
+        if isinstance(value, list):
+            value = value[int(key)] if key.isdigit() else next(each for each in value if each["name"] == key)
+        else:
+            value = value[key]
+    return value
+
+
+def in_words(value: Any, digits: int) -> str:
+    """A number, or an estimate with its standard error, and that of Monte Carlo apart."""
+    estimate = value if isinstance(value, dict) else {"value": value}
+    text, error, drawn = f"{estimate['value']:.{digits}f}", estimate.get("se"), estimate.get("mc_se")
+    text += "" if error is None else f" ± {error:.{digits}f}"
+    text += "" if drawn is None else f" (Monte Carlo ± {drawn:.{digits}f})"
+    return text.replace("-", "−")
+
+
+def computed(stored: dict[str, Any]) -> dict[str, str]:
+    """Values that several stored ones give, by the names that docs/papers.txt has for them."""
+    uci, mnf = _scores(stored["uci"], "mcbn", "mcdo"), _scores(stored["uci-learned"], "mnf")
+    pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
+    gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
+    layers = stored["bn-noise"]["noise"]["layers"]
+    ratios = [layer["sigma_v"] / layer["sigma_u"] for layer in layers]
+    rejected = np.average([layer["rejected"] for layer in layers], weights=[layer["channels"] for layer in layers])
+    networks = {each["name"]: each for each in stored["stochastic-normalization"]["networks"]}
+    kinds = ("none", "BN", "BN, projected", "WN, projected", "AN, projected")
+    learned = networks["AN, projected, Bayesian"]["ratios"]
+    vi = stored["bn-in-vi"]["differences"]["fashion-mnist: training − use, eq. 3"]
+    values = {
+        "vi_mcbn": f"{vi['elbo_training']['value'] - vi['elbo_one_draw']['value']:.4f}",
+        "uci_signs": f"{sum(_same_sign(score) for score in uci)}",
+        "uci_agree": f"{sum(score['verdict'] == 'agrees' for score in uci)}",
+        "uci_open": f"{sum(score['verdict'] == 'inconclusive' for score in uci)}",
+        "uci_stars": f"{sum('*' in score['stars_naive'] for score in uci)}",
+        "uci_corrected": f"{sum('*' in score['stars'] for score in uci)}",
+        "mnf_signs": f"{sum(_same_sign(score) for score in mnf)}",
+        "mnf_scores": f"{len(mnf)}",
+        "mnf_open": f"{sum(score['verdict'] == 'inconclusive' for score in mnf)}",
+        "rmse_better": f"{sum(gain > 0 for gain in gains)}",
+        "rmse_equal": f"{sum(gain == 0 for gain in gains)}",
+        "rmse_best": f"{max(gains):.1f}",
+        "rmse_worst": f"{-min(gains):.1f}",
+        "rejected": f"{100 * rejected:.0f}",
+        "slope_k": _range([layer["slope"]["value"] for layer in layers], 2),
+        "slope_z": in_words(stored["bn-noise"]["noise"]["spatial_slope"], 2),
+        "sigma_u": _range([layer["sigma_u"] for layer in layers], 3),
+        "ratio": _range(ratios, 2),
+        "ratio_median": f"{np.median(ratios):.2f}",
+        "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
+        "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
+        "divisor": " ".join(text for name in SAID[3:] for text in stored[name]["sentences"]),
+    }
+    return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
+    sets = [of["methods"] for of in result["sets"].values()]
+    return [of[method][score] for of in sets for method in methods for score in ("crps", "pll")]
+
+
+def _same_sign(score: dict[str, Any]) -> bool:
+    return score["value"] * score["published"] > 0
+
+
+def _range(values: list[float], digits: int) -> str:
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+
+
+# ── the page ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def blocks(stored: dict[str, Any]) -> dict[str, str]:
+    """What stands between the markers of the page, by their names."""
+    text, counts = table(stored)
+    reachable = 55 - counts["no data"]
+    head = (
+        f"Of {sum(counts.values())} published tables, figures, numbers and claims, {reachable} can be reached with the "
+        f"data at hand. {_counted(counts)}"
+    )
+    found = {"papers": f"{head}\n\n{text}"}
+    for name in SAID:
+        sentences, about = (stored[name][key] for key in ("sentences", "provenance"))
+        said = "".join(f"- {sentence}\n" for sentence in sentences)
+        found[name] = f"{said}\n{about['time'][:10]}, {about['device']}, torch {about['torch']}.\n"
+    return found
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return (
+        f"{counts['holds']} hold, {counts['fails']} fail, {counts['open']} stay open, {counts['shown']} are methods or "
+        f"pictures that are shown, {counts['not run']} were not run."
+    )
+
+
+def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
+    """The tables of all papers, and how many items have each verdict."""
+    aliases, lines, values = dict[str, str](), list[str](), computed(stored)
+    counts = dict.fromkeys(VERDICTS, 0)
+    for line in (DOCS / "papers.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("@") and " = " in line:
+            name, _, text = line.partition(" = ")
+            aliases[name] = text
+        elif line.startswith("# "):
+            head = "| item | published | measured | verdict | `python -m experiments` |"
+            lines += ["", f"**{line[2:]}**", "", head, "| --- | --- | --- | --- | --- |"]
+        elif line and not line.startswith(";"):
+            for alias, text in aliases.items():
+                line = line.replace(alias, text)
+            item, published, measured, rule, command = map(str.strip, line.split("|"))
+            verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            counts[verdict] += 1
+            measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
+            command = command if command == "–" else f"`{command}`"
+            lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
+    text = "\n".join(lines[1:]) + "\n"
+    return text.replace("](measured/", "](" if PAGE.parent.name == "measured" else "](measured/"), counts
+
+
+def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
+    if place.startswith("#"):
+        return values[place[1:]]
+    path, _, digits = place.partition("!")
+    return in_words(value_at(stored, path), int(digits or 4))
+
+
+def _verdict(stored: dict[str, Any], rule: str) -> str:
+    """Of `PATH < 0`, where several paths are separated by `&`. None fails: data, network and epochs are others."""
+    paths, _, zero = rule.rpartition(" < ")
+    assert zero == "0", rule
+    return "holds" if all(value_at(stored, path.strip())["high"] < 0 for path in paths.split("&")) else "open"
+
+
+def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:
+    """The page of this repository that has the counts between its markers `counted`, and that page as it is to be."""
+    _, counts = table(stored)
+    text = f"of {55 - counts['no data']} published items that can be run again, {_counted(counts)}"
+    pattern = r"(<!-- counted -->).*(<!-- /counted -->)"
+    for page in (DOCS / "measured" / "README.md", ROOT / "README.md"):
+        if page.is_file() and re.search(pattern, before := page.read_text(encoding="utf-8")):
+            return page, re.sub(pattern, lambda markers: f"{markers[1]}{text}{markers[2]}", before)
+    raise SystemExit("no page has the markers <!-- counted -->")
+
+
+def main(put: Callable[[Path, str, str], None]) -> None:
+    """Write the page of experiments, and the counts in the page that names it."""
+    stored = results()
+    for name, text in blocks(stored).items():
+        put(PAGE, name, text)
+    page, text = counted_in(stored)
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["store"]:
+        for given in sys.argv[2:]:
+            store(Path(given))
+    else:
+        from make_figures import put as put_between_markers
+
+        main(put_between_markers)

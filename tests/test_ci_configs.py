@@ -247,7 +247,9 @@ def test_a_broken_network_fails_both_jobs_and_is_named_wherever_they_show_it(rep
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     assert [run(command) for command in github().commands] == [0, 1]
     log = capsys.readouterr().out
-    assert re.search(r"^::error title=bnuq check.*PLL of .* on the test set", log, flags=re.MULTILINE)
+    assert re.search(
+        r"^::error title=bnuq check.*predictive log-likelihood of .* on the test set", log, flags=re.MULTILINE
+    )
     assert re.search(r"^::error .*mcbn\.sets\.test\.accuracy.*not met", log, flags=re.MULTILINE)
     assert summary.read_text(encoding="utf-8").strip() == told_by_markdown(repository).strip()
     assert all((repository / name).is_file() for name in github().uploaded)

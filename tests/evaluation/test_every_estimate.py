@@ -84,6 +84,10 @@ def test_an_error_over_points_is_that_of_what_the_points_contribute(result: Resu
         if row.estimate.se is None or parts is None or metric_of(row["metric"]).resampled:
             continue
         groups = {name: None if row["group"] else result.sets[name].group for name in parts}
+        part = points.rows(row)
+        if part is not None:  # of a class or group: the other points contribute nothing
+            parts = {name: each[part] * (len(part) / len(each)) for name, each in parts.items()}
+            groups = {name: None if group is None else group[part] for name, group in groups.items()}
         error = math.hypot(*(metrics.standard_error(each, group=groups[name]) for name, each in parts.items()))
         at_bound = row["metric"] == "auroc" and error == 0  # where it is by the bootstrap
         if math.isfinite(error) and not at_bound:

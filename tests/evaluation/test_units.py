@@ -194,7 +194,7 @@ def test_an_interrupted_evaluation_goes_on_and_equals_an_undisturbed_one(folder,
 
 @pytest.mark.nightly
 def test_the_draws_of_the_mini_batches_are_not_repeated(folder: Path, ran: dict[str, Any]) -> None:
-    ran["stop"] = 1
+    ran["stop"] = 7  # the sixth unit is the last of the deterministic network
     with pytest.raises(KeyboardInterrupt):
         evaluated(folder)
     ran["stop"] = None
@@ -262,7 +262,7 @@ def test_units_of_good_weights_under_the_names_of_bad_ones_are_computed_again(fo
     units = {path.name.removeprefix(good): path.read_bytes() for path in place.glob("*.part")}
     shutil.rmtree(place)
     torch.save({name: 0.5 * value for name, value in torch.load(folder / "model.pt").items()}, folder / "model.pt")
-    interrupted(folder, ran, 0, work)
+    interrupted(folder, ran, 1, work)
     [bad] = requests_at(Folder(place))
     for name, content in units.items():
         (place / f"{bad}{name}").write_bytes(content)
@@ -301,7 +301,7 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(f
     monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "runner"))
     if named:
         with pytest.raises(
-            ResultError, match=r"mine/\w+-mcbn-test-.* is not what this request computes: points 0 to 19"
+            ResultError, match=r"mine/\w+-deterministic-test-.* is not what this request computes: points 0 to 19"
         ):
             resumed(folder, work)
         return

@@ -35,8 +35,10 @@ def vector_of(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
     def loss(parameters: np.ndarray) -> float:
         scale, shift = parameters[:K], parameters[K:]
         ridge = ((scale * tau - 1) ** 2).sum() + (shift**2).sum()
-        of_samples = log_softmax(samples * scale + shift, axis=-1)[:, np.arange(len(y)), y]
-        return -(logsumexp(of_samples, axis=0) - np.log(len(samples))).sum() + VECTOR_RIDGE / 2 * ridge
+        log_p = log_softmax(samples * scale + shift, axis=-1)
+        pll = (logsumexp(log_p[:, np.arange(len(y)), y], axis=0) - np.log(len(samples))).sum()
+        pll += weight * (softmax(samples, axis=-1) * log_p).sum() / len(samples)  # by labels that the samples draw
+        return -pll + VECTOR_RIDGE / 2 * ridge
 
     found: Any = minimize(loss, np.repeat([1 / tau, 0], K), method="BFGS")
     return found.x

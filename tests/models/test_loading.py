@@ -47,8 +47,7 @@ def test_a_state_dict_alone_asks_for_its_architecture_with_the_lines_to_add(tmp_
     message = str(caught.value)
     assert "m.pt: holds weights without the network they belong to: 9 tensors" in message
     assert "first.weight (4, 6) to last.bias (3,), probably 3 outputs" in message
-    assert "    --arch file.py:factory\n" in message
-    assert '    [model]\n    arch = "file.py:factory"' in message
+    assert "Name the function that builds the network: --arch file.py:factory" in message
 
 
 def test_names_that_do_not_fit_are_counted_and_the_first_five_named(tmp_path):

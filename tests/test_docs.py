@@ -18,12 +18,10 @@ from typing import Any
 
 import less_work
 import msgspec
-import numpy as np
 import pytest
 import torch
 from cut_sets import DEMO, write_samples, write_scenes
 from safetensors.torch import save_file
-from sklearn.datasets import load_digits
 
 import bnuq
 from bnuq.cli.main import main

@@ -12,6 +12,7 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decision_sentences import plain
+from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -33,13 +34,16 @@ _TOGETHER = (
 
 def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A row a method, a column a metric of the test set that some method has, beside PLL that of its recalibrations,
-    and a column an OOD set; then what the columns are, in plain words."""
+    ECE recalibrated as the decision on the prediction is, and a column an OOD set; then what the columns are, in plain
+    words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
+    used = next((each.values["method"] for each in decided(result) if "temperatures" in each.values), result.first)
     columns: dict[str, tuple[Cell, ...]] = {}
     words: list[str] = []
     for metric in estimates_of_task(result.task.name, shown="headline"):
-        for kind in ("", *(kinds if metric == "pll" else ())):
+        beside = {"pll": ("", *kinds), "ece": (method_named(used).recalibration or "",)}
+        for kind in beside.get(metric, ("",)):
             names = [f"{name}+{kind}" if kind else name for name in methods]
             shown = [result.methods.get(name) for name in names]
             estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
@@ -65,10 +69,14 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
     truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
-    if metric == "ece" and (floor := ece_floor(result, result.first)) is not None:
-        recalibrated = any(method_named(name).recalibration for name in result.methods)
-        text += " of logits as they are" * recalibrated
-        return f"{title} (chance {floor.mean:.3f})", f"{text}, and what a calibrated network would show by chance"
+    if metric == "ece":
+        title, meaning = _COLUMNS["ece"]
+        text = f"{title}: {meaning}{_OF_ECE.get(kind, '')}"
+        name = f"{result.first}+{kind}" if kind else result.first
+        if name in result.methods and (floor := ece_floor(result, name)) is not None:
+            title = f"{title} (chance {floor.high:.3f})"
+            text += ", and what a calibrated network would show by chance at most"
+        return title, text
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {
             "crps": f"{title}: twice the mean pinball loss of {levels[0]} quantiles, less than of a whole distribution",
@@ -91,6 +99,8 @@ _COLUMNS = {  # of the first screen: a title, and what it is without abbreviatio
     "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
 }
+
+_OF_ECE = {"temperature": " after this division", "vector": " after this scaling"}
 
 
 def column_digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:

@@ -42,8 +42,8 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     columns: dict[str, tuple[Cell, ...]] = {}
     words: list[str] = []
     for metric in estimates_of_task(result.task.name, shown="headline"):
-        beside = {"pll": ("", *kinds), "ece": (method_named(used).recalibration or "",)}
-        for kind in beside.get(metric, ("",)):
+        beside = {"pll": kinds, "ece": [kind for kind in kinds if kind == method_named(used).recalibration]}
+        for kind in ("", *beside.get(metric, ())):
             names = [f"{name}+{kind}" if kind else name for name in methods]
             shown = [result.methods.get(name) for name in names]
             estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
@@ -70,13 +70,11 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
-        title, meaning = _COLUMNS["ece"]
-        text = f"{title}: {meaning}{_OF_ECE.get(kind, '')}"
-        name = f"{result.first}+{kind}" if kind else result.first
-        if name in result.methods and (floor := ece_floor(result, name)) is not None:
-            title = f"{title} (chance {floor.high:.3f})"
-            text += ", and what a calibrated network would show by chance at most"
-        return title, text
+        title, what = (f"ECE {title}", "the same after this") if kind else ("ECE", meaning)
+        first = f"{result.first}+{kind}" if kind else result.first
+        floor = ece_floor(result, first) if first in result.methods else None
+        shown = "" if floor is None else f" (a calibrated network shows up to {floor.high:.3f} by chance)"
+        return title, f"{title}: {what}{shown}"
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {
             "crps": f"{title}: twice the mean pinball loss of {levels[0]} quantiles, less than of a whole distribution",
@@ -99,8 +97,6 @@ _COLUMNS = {  # of the first screen: a title, and what it is without abbreviatio
     "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
 }
-
-_OF_ECE = {"temperature": " after this division", "vector": " after this scaling"}
 
 
 def column_digits(metric: str, estimates: Iterable[Estimate | None]) -> int | None:

@@ -508,6 +508,10 @@ EVALUATION: Catalogue = {
         "are 0: τ is infinite{mixture:, and the PLL of a mixture is not defined|}. Set tau_range under [scoring] to "
         "bound it; a larger batch_size or smaller dropout rates reduce the spread."
     ),
+    "noise-added": Entry(
+        "{method}: noise of standard deviation {sd:.3g}, fitted to the targets, is assumed around each "
+        "{draws:draw|prediction}"
+    ),
     "draws-hold-noise": Entry(
         "{method}: no noise of the targets is added to the draws, which spread as much as the errors, or more. That is "
         "right where they are draws of the target, and not of its mean"

@@ -6,6 +6,7 @@ import difflib
 import functools
 import gzip
 import re
+import shlex
 import zipfile
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -277,7 +278,7 @@ def set_name(name: str, *, reference: str, reserved: bool = False) -> str:
         return name
     suggestion = re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or "other"
     suggestion = f"{suggestion}_set" if suggestion in _RESERVED else suggestion
-    shown = f"'{suggestion}={reference}'" if re.search(r"[\s()\[\]&;*?$]", reference) else f"{suggestion}={reference}"
+    shown = shlex.quote(f"{suggestion}={reference}")
     expected = "another name, which has no meaning yet" if name in _RESERVED else "letters, digits, _ and - only"
     raise RequestError(f"{reference}: the set would be called {name!r}; expected {expected}. Give it a name: {shown}")
 

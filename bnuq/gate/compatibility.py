@@ -11,6 +11,7 @@ from bnuq.findings import listed
 from bnuq.gate.pairing import difference_of_points, differing_keys, sampler_settings, settings_of_draws
 from bnuq.gate.settings import GateSettings
 from bnuq.methods import POPULATION, method_named
+from bnuq.metrics.registry import is_known
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import ERRORS, PARTS, EvaluatedSet, Result, Scored
 from bnuq.records.identity import in_words, settings_of_record, settings_of_result
@@ -153,11 +154,14 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
 
 
 def _not_there(current: Result, baseline: Result, old: Mapping[str, Row], settings: GateSettings) -> list[str]:
-    """The addresses that only the baseline has, without those that its points, or its sets, do not let be."""
+    """The addresses that only the baseline has, without those that its points, sets, or this version do not let be."""
     new = estimates_of(current)
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _is_of_other_points(address, old[address], current)]
     missing = [address for address in missing if not _is_undefined(old[address], current)]
+    missing = [
+        address for address in missing if {old[address]["metric"], old[address]["score"]} <= {None, "", *METRICS}
+    ]
     has_ood = any(of.kind == "ood" for of in current.sets.values())
     if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
         # Scores that only OOD sets are ranked by are no estimates of their own: what is missing is the set.

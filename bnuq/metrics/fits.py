@@ -436,6 +436,8 @@ def tau_of_mixture(
     log_s, *ends = (-math.log(tau) / 2 for tau in (begin, high, low))
     log_s = _root(slope, start=log_s, low=ends[0], high=ends[1])
     at_end: Any = {ends[0]: "high", ends[1]: "low"}.get(log_s, "")
+    if at_end == "high" and tau_range is None:
+        return TauFit(math.inf, math.nan, "infinite")
     return TauFit({"low": low, "high": high, "": float(_tau(log_s))}[at_end], math.nan, at_end)
 
 

@@ -277,7 +277,8 @@ def _pll_and_gradient(
     shift_slope = xp.sum(is_true, axis=0) - xp.sum(p, axis=(0, 1))
     total_pll, each = xp.sum(pll_from_log_likelihood(sample_logs)), weight / len(logits)
     if weight:
-        own = xp.exp(xp.where(masked, nothing - math.inf, logits - xp.max(logits, axis=-1, keepdims=True)))
+        plain = xp.where(masked, nothing - math.inf, logits)
+        own = xp.exp(plain - xp.max(plain, axis=-1, keepdims=True))
         own = own * (each / xp.sum(own, axis=-1, keepdims=True))
         total_pll = total_pll + xp.sum(own * xp.where(masked, nothing, below - xp.log(total)[..., None]))
         missing = own - exp * (each / total[..., None])

@@ -58,7 +58,9 @@ def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: floa
         figures = [f"{plain(m)} {with_error(each, column_digits(m, [each])).value}" for m, each in known if each]
         divided = np.unique(test.points.get("temperature", []))
         texts.append(f"{name}{f' (logits / {divided.mean():.3g})' if len(divided) else ''}: {', '.join(figures)}.")
-    texts += [f"Next: samples of {all_of(of)}, up to about {in_words(max(1, seconds))}."] if of else []
+    # Of a small network most time is not that of passes.
+    about = f", about {in_words(seconds)} of passes" if seconds >= 60 else ""
+    texts += [f"Next: samples of {all_of(of)}{about}."] if of else []
     return "\n".join(texts)
 
 
@@ -101,6 +103,10 @@ def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
             yield f"of averaged weights (`{values['entry']}`)"
         elif each.code == "classes-by-order" and values["alphabet"]:
             yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
+        elif each.code == "noise-added":
+            own = "each draw (draws of the target itself: `--tau 1e12 --pll moment`)"
+            around = own if values["draws"] else "each prediction"
+            yield f"with noise of standard deviation {values['sd']:.3g}, fitted to the targets, around {around}"
         elif each.code == "limited":
             yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -203,6 +204,9 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
             results[method.name] = result
             each.sets["test"].unload()
             findings += [_of_draws(finding, method.name) for finding in scorer.findings(method.name)]
+            tau = result.sets["test"].estimates.get("tau")
+            if tau is not None and run.scoring.tau is None and 0 < tau.value < math.inf:
+                findings.append(note("noise-added", method=method.name, sd=tau.value**-0.5, draws=of_file.samples > 1))
             if each.view.maps is not None:
                 fits[method] = each.view.maps
         scored |= made if run.certificate.risk is not None else {}

@@ -47,6 +47,11 @@ def test_other_names_are_refused_with_what_to_type(name, shown):
     assert str(error.value).endswith(f"Give it a name: {shown}")
 
 
+def test_a_shell_runs_nothing_of_what_is_to_be_typed():
+    with pytest.raises(RequestError, match=r"Give it a name: 'a=\$\(touch b\)`c`\.npz'$"):
+        set_name("a.", reference="$(touch b)`c`.npz")
+
+
 def test_the_names_of_the_main_sets_are_kept_from_the_others(tmp_path):
     np.save(tmp_path / "test.npy", np.zeros((2, 3)))
     assert load_points("test.npy", base=tmp_path).name == "test"

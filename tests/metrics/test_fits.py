@@ -288,6 +288,10 @@ def test_tau_of_the_mixture_has_its_smallest_crps() -> None:
 
     assert crps(tau) < min(crps(tau * 1.02), crps(tau / 1.02), crps(gaussian) - 5e-4)
     assert metrics.tau_of_mixture(y - f, gaussian, tau_range=(0.1, 0.2)).tau == 0.2
+    exact = np.where(
+        np.arange(len(f))[:, None, None] > 0, 0.0, y - f
+    )  # all draws but one are the truth: no noise is best
+    assert metrics.tau_of_mixture(exact, gaussian).at_end == "infinite"
     single = metrics.optimal_tau(y - f[0], np.zeros_like(y)).tau
     assert metrics.tau_of_mixture((y - f)[:1], 1.0).tau == pytest.approx(single, rel=1e-6)
 

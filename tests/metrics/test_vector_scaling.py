@@ -102,6 +102,10 @@ def test_a_masked_class_is_fitted_like_one_of_a_very_low_logit(make: Any) -> Non
     found = metrics.fitted_vector(make(logits), y, TEMPERATURE)
     np.testing.assert_allclose(found, metrics.fitted_vector(low, y, TEMPERATURE), rtol=1e-6, atol=1e-9)
     assert np.abs(found[0] - 1 / TEMPERATURE).max() > 0.1
+    shifted = metrics.fitted_vector(make(logits - 900), y, TEMPERATURE, WEIGHT)  # exp(−900) is 0
+    np.testing.assert_allclose(
+        shifted[0].std(), metrics.fitted_vector(low - 900, y, TEMPERATURE, WEIGHT)[0].std(), rtol=1e-3
+    )
     logits[:, 0, y[0]] = -np.inf  # a point whose class is impossible says nothing
     without = metrics.fitted_vector(logits[:, 1:], y[1:], TEMPERATURE)
     np.testing.assert_allclose(metrics.fitted_vector(make(logits), y, TEMPERATURE), without, rtol=1e-9)

@@ -16,6 +16,7 @@ from bnuq.metrics import DrawWeights
 from bnuq.shapes import Bool, Float, Int64
 
 _UNEVEN = 10.0  # times the smallest error of an output: no noise of all is that of each
+_MOST_IN_PAIRS = 64  # samples of a mixture, of which each pair is compared
 _POORLY_COVERED = 0.9  # of the targets of an output: its 95 % intervals are too narrow
 
 
@@ -165,7 +166,8 @@ def fit(
         tau_range=scoring.tau_range,
     )
     if (scoring.fit, scoring.crps) == ("crps", "mixture") and deviation is not None and len(deviation) > 1:
-        best = metrics.tau_of_mixture(deviation / unit, best.tau, tau_range=scoring.tau_range)
+        some = deviation[:: -(-len(deviation) // _MOST_IN_PAIRS)]
+        best = metrics.tau_of_mixture(some / unit, best.tau, tau_range=scoring.tau_range)
         taus = taus if math.isfinite(taus[full]) else np.full(len(taus), best.tau)
     return fitted(_scaled_like_subset(best.tau, taus, full), best)
 

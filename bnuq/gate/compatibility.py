@@ -159,9 +159,7 @@ def _not_there(current: Result, baseline: Result, old: Mapping[str, Row], settin
     missing = [address for address in old if address not in new and not settings.allows("missing", address)]
     missing = [address for address in missing if not _is_of_other_points(address, old[address], current)]
     missing = [address for address in missing if not _is_undefined(old[address], current)]
-    missing = [
-        address for address in missing if {old[address]["metric"], old[address]["score"]} <= {None, "", *METRICS}
-    ]
+    missing = [address for address in missing if is_known(old[address]["metric"])]  # not those that left
     has_ood = any(of.kind == "ood" for of in current.sets.values())
     if not has_ood and current.sets.keys() < baseline.sets.keys() and not isinstance(current, Scored):
         # Scores that only OOD sets are ranked by are no estimates of their own: what is missing is the set.

@@ -625,11 +625,6 @@ def metric_of(name: str) -> Estimand:
     return _KNOWN.get(name) or Estimand(name, words, words, "1", "none", "", limits=UNBOUNDED, score=score)
 
 
-def is_known(name: str) -> bool:
-    """Whether a metric or a score has this name; results of earlier versions may have others."""
-    return name in _KNOWN
-
-
 def limits_of(metric: str, task: str, estimator: str = "") -> tuple[float, float]:
     """The smallest and the largest value of a metric. Of classes the PLL is a logarithm of probabilities; only a
     jackknifed mutual information may be below 0."""

@@ -258,7 +258,8 @@ def _check_used(
         column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
         role = roles.get(column)
         if column not in names and (role in _SCORED or (role == "hard" and sought.task.is_regression)):
-            cure = f" --ignore {shlex.quote(column)} leaves it out; --columns q0.5={column} is the median."
+            quoted = shlex.quote(column)
+            cure = f" --ignore {quoted} leaves it out; --columns q0.5={quoted} is the median."
             raise DataError(
                 f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
                 + cure * (given.levels is not None)
@@ -367,11 +368,19 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         ):
             raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
-    if score and hard:
+    if hard and f"confidence={name}" not in sought.section.columns:
         texts, values = texts_of(columns[hard[0]]), numbers_of(columns, name)
-        if _class_of(values, texts, classes) is not None:
+        of_class = _class_of(values, texts, classes)
+        if of_class is not None and score:
             return None
-        _check_confidences(values, texts, classes, f"{columns.source}: {name!r}")
+        if of_class is not None:
+            text = (
+                f"{columns.source}: {name!r} is below 0.5 wherever {hard[0]!r} is another class than {of_class!r}: it "
+            )
+            text += "is the probability of this class, not a confidence in the prediction."
+            raise UnclearError(text, columns=(f"score={name}", f"prediction={hard[0]}"))
+        if score:
+            _check_confidences(values, texts, classes, f"{columns.source}: {name!r}")
     return [name, top[0]]
 
 
@@ -489,7 +498,9 @@ def _without_predictions(
     for name in own or hard * (len(hard) > 1):
         if named.is_numeric(columns[name]) and np.any(columns[name] % 1):
             said = name if own else f"confidence={name}"
-            return UnclearError(f"{columns.source}: {name!r} may be the prediction: --columns {said}.", columns=(said,))
+            return UnclearError(
+                f"{columns.source}: {name!r} may be the prediction: --columns {shlex.quote(said)}.", columns=(said,)
+            )
     why = f"{listed(hard)} is a hard prediction, which has no uncertainty" if hard else "no column has a name of them"
     shown = listed(list(columns.values))
     shown += f", and lists that are not read: {listed(columns.nested)}" * bool(columns.nested)

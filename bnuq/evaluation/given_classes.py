@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -146,7 +147,9 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
         return
     if given.columns.by_score:
         text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
-        raise UnclearError(f"{text}{','.join(sorted(names))}, or another order.", classes=(*sorted(names),))
+        raise UnclearError(
+            f"{text}{shlex.quote(','.join(sorted(names)))}, or another order.", classes=(*sorted(names),)
+        )
     by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
     yield note("labels-numbered", names=names) if named else by_order
     in_order, top = np.arange(count), given.values[0].argmax(-1)
@@ -174,6 +177,6 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
         raise UnclearError(
             f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} of the "
             f"predictions are right; in another one ({shown[1]}) {right.mean():.1%} are. Say which class each number "
-            f"is: --classes {','.join(others)}, or --classes {','.join(names)}.",
+            f"is: --classes {shlex.quote(','.join(others))}, or --classes {shlex.quote(','.join(names))}.",
             classes=(*others,),
         )

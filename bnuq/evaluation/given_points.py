@@ -285,7 +285,7 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     if _is_binary(targets):
         raise UnclearError(
             f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
-            f"Say which: --columns {hard[0]} --outputs probabilities, or --task regression.",
+            f"Say which: --columns {shlex.quote(hard[0])} --outputs probabilities, or --task regression.",
             columns=(hard[0],),
             outputs="probabilities",
         )
@@ -310,7 +310,7 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
         if is_moved and section.ids is None and _is_of_rows(pair[0][0]) and (_counts(ids) or _counts(wanted)):
             raise DataError(
                 f"{source}: its {by} is in another order than that of {truth.source}, and may only number the rows of "
-                f"one file. --ids '{by}' pairs rows by it; --ignore '{by}' pairs them by position."
+                f"one file. --ids {shlex.quote(by)} pairs rows by it; --ignore {shlex.quote(by)} by position."
             )
         findings.append(note("paired-by-ids", column=by, files=[source, truth.source], moved=is_moved))
         given = given.taken(rows)
@@ -359,7 +359,7 @@ def _check_labels(given: GivenSet, truth: Truth) -> None:
                 raise DataError(
                     f"{given.columns.source}: row {row} (counted from 0) has the label {values[row]}, and "
                     f"{truth.source} {truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If "
-                    f"{own!r} is no label: --ignore {own}."
+                    f"{own!r} is no label: --ignore {shlex.quote(own)}."
                 )
 
 
@@ -371,7 +371,7 @@ def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]
     if unknown := [text for text in texts if text not in words]:
         raise DataError(
             f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right, 0 or 1. Is it "
-            f"something else? --ignore {name}."
+            f"something else? --ignore {shlex.quote(name)}."
         )
     return np.array([words[text] for text in texts])
 
@@ -480,7 +480,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
             name = names[0] or INDEX
             raise DataError(
                 f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
-                f"the rows of both in one order; if they are, leave it out: --ignore '{name}'."
+                f"the rows of both in one order; if they are, leave it out: --ignore {shlex.quote(name)}."
             )
     return (pairs[0][:1], pairs[0][1:]) if pairs else None
 
@@ -508,7 +508,7 @@ def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys:
         raise DataError(
             f"{columns.source} and {others.source} have the same values of {listed(moved)} in another order. Name the "
             "columns that tell rows apart together: --ids NAME,NAME; or leave these out, and rows are paired by "
-            f"position: --ignore {','.join(moved)}."
+            f"position: --ignore {shlex.quote(','.join(moved))}."
         )
     return []
 
@@ -533,11 +533,14 @@ def _rows_by_id(
         if missing := [text for text in needed if text not in there]:
             cure = "Take out the rows that one file has alone, or name the column that pairs the rows: --ids COLUMN."
             if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
-                cure += f" If {by} counts the rows of one file, and those of both are in one order: --ignore '{by}'."
+                cure += f" If {by} counts the rows of one file, and those of both are in one order: --ignore "
+                cure += f"{shlex.quote(by)}."
             text = f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
             text += f"the same ids in both. {cure}"
             if name == source and all_of_them and rows.keys() <= others:
-                raise UnclearError(f"{text} --ids {by} leaves out the labels of these.", ids=by.replace(", ", ","))
+                raise UnclearError(
+                    f"{text} --ids {shlex.quote(by)} leaves out the labels of these.", ids=by.replace(", ", ",")
+                )
             raise DataError(text)
     return found
 
@@ -602,7 +605,7 @@ def _labels_of(truth: Truth, classes: Sequence[str], outputs: int) -> NDArray[An
     numbered = [[*map(str, range(start, start + outputs))] for start in (0, 1)]
     if len(found) == outputs and found not in numbered and all(re.fullmatch(r"-?\d+", text) for text in found):
         text = f"{truth.source}: {truth.found} are {listed(found)}, and the predictions have no names. Say which class "
-        text += f"each of their columns is: --classes {','.join(found)}, in that order."
+        text += f"each of their columns is: --classes {shlex.quote(','.join(found))}, in that order."
         raise UnclearError(text, classes=(*found,))
     return values
 

@@ -183,11 +183,16 @@ def _command(request: ScoreRequest) -> str:
         if isinstance(source, Columns):
             words = []
             break
-        words.append(f"{source}" if method_name(f"{source}")[0] == name else f"{name}={source}")
+        file = f"./{source}" if f"{source}".startswith("-") else f"{source}"
+        words.append(file if method_name(file)[0] == name else f"{name}={file}")
     for part in (request.section, request.sampling, request.scoring, request.certificate):
         for name, known in settings_of(type(part)).items():
             if (value := getattr(part, name)) != known.default:
-                text = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+                patterns = name in ("columns", "ignore")  # in which ? is any letter: a comma would part two names
+                texts = (
+                    [str(of).replace(",", "?" if patterns else ",") for of in value] if isinstance(value, tuple) else []
+                )
+                text = ",".join(texts) if isinstance(value, tuple) else f"{value}"
                 words += [f"--{option_name(name, known.type)}", text]
     return shlex.join(words)
 

@@ -1044,3 +1044,13 @@ def test_quantiles_in_percent_logarithms_of_a_variance_and_draws_of_targets_are_
     assert drawn.record.run["scoring"]["pll"] == "moment"
     wide = bnuq.score({"m": {"samples": 2 * DRAWS - DRAWS.mean(1)[:, None], "y": targets}}, calibrate="cross")
     assert {"draws-hold-noise", "tau-infinite"} & {each.code for each in wide.findings} == {"draws-hold-noise"}
+
+
+def test_a_confidence_that_is_the_probability_of_a_class_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    p = np.array([0.9, 0.2, 0.7, 0.4, 0.95, 0.1])
+    pd.DataFrame({"y_true": [1, 0, 1, 1, 1, 0], "y_pred": (p > 0.5).astype(int), "confidence": p}).to_csv("p.csv")
+    with pytest.raises(DataError, match=r"--columns score=confidence,prediction=y_pred"):
+        bnuq.score("p.csv")
+    found = bnuq.score("p.csv", columns=["score=confidence", "prediction=y_pred"])
+    assert found.methods["p"].sets["test"].estimates["accuracy"].value == pytest.approx(5 / 6)

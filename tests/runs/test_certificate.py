@@ -153,7 +153,7 @@ def test_points_in_groups_are_units_and_a_known_group_has_a_promise_of_its_own(p
     assert east.is_kept and north.is_kept and east.points == 197
     assert not rare.is_kept and rare.points == 6 < rare.needed == certificates.points_needed(0.15, 0.975)
     text = markdown(report(by_site))
-    assert f"needs {rare.needed} points, has 6" in text
+    assert f"needs {rare.needed} examples, has 6" in text
     assert "groups of validation points; it needs at least 19; promised of 2 of 3 groups alone;" in text
 
 

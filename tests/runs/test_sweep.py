@@ -209,7 +209,7 @@ def test_n_is_the_training_sets_size_where_it_is_said(folder: Path, record: Swee
 def test_a_training_set_cannot_be_smaller_than_the_reference(folder: Path) -> None:
     path = folder / "run.toml"
     path.write_text(path.read_text().replace("[data]", "[data]\ntrain_size = 95"))
-    with pytest.raises(RequestError, match=r"data\.train_size is 95, and the reference alone has 96 points"):
+    with pytest.raises(RequestError, match=r"data\.train_size is 95, and train alone has 96 examples"):
         swept(folder)
 
 

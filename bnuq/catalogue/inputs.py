@@ -177,7 +177,7 @@ INPUTS: Catalogue = {
     "masks": Entry("masks from {folder}"),
     "masks-ignored": Entry(
         lambda count, names, ignore: (
-            f"every pixel is {ignore}, which is ignored, in {count} mask{'s' * (count > 1)}, which contribute nothing: "
+            f"every pixel of {count} mask{'s' * (count > 1)} is {ignore}, the value that is not scored: "
             f"{', '.join(names)}" + ", …" * (count > len(names))
         ),
         "Check --ignore, and that these are the masks of the images.",

@@ -18,7 +18,7 @@ _REPEAT = (
     "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
     "this as a run file, or use `bnuq evaluate --from` with the result file."
 )
-_REPEAT_SCORING = "All options, also those by default. To repeat the run, give them to `bnuq score`."
+_REPEAT_SCORING = "All options, including defaults. To repeat the run, give them to `bnuq score`."
 
 
 def provenance_section(

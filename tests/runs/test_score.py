@@ -875,7 +875,7 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
         (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions with its logits divided by 0.99"),
         (
             -8.0 * np.eye(K)[LABELS],
-            "First check the labels, the order of the classes and `--outputs`: 0 % of 240 points are right",
+            "First check the labels, the order of the classes and `--outputs`: 0 % of 240 examples are right",
         ),
         (np.zeros((N, K)), "First check the outputs: they are the same for all examples."),
     ],

@@ -157,7 +157,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "tta",
         frozenset({"augmentation"}),
-        "Test-time augmentation: the deterministic network on randomly augmented points. Needs augment, or [tta]. Only "
+        "Test-time augmentation: the deterministic network on randomly augmented inputs. Needs augment, or [tta]. Only "
         "on request.",
     ),
     Method(
@@ -175,7 +175,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         OWN,
         frozenset(),
-        "Prediction-time BatchNorm: one pass in batches of evaluated points, whose statistics normalise them (Nado et "
+        "Prediction-time BatchNorm: one pass in batches of evaluated examples, normalised by their statistics (Nado et "
         "al. 2020), so predictions depend on each other. Needs a BatchNorm layer. Only on request.",
     ),
     Method(

@@ -46,9 +46,9 @@ class Task:
         return self.outputs == "classes" and not self.is_dense
 
     @property
-    def points(self) -> Literal["points", "images"]:
+    def points(self) -> Literal["examples", "images"]:
         """What its points are called."""
-        return "images" if self.is_dense else "points"
+        return "images" if self.is_dense else "examples"
 
 
 CLASSIFICATION = Task("classification", "classes", recalibrations=("temperature", "vector"))

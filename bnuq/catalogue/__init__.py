@@ -31,7 +31,7 @@ def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
 def remedy(finding: Finding) -> str:
     """What to do about a finding; empty if its sentence says so, or nothing is to be done."""
     entry = CATALOGUE.get(finding.code)
-    return "Update bnuq: a newer one says what this means." if entry is None else entry.remedy
+    return "Update bnuq: a newer version explains this finding." if entry is None else entry.remedy
 
 
 def advised(findings: Iterable[Finding]) -> tuple[tuple[str, str, str], ...]:

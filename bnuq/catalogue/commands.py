@@ -15,11 +15,11 @@ def _random_points(shape: Sequence[int], requested: bool) -> str:
         else "the first shape that it accepts: positions, and numbers that depend on them, hold for that shape; set "
         "another with --input-shape"
     )
-    return f"the network was run on random points of shape {','.join(map(str, shape))}, {why}"
+    return f"the network was run on random examples of shape {','.join(map(str, shape))}, {why}"
 
 
 def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: int, variance_left: float) -> str:
-    hold = f"hold {batch_size} points" + (f", not {requested}" if batch_size < requested else "")
+    hold = f"hold {batch_size} examples" + (f", not {requested}" if batch_size < requested else "")
     return (
         f"mini-batches of domains {hold}: {smallest} has only {points} to draw them from, and drawing without "
         f"replacement leaves {100 * variance_left:.0f} % of the variance of their noise there"
@@ -42,7 +42,7 @@ def _history(folder: str, used: int, asked: int) -> str:
 
 def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
     selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
-    return f"a random selection of the points that were not used for statistics was evaluated: {selected}"
+    return f"a random selection of the examples that were not used for statistics was evaluated: {selected}"
 
 
 def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
@@ -50,7 +50,7 @@ def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
     return (
         f"{channels} {'channel is' if channels == 1 else 'channels are'} nearly constant in some mini-batch, with "
         f"the variance below 10 times eps ({listed([f'{name} {count}' for name, count in layers])}): under MCBN a "
-        "point that differs in them is scaled up as far as eps allows."
+        "example that differs in them is scaled up as far as eps allows."
     )
 
 
@@ -87,7 +87,7 @@ def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
 COMMANDS: Catalogue = {
     # inspection: network and points
     "reference-unreadable": Entry(
-        "The reference cannot be read, so only the checkpoint itself is reported on: {reason}"
+        "The training set cannot be read, so only the checkpoint itself is reported on: {reason}"
     ),
     "test-unreadable": Entry("the test set cannot be read, and is left out: {reason}"),
     "random-points": Entry(_random_points),
@@ -122,18 +122,18 @@ COMMANDS: Catalogue = {
         "train_batch_size under [model] if you know it"
     ),
     "noise-batch-size-halved": Entry(
-        "the noise is that of mini-batches of {batch_size}, half the reference, which is below {preferred}"
+        "the noise is that of mini-batches of {batch_size}, half the training set, which is below {preferred}"
     ),
     "noise-on-the-same-points": Entry(
-        "the noise was measured on other mini-batches of the same points as the population: the reference is too small "
-        "to be split"
+        "the noise was measured on other mini-batches of the same examples as the population: the training set is too "
+        "small to be split"
     ),
     "population-of-all-points": Entry(
-        "the population is that of all {points} points of the reference, fewer than {requested}"
+        "the population is that of all {points} examples of the training set, fewer than {requested}"
     ),
     "dead-channels": Entry(
         _dead_channels,
-        "If MCBN estimates depend on few points, leave these layers out (`--layers`) or use a larger mini-batch.",
+        "If MCBN estimates depend on few examples, leave these layers out (`--layers`) or use a larger mini-batch.",
     ),
     "biased-variance": Entry(
         _biased_variance,
@@ -144,7 +144,7 @@ COMMANDS: Catalogue = {
     "domain-batch-size": Entry(_domain_batch_size),
     "domain-points-selected": Entry(_domain_points),
     "domain-spread-points": Entry(
-        "the spread of MCBN under each domain's statistics is that of {points} points of each set"
+        "the spread of MCBN under each domain's statistics is that of {points} examples of each set"
     ),
     # inspection: pipelines
     "no-pipeline-suggested": Entry("no training pipeline is suggested: {reason}"),
@@ -159,25 +159,25 @@ COMMANDS: Catalogue = {
     # sweep over mini-batch sizes
     "batch-sizes-sorted": Entry("batch sizes were sorted and duplicates removed"),
     "sweep-continued": Entry("{network}: {parts} finished parts of an interrupted sweep were reused"),
-    "bank-left-out": Entry("all points of a sweep share their draws: the bank of {bank} was left out"),
+    "bank-left-out": Entry("all examples of a sweep share their draws: the bank of {bank} was left out"),
     "methods-left-out": Entry("a sweep samples mcbn only; {methods:joined} of the run file was left out"),
     "few-values": Entry(
         "b = {batch_size}: layer {layer} takes its statistics from {values} values per channel; with so few, the "
         "variance is sometimes so small that outputs explode. Use a larger size."
     ),
-    "nothing-random": Entry(_nothing_random, "Sweep sizes smaller than the reference."),
+    "nothing-random": Entry(_nothing_random, "Sweep sizes smaller than the training set."),
     "no-elbo": Entry("there is no ELBO: {reason}"),
     "elbo-of-reference-size": Entry(
-        "N of the ELBO is the size of the reference, {points}; if the network was trained on more, set train_size "
+        "N of the ELBO is the size of the training set, {points}; if the network was trained on more, set train_size "
         "under [data]: the size that the ELBO selects grows with it"
     ),
     "no-recommendation": Entry(
         "No size is recommended: {reason}; the notes say why.",
-        "Sweep more sizes, or choose another criterion: `--criterion pll` with validation points.",
+        "Sweep more sizes, or choose another criterion: `--criterion pll` with validation examples.",
     ),
     "chosen-on-test": Entry(
-        "The size was chosen by {criterion} on the test points: estimates at that size are too optimistic. Name "
-        "validation points for an unbiased choice."
+        "The size was chosen by {criterion} on the test examples: estimates at that size are too optimistic. Name "
+        "validation examples for an unbiased choice."
     ),
     "chosen-on-ood": Entry(
         "The size was chosen on {sets:joined}: results on it are no longer an independent test.",
@@ -186,7 +186,7 @@ COMMANDS: Catalogue = {
     "elbo-of-several-networks": Entry(
         "The ELBO is compared across networks with different weights: their likelihoods are not directly comparable, "
         "and the prior of the weights is left out.",
-        "Compare the networks by PLL on validation points before choosing one of them.",
+        "Compare the networks by PLL on validation examples before choosing one of them.",
     ),
     # precise-bn
     "file-replaced": Entry("an earlier file was replaced: {file}"),
@@ -194,9 +194,9 @@ COMMANDS: Catalogue = {
         "mini-batches of at most {batch_size}: the default, as the training batch size is not known; name it with "
         "--batch-size, or train_batch_size under [model]"
     ),
-    "all-points-used": Entry("all {points:,} points of the reference were used; --points allows {requested:,}"),
+    "all-points-used": Entry("all {points:,} examples of the training set were used; --points allows {requested:,}"),
     "few-points": Entry(
-        "the statistics are from only {points} points, so they are noisy; use at least {minimum}, preferably a few "
+        "the statistics are from only {points} examples, so they are noisy; use at least {minimum}, preferably a few "
         "thousand"
     ),
     "not-finite-before": Entry(_not_finite_before),
@@ -232,8 +232,8 @@ COMMANDS: Catalogue = {
         "{baselines:joined} and {current}, the one file of predictions on each side, are compared as the same method"
     ),
     "paired-by-position": Entry(
-        "the points of {sets:joined} have no ids: they are paired by their position and their labels, where they have "
-        "any; with a column id they are known"
+        "the examples of {sets:joined} have no ids: they are paired by their position and their labels, where they "
+        "have any; with a column id they are known"
     ),
     "same-file": Entry("Both are the same file, which is never worse than itself."),
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
@@ -243,7 +243,7 @@ COMMANDS: Catalogue = {
     "inconclusive": Entry(
         "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
         "but not significantly: {estimates:listed}.",
-        "The report says how many points or samples would decide each; `--inconclusive fail` makes them fail the "
+        "The report says how many examples or samples would decide each; `--inconclusive fail` makes them fail the "
         "check.",
     ),
     "baseline-holds-images": Entry(
@@ -257,7 +257,7 @@ COMMANDS: Catalogue = {
         "are not those of the baseline, or a tolerance is off"
     ),
     "hidden-by-draws": Entry(
-        "{estimates:joined}: worse by more than the tolerance, and clearly so over the points. Only the Monte Carlo "
+        "{estimates:joined}: worse by more than the tolerance, and clearly so over the examples. Only the Monte Carlo "
         "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."
     ),
     "new-warnings": Entry(_new_warnings),
@@ -279,9 +279,9 @@ COMMANDS: Catalogue = {
     "infinite": Entry("{estimates:joined}: infinite in both; a change cannot be detected."),
     # monitor
     "reference-trained-on": Entry(
-        "The network was trained on the reference, {reference}: it is more certain of these points than of others like "
-        "them, so new points differ from them even if nothing has changed.",
-        "Name points that it was not trained on: --test REF.",
+        "The network was trained on the reference, {reference}: it is more certain of these examples than of others "
+        "like them, so new examples differ from them even if nothing has changed.",
+        "Name examples that it was not trained on: --test REF.",
     ),
     "monitor-settings-ignored": Entry(
         "{keys:joined} {keys:is|are} ignored: a batch is normalised as the baseline was (by {normalize}) and compared "
@@ -290,13 +290,11 @@ COMMANDS: Catalogue = {
     "monitor-settings-taken": Entry("as for the baseline: {settings:joined}"),
     "monitor-without-batchnorm": Entry("the network has no BatchNorm layer: the {instead} are used instead"),
     "few-reference-points": Entry(
-        "directions are fitted to {points} points of the reference, fewer than the {statistics} statistics of the "
+        "directions are fitted to {points} examples of the reference, fewer than the {statistics} statistics of the "
         "widest layer: at most {directions} of a layer are compared"
     ),
-    "constant-statistics": Entry(
-        "statistics that are the same for all points of the reference are not compared: in {layers:listed}"
-    ),
-    "constant-layers": Entry("{layers:listed} {layers:is|are} the same for all points of the reference: not compared"),
+    "constant-statistics": Entry("statistics that do not vary over the reference are not compared: in {layers:listed}"),
+    "constant-layers": Entry("{layers:listed} {layers:does|do} not vary over the reference: not compared"),
     "stream-stopped": Entry(
         "the stream stopped at its alarm (batch {batch}, {name}), so this batch was compared only with the reference; "
         "name a new file for --stream to begin again"

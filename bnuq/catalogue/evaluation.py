@@ -15,7 +15,7 @@ from bnuq.perturbations import ATTACKS
 def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
     why = "the training batch size" if known else "the default, as the training batch size is not known"
     if batch_size < preferred:
-        why = f"half the reference, which is below {preferred}, {why}"
+        why = f"half the training set, which is below {preferred}, {why}"
     advice = "" if known else "; MCBN's uncertainty depends mostly on it, so set batch_size if you know it"
     return f"mini-batches of {batch_size}: {why}{advice}"
 
@@ -34,7 +34,7 @@ def _tau_cross_fitted(of: str, tau: Sequence[float], points: int, given: bool) -
     sds = " and ".join(f"{value**-0.5:.4g}" if value > 0 else "inf" for value in tau)
     what = "the constant σ is" if given else "τ and the constant σ are"
     noise = "" if given else f" (τ stands for noise of sd {sds}, which all intervals have; --tau for a known one)"
-    return f"{of}: without validation points, {what} cross-fitted on halves of the {points:,} test points{noise}"
+    return f"{of}: without validation examples, {what} cross-fitted on halves of the {points:,} test examples{noise}"
 
 
 def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
@@ -43,23 +43,23 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
         what = "the network in evaluation mode" if passes == 0 else f"the mean prediction of its first {passes} samples"
         through.setdefault(what if passes != 1 else "its single pass", []).append(method)
     texts = (f"{listed(names)} through {what}" for what, names in through.items())
-    return f"{' and '.join(ATTACKS)} computes separate points for each method: {'; '.join(texts)}"
+    return f"{' and '.join(ATTACKS)} computes separate examples for each method: {'; '.join(texts)}"
 
 
 def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:
     correlations = listed([f"{correlation:.2f} for {name}" for name, correlation in methods])
     return (
         "epistemic and aleatoric uncertainty cannot be distinguished here: mutual information and expected entropy "
-        f"rank the test points almost equally (ρ = {correlations}), so a large value of either does not show its cause"
+        f"rank the test examples almost equally (ρ = {correlations}), so that neither shows its cause"
     )
 
 
 def _own_batches(batch_size: int, smaller: Sequence[tuple[str, int]]) -> str:
-    few = f"; one batch of all points: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
+    few = f"; all in one batch: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
     return (
-        f"deterministic+own (†) normalises evaluated points by a random batch of {batch_size} of their own set: "
-        "predictions depend on the other points of the batch, which are all OOD in an OOD set, and errors over points "
-        f"ignore this{few}"
+        f"deterministic+own (†) normalises evaluated examples by a random batch of {batch_size} of their own set: "
+        "predictions depend on the other examples of the batch, which are all OOD in an OOD set, and errors over "
+        f"examples ignore this{few}"
     )
 
 
@@ -69,9 +69,9 @@ def _laplace_fitted(
     kept = "Kronecker-factored curvature" if curvature == "kron" else "the diagonal of the curvature"
     stands = "" if train_size == points else f", counted as {train_size:,}"
     return (
-        f"laplace: the last layer's posterior has {kept}, from {points:,} points of the reference{stands}; its prior "
-        f"precision is {prior_precision:.3g}, by the marginal likelihood, and the data determine {effective:,.0f} of "
-        f"its {parameters:,} parameters"
+        f"laplace: the last layer's posterior has {kept}, from {points:,} examples of the training set{stands}; its "
+        f"prior precision is {prior_precision:.3g}, by the marginal likelihood, and the data determine "
+        f"{effective:,.0f} of its {parameters:,} parameters"
     )
 
 
@@ -105,20 +105,20 @@ def _reference_mismatch(
     effect: _Effect = (),
 ) -> str:
     sizes = (
-        f"Batch statistics of the reference differ from the checkpoint's running statistics {median:.1f} times as much "
-        f"as batch noise explains in the median layer (up to {median_limit:.0f} is normal), and {worst:.1f} times in "
-        f"the worst, BatchNorm {worst_layer} (up to {worst_limit:.0f} is normal)."
+        f"Batch statistics of the training set differ from the checkpoint's running statistics {median:.1f} times as "
+        f"much as batch noise explains in the median layer (up to {median_limit:.0f} is normal), and {worst:.1f} times "
+        f"in the worst, BatchNorm `{worst_layer}` (up to {worst_limit:.0f} is normal)."
     )
     if unfit:
         sizes = (
-            f"BatchNorm {_begun(unfit)} normalises by running statistics that are not those of the reference: they "
+            f"BatchNorm {_begun(unfit)} normalises by running statistics that are not those of the training set: they "
             "differ by more than a standard deviation, or are 0."
         )
-    measured = _changes(effect) or " How much that matters, `bnuq evaluate` measures on labelled test points."
+    measured = _changes(effect) or " How much that matters, `bnuq evaluate` measures on labelled test examples."
     recompute = "" if precise is None else f" `{precise}` recomputes the running statistics."
     if lags:  # MCBN is unaffected, and no other pipeline would help
         return (
-            "The checkpoint's running averages probably lag behind its weights: they match the reference better in "
+            "The checkpoint's running averages probably lag behind its weights: they match the training set better in "
             f"the first BatchNorm than behind it, or differ in means alone, as another pipeline would not.{recompute} "
             f"{sizes}{measured} MCBN does not use running averages. If the pipeline is not that of the "
             f"training, check {', '.join(f'`{key}`' for key in settings)}."
@@ -128,9 +128,9 @@ def _reference_mismatch(
     leads = "" if suggest is None else f" `{suggest}` shows which of the common pipelines fits."
     leads += recompute and f" If the pipeline is right,{recompute}"
     return (
-        "The reference or its pipeline does not match what the network was trained on, or the running statistics were "
-        f"not updated until the end of training. {sizes}{measured} With another pipeline the MCBN estimates do "
-        f"not describe the trained network. Check {', '.join(f'`{key}`' for key in settings)}.{advice}{leads}"
+        "The training set (`train`) or its pipeline does not match what the network was trained on, or the running "
+        f"statistics were not updated until the end of training. {sizes}{measured} With another pipeline MCBN does not "
+        f"describe the trained network. Check {', '.join(f'`{key}`' for key in settings)}.{advice}{leads}"
     )
 
 
@@ -153,16 +153,16 @@ def _changes(effect: _Effect) -> str:
         f"{_NAMES[name]} {before:.4g} → {after:.4g} ({times:.1f}{units.get(name, '')})"
         for name, before, after, times in effect
     )
-    return f" With the statistics of the reference, one pass has {', '.join(changes)}.".replace("-", "−")
+    return f" With the statistics of the training set, one pass has {', '.join(changes)}.".replace("-", "−")
 
 
 def _or_another(*, lags: bool) -> str:
-    return "" if lags else ", or the reference or its pipeline is not quite that of the training"
+    return "" if lags else ", or `train` or its pipeline is not quite that of the training"
 
 
 def _unchecked(why: str = "", effect: _Effect = (), settings: Sequence[str] = ()) -> str:
     names = f" ({', '.join(f'`{key}`' for key in settings)})" if settings else ""
-    text = f"The reference{names} could not be checked against the training data{why and f': {why}'}."
+    text = f"The training set{names} could not be checked against the checkpoint{why and f': {why}'}."
     return text + _changes(effect)
 
 
@@ -186,7 +186,7 @@ def _temperatures(
 ) -> str:
     of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
     if "halves" in how and whole:
-        of_methods = [f"{text} (all points: {_theta(of)})" for text, of in zip(of_methods, whole, strict=True)]
+        of_methods = [f"{text} (all examples: {_theta(of)})" for text, of in zip(of_methods, whole, strict=True)]
     held = "" if errors is None else f". Each is drawn to 1 as by 3 errors beside the {errors:.2g} or more of its fit"
     return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}{held}"
 
@@ -196,7 +196,7 @@ def _by_output(sizes: Sequence[float], covered: Sequence[float]) -> str:
     order = sorted(range(len(sizes)), key=lambda output: sizes[output])
     shown = order if len(order) <= 6 else [*order[:3], *order[-3:]]
     texts = (f"output {k} has an RMSE of {sizes[k]:.3g}, and {covered[k]:.1%} in its 95 % interval" for k in shown)
-    return "Of the points fitted to, " + "; ".join(texts) + " (counted from 0)."
+    return "Of the examples fitted to, " + "; ".join(texts) + " (counted from 0)."
 
 
 def _theta(temperature: float) -> str:
@@ -215,7 +215,7 @@ def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
     names = _begun([f"{name} {channels}" for name, channels in layers])
     return (
         f"{sum(channels for _, channels in layers)} channels are nearly constant in some mini-batch, their variance "
-        f"below 10 times eps ({names}): a point that differs in them is scaled up as far as eps allows"
+        f"below 10 times eps ({names}): an example that differs in them is scaled up as far as eps allows"
     )
 
 
@@ -235,7 +235,7 @@ def _precision(
         error = f" ± {100 * shift_error:.1f}" if math.isfinite(shift_error) else ""
         shifted = f"{measure} is {100 * shift:+.1f}{error} % from that of float32, "
     return (
-        f"{method} was computed in {in_words(precision)}: over the first {points} points and {samples} samples, "
+        f"{method} was computed in {in_words(precision)}: over the first {points} examples and {samples} samples, "
         f"{shifted}{outputs} differ by {mean:.2g} on average, {largest:.2g} at most (sets of smaller {measure} may "
         "deviate more); mini-batch statistics, deterministic estimates and scores use the usual precision"
     )
@@ -281,7 +281,7 @@ EVALUATION: Catalogue = {
         lambda kind, layer, reason: f"{kind} {_all_of(layer, 'cannot', 'cannot')} be sampled: {reason}"
     ),
     "method-left-out": Entry(lambda method, reason: f"{_all_of(method, 'was left out', 'were left out')}: {reason}"),
-    "mcbn-added": Entry("mcbn runs too, as there is a reference: an analytic noise model only approximates it"),
+    "mcbn-added": Entry("mcbn runs too, as there is a training set: an analytic noise model only approximates it"),
     "setting-ignored": Entry("sampling.{key} is ignored: no method here uses it"),
     "without-effect": Entry("{key} has no effect: it needs {needs}"),
     "batch-size-chosen": Entry(_batch_size_chosen),
@@ -290,22 +290,22 @@ EVALUATION: Catalogue = {
         "batch of that size"
     ),
     "bank-of-draws": Entry(
-        "every {tile} points use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of means "
-        "is smaller, but different points see different sampled networks"
+        "every {tile} examples use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of "
+        "means is smaller, but different examples see different sampled networks"
     ),
     "promise-not-earned": Entry(
-        "No threshold of {method} can be certified for a risk of {risk:g} with these validation points; nothing is "
+        "No threshold of {method} can be certified for a risk of {risk:g} with these validation examples; nothing is "
         "promised.",
-        "The section on the certificate says which risk could be promised. Use more validation points, a larger --risk "
-        "or a lower --confidence.",
+        "The section on the certificate says which risk could be promised. Use more validation examples, a larger "
+        "--risk or a lower --confidence.",
     ),
     "promise-refuted": Entry(
         lambda risk, method, refuted: (
             f"The test set refutes the promise of {method}, an error of at most {100 * risk:g} %: "
-            + "; ".join(f"{100 * e:.3g} %{f' of {name}' if name else ''} of {n:,} points" for name, e, n in refuted)
-            + ". Validation and test points are not drawn alike."
+            + "; ".join(f"{100 * e:.3g} %{f' of {name}' if name else ''} of {n:,} examples" for name, e, n in refuted)
+            + ". Validation and test examples are not drawn alike."
         ),
-        "Name validation points that are drawn as those are that the promise is about.",
+        "Name validation examples from the same source as the data that the promise is about.",
     ),
     "few-samples": Entry(
         "With {samples} {samples:sample|samples} no Monte Carlo error can be estimated; use at least {minimum}."
@@ -316,9 +316,9 @@ EVALUATION: Catalogue = {
     ),
     # the network and its reference
     "mcbn-verified": Entry(
-        "MCBN was verified on this network: with the statistics of a mini-batch of {points} points, its outputs equal "
-        "those of the training-mode forward pass to within {deviation:.1g} of their spread over these points"
-        "{with_exceptions:, with the modules named in the warnings in evaluation mode|}"
+        "MCBN was verified on this network: with the statistics of a mini-batch of {points} examples, its outputs "
+        "equal those of the training-mode forward pass to within {deviation:.1g} of their spread over these "
+        "examples{with_exceptions:, with the modules named in the warnings in evaluation mode|}"
     ),
     "exactness-unchecked": Entry(
         "MCBN on this network could not be compared with its training-mode forward pass: {reason}.",
@@ -350,10 +350,10 @@ EVALUATION: Catalogue = {
     "output-taken-from": Entry(_output_taken_from),
     "classes-masked": Entry("logits of -inf are masked classes: their probability is 0"),
     "output-squeezed": Entry(
-        lambda shape: f"the network gives {tuple(shape)} for {shape[0]} points: read as {tuple(shape[:2])}"
+        lambda shape: f"the network gives {tuple(shape)} for {shape[0]} examples: read as {tuple(shape[:2])}"
     ),
     "labels-without-auroc": Entry(
-        "labels without an AUROC, as fewer than 2 test points have the label or fewer than 2 do not: {labels:listed}"
+        "labels without an AUROC, as fewer than 2 test examples have the label or fewer than 2 do not: {labels:listed}"
     ),
     "probability-outputs": Entry(
         "The network's outputs {range}, like those of a sigmoid. bnuq treats outputs as logits and applies the softmax "
@@ -362,25 +362,25 @@ EVALUATION: Catalogue = {
     "deterministic-from-reference": Entry(
         "Some BatchNorm layers keep no running statistics, so the network has no true evaluation mode: its "
         "deterministic estimates use the pooled statistics of all drawn mini-batches, and nothing in the checkpoint "
-        "shows whether the reference is the training data.",
+        "shows whether `train` is the data that it was trained on.",
         "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
     "reference-check-smaller": Entry(
-        "the reference check used {batches} mini-batches of {points} points, because the samples cost little: with "
-        "more samples or points it would use more, and detect smaller differences"
+        "the reference check used {batches} mini-batches of {points} examples, because the samples cost little: with "
+        "more samples or examples it would use more, and detect smaller differences"
     ),
     "reference-uncompared": Entry(
         lambda why, effect: (
-            f"the reference could not be checked against the training data: {why}. But using its statistics changes "
+            f"the training set could not be checked against the checkpoint: {why}. But using its statistics changes "
             f"little.{_changes(effect).removesuffix('.')}"
         )
     ),
     "reference-differs": Entry(
         lambda median, worst, effect, precise, lags=True: (
             f"the checkpoint's running averages probably lag a little behind its weights{_or_another(lags=lags)}: "
-            f"batch statistics of the reference differ from them {median:.1f} times as much as batch noise explains in "
-            f"the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
+            f"batch statistics of the training set differ from them {median:.1f} times as much as batch noise explains "
+            f"in the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
             + ("" if precise is None else f" `{precise}` recomputes the averages")
         )
     ),
@@ -388,7 +388,7 @@ EVALUATION: Catalogue = {
         _unchecked,
         "Compare `train` and `normalize` (and `augment` for images) with the training script by hand; no automatic "
         "check was possible. If they are right, `bnuq precise-bn` writes a checkpoint with the statistics of the "
-        "reference.",
+        "training set.",
     ),
     "reference-mismatch": Entry(
         _reference_mismatch,
@@ -401,40 +401,39 @@ EVALUATION: Catalogue = {
     ),
     "no-post-hoc-scores": Entry("post-hoc OOD scores need a network that ends in one linear layer: {reason}"),
     "no-fitted-scores": Entry(
-        "post-hoc OOD scores that are fitted to features of the training set are left out: there is no reference; name "
-        "it with --train REF"
+        "post-hoc OOD scores that are fitted to features of the training set are left out: name that with --train REF"
     ),
-    "fitted-to-a-part": Entry("post-hoc OOD scores are fitted to {points:,} points of the reference, chosen at random"),
+    "fitted-to-a-part": Entry("post-hoc OOD scores are fitted to {points:,} random examples of the training set"),
     "score-not-fitted": Entry("{score} is left out: {reason}"),
-    "no-labels-of-reference": Entry("Mahalanobis distances are left out: the reference has no classes"),
+    "no-labels-of-reference": Entry("Mahalanobis distances are left out: the training set has no classes"),
     "covariance-shrunk": Entry(
-        "the covariances behind Mahalanobis distances are shrunk: {points:,} points of the reference for {features:,} "
-        "features"
+        "the covariances behind Mahalanobis distances are shrunk: {points:,} examples of the training set for "
+        "{features:,} features"
     ),
     "uncertainties-not-told-apart": Entry(_not_told_apart),
     "own-batches": Entry(_own_batches),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
-    "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation points")),
-    "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test points")),
-    "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation points")),
+    "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation examples")),
+    "temperature-cross-fitted": Entry(partial(_temperatures, "cross-fitted on halves of the {points:,} test examples")),
+    "vector-fitted": Entry(partial(_vectors, "fitted to {points:,} validation examples")),
     "vector-cross-fitted": Entry(
         partial(
             _vectors,
-            "cross-fitted on halves of the {points:,} test points (shown: those of all test points, for OOD sets)",
+            "cross-fitted on halves of the {points:,} test examples (shown: those of all test examples, for OOD sets)",
         )
     ),
     "temperature-at-end": Entry(
         lambda temperatures: (
             f"the best temperature lies at a limit of the search, 0.001 or 1000: "
-            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The points that it is fitted "
-            "to may be classified no better than by chance, so that --outputs, the labels or the order of the classes "
-            "may not match the network; or the logits of each point are all equal"
+            f"{', '.join(f'{method} {_theta(value)}' for method, value in temperatures)}. The examples that it is "
+            "fitted to may be classified no better than by chance, so that --outputs, the labels or the order of the "
+            "classes may not match the network; or the logits of each example are all equal"
         ),
     ),
     "probabilities-not-kept": Entry(
-        "{set}: the probabilities of {classes:,} classes for {points:,} points are too many to store, so classwise ECE "
-        "and the prediction sets that need them are left out; `--limit` evaluates fewer points"
+        "{set}: the probabilities of {classes:,} classes for {points:,} examples are too many to store, so classwise "
+        "ECE and the prediction sets that need them are left out; `--limit` evaluates fewer examples"
     ),
     "channels-nearly-constant": Entry(_channels_nearly_constant),
     "counts-measured": Entry(_counts_measured),
@@ -449,18 +448,18 @@ EVALUATION: Catalogue = {
         "Use mcbn; `bnuq inspect` shows whether the running statistics match the training data.",
     ),
     "noise-model-unchecked": Entry(
-        "{methods:joined}: without a reference, the noise model cannot be compared with MCBN. Nominal counts treat all "
-        "values of a feature map as independent, which they are not: such a model tends to understate the uncertainty "
-        "of convolutional networks considerably.",
-        'Name a reference (--train): bnuq then compares the noise model with MCBN, and counts = "measured" becomes '
+        "{methods:joined}: without a training set, the noise model cannot be compared with MCBN. Nominal counts treat "
+        "all values of a feature map as independent, which they are not: such a model tends to understate the "
+        "uncertainty of convolutional networks considerably.",
+        'Name a training set (--train): bnuq then compares the noise model with MCBN, and counts = "measured" becomes '
         "possible.",
     ),
     # passes
     "chunk-reduced": Entry(
-        "{points} points are processed at once, because {free} of memory are free and these points need about {needed} "
-        "with {samples} samples"
+        "{points} examples are processed at once, because {free} of memory are free and these examples need about "
+        "{needed} with {samples} samples"
     ),
-    "chunk-halved": Entry("{reason}, so {points} points are processed at once from there on (--chunk-size {points})"),
+    "chunk-halved": Entry("{reason}, so {points} examples are processed at once from there on (--chunk-size {points})"),
     "reduced-precision": Entry(_precision),
     "exact-samples": Entry(_exact_samples),
     "unfused": Entry(
@@ -473,13 +472,13 @@ EVALUATION: Catalogue = {
     ),
     # points and what is fitted to them
     "too-few-points": Entry(
-        "{sets:joined}: fewer than two points, or groups of points; no error over points can be estimated.",
-        "Evaluate on more points, or leave out `group` if the points are independent.",
+        "{sets:joined}: fewer than two examples, or groups of examples; no error over examples can be estimated.",
+        "Evaluate on more examples, or leave out `group` if the examples are independent.",
     ),
     "few-validation-points": Entry(
-        "Only {points} validation points: the values fitted to them (τ, the constant baseline) have an error that the "
-        "stated errors do not include.",
-        "Hold more points out of training and name them as `validation`; a few hundred are enough.",
+        "Only {points} validation examples: the values fitted to them (τ, the constant baseline) have an error that "
+        "the stated errors do not include.",
+        "Hold more examples out of training and name them as `validation`; a few hundred are enough.",
     ),
     "member-below": Entry(
         "{network}: its PLL on the test set is {pll:.3f}, and that of the others {others:.3f}. It looks {looks}.",
@@ -499,9 +498,9 @@ EVALUATION: Catalogue = {
         "Convert both to one unit, or set `normalize_targets`, and evaluate again.",
     ),
     "constant-is-zero": Entry(
-        "{of}: so many of the points that it is fitted to are predicted exactly that the best constant uncertainty is "
-        "0; the PLL of the constant baseline and the normalised PLL are undefined.",
-        "Use CRPS, or name validation points that are not predicted exactly.",
+        "{of}: so many of the examples that it is fitted to are predicted exactly that the best constant uncertainty "
+        "is 0; the PLL of the constant baseline and the normalised PLL are undefined.",
+        "Use CRPS, or name validation examples that are not predicted exactly.",
     ),
     "tau-infinite": Entry(
         "{of}: zero observation noise fits best, because the samples alone spread more than the errors, or all errors "
@@ -543,12 +542,12 @@ EVALUATION: Catalogue = {
     ),
     "no-splits": Entry("no errors over splits (Nadeau–Bengio): there is one split only"),
     "no-training-size": Entry(
-        "no errors over splits (Nadeau–Bengio): the number of training points is not known; name train, or train_size, "
-        "under [data]"
+        "no errors over splits (Nadeau–Bengio): the number of training examples is not known; name train, or "
+        "train_size, under [data]"
     ),
     "splits-share-test-set": Entry(
-        "Splits {splits:joined} have the same test points: they are not splits of the data, and the spread over them "
-        "says nothing about other test points.",
+        "Splits {splits:joined} have the same test examples: they are not splits of the data, and the spread over them "
+        "says nothing about other test examples.",
         "Check that `{split}` occurs in the reference of the test set.",
     ),
     "undefined-in-some-runs": Entry(_undefined_in_some_runs),

@@ -53,10 +53,10 @@ INPUTS: Catalogue = {
         "The CRPS is twice the mean pinball loss of {count} levels, which is below that of a whole distribution; RMSE "
         "and PLL are of a normal distribution with the mean and the variance of the quantiles"
     ),
-    "correctness-differs": Entry("{method}: in {count} of {points} points correctness contradicts the labels."),
+    "correctness-differs": Entry("{method}: in {count} of {points} examples correctness contradicts the labels."),
     "labels-are-predictions": Entry("{method}: all {points} labels are the predictions.", "Are they labels?"),
     "logits-sum-to-one": Entry("{file}: the logits sum to 1, from 0 to 1.", "Say what they are: --outputs."),
-    "class-without-probability": Entry("{file}: no point has a probability of class {classes:joined} (counted from 0)"),
+    "class-without-probability": Entry("{file}: no probability is of class {classes:joined} (counted from 0)"),
     "ids-repeat": Entry(
         "{file}: {column} repeats; --groups {column} makes its rows one group, whose errors are then wider.",
         "Of several models: give each a file of its own.",
@@ -113,11 +113,11 @@ INPUTS: Catalogue = {
         )
     ),
     "probabilities-of-zero": Entry(
-        "{method}: {count} of {points} points give their class a probability of 0. Their log-likelihood is −∞, and is "
-        "counted as {least:.1f}: the PLL says little.",
+        "{method}: {count} of {points} examples give their class a probability of 0. Their log-likelihood is −∞, and "
+        "is counted as {least:.1f}: the PLL says little.",
         "Give logits, or probabilities that were not rounded to 0; for hard decisions, read accuracy and Brier score.",
     ),
-    "ids-in-one-file": Entry("only {file} has ids, so points are matched row by row"),
+    "ids-in-one-file": Entry("only {file} has ids, so examples are matched row by row"),
     # data: files
     "arrays-unused": Entry(lambda names: f"also present but not used: {', '.join(names[:10])}"),
     "parts-unused": Entry(
@@ -125,7 +125,7 @@ INPUTS: Catalogue = {
         "several inputs as ((a, b), label)"
     ),
     "entries-unused": Entry(
-        "entries that are text, or that number the points, are not inputs and were not used: {names:joined}"
+        "entries that are text, or that number the examples, are not inputs and were not used: {names:joined}"
     ),
     "list-is-batches": Entry(
         "a list of two arrays is two batches of {points} inputs, without labels: (x, y) is a tuple"
@@ -133,7 +133,7 @@ INPUTS: Catalogue = {
     "no-label-file": Entry("no label file next to the images"),
     "label-file": Entry("labels from {file}"),
     "read-from-factory": Entry("read from {factory}"),
-    "points-on-last-axis": Entry("the points are on the last axis (H, W, C, N)"),
+    "points-on-last-axis": Entry("the examples are on the last axis (H, W, C, N)"),
     "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
     "no-class-folders": Entry(
         lambda table="": (
@@ -171,13 +171,13 @@ INPUTS: Catalogue = {
             f"sorted order ({_numbered(enumerate(names))}): the outputs that they belong to are not known, so "
             "estimates that need labels may be meaningless."
         ),
-        "Name a reference (--train) in which all classes occur, or list the names in the order of the outputs: "
+        "Name a training set (--train) in which all classes occur, or list the names in the order of the outputs: "
         'classes = [...] or classes = "names.txt" (a name on each line) under [data].',
     ),
     "masks": Entry("masks from {folder}"),
     "masks-ignored": Entry(
         lambda count, names, ignore: (
-            f"every pixel is {ignore}, which is ignored, in {count} mask{'s' * (count > 1)}, which contribute nothing: "
+            f"every pixel of {count} mask{'s' * (count > 1)} is {ignore}, the value that is not scored: "
             f"{', '.join(names)}" + ", …" * (count > len(names))
         ),
         "Check --ignore, and that these are the masks of the images.",
@@ -197,7 +197,7 @@ INPUTS: Catalogue = {
     # data: layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: used as labels"),
     "inputs-as-they-are": Entry("inputs are {dtype}: used unchanged"),
-    "no-feature-axis": Entry("inputs have no feature axis: one feature per point"),
+    "no-feature-axis": Entry("inputs have no feature axis: one feature per example"),
     "no-channel-axis": Entry("images have no channel axis (N, H, W): one channel"),
     "floats-without-channel-axis": Entry(
         "float inputs (N, a, b) are used unchanged, without a channel axis: images need (N, 1, H, W)"
@@ -211,49 +211,49 @@ INPUTS: Catalogue = {
     ),
     # data: sets
     "reference-unused": Entry(
-        "the reference ({reference}) has points of {shape}, the test set of {test}: no method draws from it, so it was "
-        "left out, and with it the check of the reference and scores that are fitted to it"
+        "the training set ({reference}) has examples of {shape}, the test set of {test}: no method draws from it, so "
+        "it was left out, and with it its check and the scores that are fitted to it"
     ),
     "dataset-sampled": Entry(
-        "the reference ({reference}) is a Dataset of {points} items, of which {sample}, drawn at random, tell whether "
-        "it changed since an interruption or an earlier result: a change of others is not noticed.",
+        "the training set ({reference}) is a Dataset of {points} items. Only {sample} of them, drawn at random, show "
+        "whether it changed since an interruption or an earlier result: changes of other items are not noticed.",
         "After a change of its items, remove the units of unfinished runs (RESULT.work); or give arrays.",
     ),
     "limited": Entry(
-        "at most {limit} {limit:point|points} of each evaluated set, drawn at random with seed {seed} (--limit)"
+        "at most {limit} {limit:example|examples} of each evaluated set, drawn at random with seed {seed} (--limit)"
     ),
     "inputs-of-another-scale": Entry(
         "the inputs of {set} ({source}) lie between {low:.3g} and {high:.3g}, with a standard deviation of {sd:.3g}, "
-        "and those of the reference ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
+        "and those of the training set ({reference}) between {reference_low:.3g} and {reference_high:.3g}, with "
         "{reference_sd:.3g}: they were prepared differently, so estimates on {set} are meaningless.",
         "Prepare both files as in training. Only uint8 pixels are scaled to 0 to 1 here; floats are used unchanged, so "
         "save pixels from 0 to 255 as uint8, or divide them by 255. Rows of a table need the same units. No key helps, "
         "since `normalize` is applied to all sets alike.",
     ),
     "validation-in-test": Entry(
-        "{shared} of {points} validation points are also in the test set ({test}): the values fitted to them (τ, "
-        "the constant baseline) are tested on the same points.",
-        "Use validation points that are in no other set.",
+        "{shared} of {points} validation examples are also in the test set ({test}): the values fitted to them (τ, "
+        "the constant baseline) are tested on the same examples.",
+        "Use validation examples that are in no other set.",
     ),
     "test-in-reference": Entry(
-        "{shared} of {points} test points are also in the reference ({reference}): the network was trained on "
+        "{shared} of {points} test examples are also in the training set ({reference}): the network was trained on "
         "them, so estimates are too optimistic.",
-        "Remove these points from the test set, or report that the estimates include training points.",
+        "Remove these examples from the test set, or report that the estimates include training examples.",
     ),
     "ood-in-test": Entry(
-        "{shared} of {points} points of {set} are also in the test set ({test}): they cannot be separated from it, and "
-        "draw the AUROC of {set} towards 0.5.",
-        "Remove these points from the OOD set, and check that --test and --ood name the sets that you mean.",
+        "{shared} of {points} examples of {set} are also in the test set ({test}): they cannot be separated from it, "
+        "and draw the AUROC of {set} towards 0.5.",
+        "Remove these examples from the OOD set, and check that --test and --ood name the sets that you mean.",
     ),
     "ood-in-reference": Entry(
-        "{shared} of {points} points of {set} are also in the reference ({reference}): the network was trained on "
+        "{shared} of {points} examples of {set} are also in the training set ({reference}): the network was trained on "
         "them, so they are not out of distribution.",
-        "Remove these points from the OOD set, and check that --train and --ood name the sets that you mean.",
+        "Remove these examples from the OOD set, and check that --train and --ood name the sets that you mean.",
     ),
     "validation-in-reference": Entry(
-        "{shared} of {points} validation points are also in the reference ({reference}): the values fitted to them "
-        "(τ, the constant baseline) are too optimistic, as the network was trained on these points.",
-        "Use validation points that the network was never trained on.",
+        "{shared} of {points} validation examples are also in the training set ({reference}): the values fitted to "
+        "them (τ, the constant baseline) are too optimistic, as the network was trained on these examples.",
+        "Use validation examples that the network was never trained on.",
     ),
     # checkpoints, and where the network runs
     "weights-in-entry": Entry("the weights were taken from its entry {entry!r}."),

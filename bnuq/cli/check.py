@@ -35,13 +35,13 @@ _REPORT_STARTS = {  # beginnings of earlier reports, the only existing files tha
 
 
 class HistorySection(Section, frozen=True):
-    """Earlier results in the place of a baseline."""
+    """Earlier results in place of a baseline."""
 
     history: Annotated[
         str | None,
         setting(
             "Compare with the mean of the last results in this folder that were made before CURRENT, on the same "
-            "points, and test for a decline over all of them.",
+            "examples, and test for a decline over all of them.",
             metavar="DIR",
             shown="none",
         ),
@@ -66,7 +66,7 @@ def command(
         typer.Argument(help="The result file that CURRENT is compared with.", readable=False, metavar="BASELINE"),
     ] = None,
     named: Annotated[
-        Path | None, typer.Option("--baseline", help="The same, as an option.", metavar="RESULT", show_default=False)
+        Path | None, typer.Option("--baseline", help="BASELINE, as an option.", metavar="RESULT", show_default=False)
     ] = None,
     config: Annotated[
         Path | None,

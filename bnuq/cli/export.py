@@ -22,7 +22,7 @@ from bnuq.files.folders import expanded
 from bnuq.methods import method_named
 from bnuq.metrics import POST_HOC_SCORES
 
-_HELP = {"test": "A few points of this set are passed to compare the program with the network."}
+_HELP = {"test": "A few examples of this set are passed to compare the program with the network."}
 
 
 def _option(*names: str, text: str, metavar: str, default: str = "none") -> Any:
@@ -62,7 +62,7 @@ def command(
         Path | None,
         _option(
             "--monitor",
-            text="Baseline of bnuq monitor: the program also gives the distance of its points, as one batch, from it.",
+            text="Baseline of bnuq monitor: the program also gives the distance of its inputs, as one batch, from it.",
             metavar="FILE",
         ),
     ] = None,
@@ -129,16 +129,16 @@ def _summary(exported: Any) -> dict[str, Any]:
 
 def _lines(exported: Any) -> tuple[str, ...]:
     about = exported.metadata
-    shape = ", ".join(("points", *map(str, about["inputs"]["shape"])))
+    shape = ", ".join(("examples", *map(str, about["inputs"]["shape"])))
     name, samples = exported.path.name, about["samples"]
     call = f'torch.export.load("{name}").module()(x)'
     cross = (
         f"The evaluation fitted the {method_named(about['method']).recalibration} of each half of its test set to the "
-        "other half; the program has one for all points, and scores on that test set differ from those reported.",
+        "other half; the program has one for all examples, and scores on that test set differ from those reported.",
     )
     return (
         f"{name} was written ({exported.bytes / 1e6:.1f} MB): {samples} sample{'s' * (samples != 1)} by "
-        f"{about['method']} of {', '.join(about['checkpoints'])}. On {exported.points} points it differs from the "
+        f"{about['method']} of {', '.join(about['checkpoints'])}. On {exported.points} examples it differs from the "
         f"network by at most {exported.difference:.1g} of the values.",
         f"Run it: {call}",
         f"It takes x of shape ({shape}), normalised as the network's inputs, and gives {', '.join(about['outputs'])}.",
@@ -151,6 +151,6 @@ def _lines(exported: Any) -> tuple[str, ...]:
 def _of_monitor(monitor: Any) -> tuple[str, ...]:
     limits = ", ".join(f"{limit:.2f} at {100 * float(level):g} %" for level, limit in monitor["thresholds"].items())
     return (
-        f"drift is one number for all points of a call: above {limits}, they are not drawn like "
-        f"{monitor['reference']}, for calls of at least {monitor['least_points']} points.",
+        f"drift is one number for all examples of a call: above {limits}, they are not drawn like "
+        f"{monitor['reference']}, for calls of at least {monitor['least_points']} examples.",
     )

@@ -46,7 +46,7 @@ class Command(TyperCommand):
             title: [(name, _first_clause(text), note) for name, text, note in rows] for title, rows in first.items()
         }
         formatter.write(_rendered(self, ctx, short.items()))
-        formatter.write(f"\n`{ctx.command_path} --help all` says more of these, and shows {others} other options.\n")
+        formatter.write(f"\n`{ctx.command_path} --help all` explains them in full, and {others} more options.\n")
 
     def panels(self, ctx: Any) -> dict[str, list[Row]]:
         """The arguments and options by the titles of their panels, in the order of the help."""

@@ -15,9 +15,9 @@ from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.fetching import stem_of
 
 _HELP = {
-    "train": f"Reference: what the network was trained on, which its statistics are compared with: {REFERENCE}.",
+    "train": f"Training set, whose statistics are compared with those of the network: {REFERENCE}.",
     "test": "Labelled test set: evaluated under every domain's statistics.",
-    "limit": "Evaluate at most this many points of each domain.",
+    "limit": "Evaluate at most this many examples of each domain.",
     "out": ("Result file.", "MODEL.inspect.h5"),
 }
 

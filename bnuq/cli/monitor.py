@@ -20,9 +20,9 @@ from bnuq.errors import RequestError
 from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
-    "test": f"The reference: points that the network was not trained on, drawn as later ones should be: {REFERENCE}.",
+    "test": f"The reference: examples that the network was not trained on, drawn as later ones should be: {REFERENCE}.",
     "train": "The reference if there is no test set; --normalize train uses its mean and std.",
-    "limit": "Use at most this many points of the reference.",
+    "limit": "Use at most this many examples of the reference.",
     "out": ("Result file.", "MODEL.monitor.h5"),
 }
 
@@ -42,7 +42,7 @@ def command(
     points: Annotated[
         str | None,
         typer.Argument(
-            help="The unlabelled points to compare with the reference; also --batch REF.",
+            help="The unlabelled examples to compare with the reference; or --batch REF.",
             metavar="BATCH",
             show_default=False,
         ),
@@ -53,7 +53,7 @@ def command(
     settings: MonitorSection,
     printing: Printing,
 ) -> None:
-    """Test whether unlabelled points are still drawn like the reference. From the batch statistics of every BatchNorm
+    """Detect whether the incoming data have changed, without labels. From the batch statistics of every BatchNorm
     layer, the outputs and the scores it computes one p-value, the layers that differ and by how much, and an alarm for
     a stream of batches, which stays valid if you look after every batch. Writes one HDF5 file and prints a report."""
     folder = Path.cwd()
@@ -97,6 +97,6 @@ def _of_baseline(baseline: Any) -> dict[str, Any]:
 def _line(baseline: Any) -> str:
     return (
         f"{baseline.path.name} was written ({baseline.path.stat().st_size / 1000:.0f} kB): coordinates of "
-        f"{len(baseline.bag):,} points of {baseline.reference['reference']}. Compare later points with it, without "
+        f"{len(baseline.bag):,} examples of {baseline.reference['reference']}. Compare later examples with it, without "
         "any data: bnuq monitor MODEL BATCH."
     )

@@ -16,7 +16,7 @@ from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSectio
 from bnuq.evaluation.completeness import reported_at_once
 
 _HELP = {
-    "train": f"Reference whose statistics are computed, through the training pipeline: {REFERENCE}.",
+    "train": f"Training set whose statistics are computed, through the training pipeline: {REFERENCE}.",
     "test": "Labelled test set: evaluated before and after.",
 }
 

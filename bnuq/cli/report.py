@@ -64,7 +64,7 @@ class Forms(Section, frozen=True):
 
 _MAP_FORMATS = ("png", "npz")
 _CSV = rb"(set,method,index|result,time,address),"  # the header of a file of points, or of a trend
-_POINTS: Panel = "Points of bnuq evaluate"
+_POINTS: Panel = "Examples of bnuq evaluate"
 
 
 class PointsSection(Section, frozen=True):
@@ -72,7 +72,7 @@ class PointsSection(Section, frozen=True):
 
     points: Annotated[
         Positive | None,
-        setting("List this many points: the worst, or where neither end is, the largest by the score.", _POINTS),
+        setting("List this many examples: the worst, or where neither end is, the largest by the score.", _POINTS),
     ] = None
     by: Annotated[
         str | None,
@@ -91,7 +91,7 @@ class PointsSection(Section, frozen=True):
     ] = None
     csv: Annotated[
         str | None,
-        setting("Write all points of all sets and methods, with their scores.", _POINTS, metavar="FILE", shown="none"),
+        setting("Write all examples of all sets and methods, with scores.", _POINTS, metavar="FILE", shown="none"),
     ] = None
     trend: Annotated[
         bool,
@@ -150,7 +150,7 @@ def show(
         raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
     page = _target(forms.html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = _target(None if forms.markdown == "-" else forms.markdown, "--markdown", "report", b"# bnuq ")
-    table = _target(points.csv, "--csv", "table of points", _CSV)
+    table = _target(points.csv, "--csv", "table of examples", _CSV)
     kind, record = read()
     from bnuq.files.writing import replaced, write_bytes
     from bnuq.report.document import PathLine
@@ -232,10 +232,10 @@ def _check_points(points: PointsSection, as_json: bool, maps: Path | None) -> No
         options = ("by",) if maps is not None else ("by", "set", "method")
         given = [name for name in options if getattr(points, name) != getattr(PointsSection(), name)]
         if given:
-            raise RequestError(f"--{given[0]} says which points are listed, and none are; add --points N.")
+            raise RequestError(f"--{given[0]} says which examples are listed, and none are; add --points N.")
     elif as_json:
         raise RequestError(
-            "--json prints the summary, which has no points; write them with --csv FILE, and leave out --points."
+            "--json prints the summary, which has no examples; write them with --csv FILE, and leave out --points."
         )
 
 
@@ -254,7 +254,7 @@ def _points_of(record: Any, points: PointsSection) -> tuple[tuple[ReportSection,
 
     if not isinstance(record, Result):
         option = "--csv" if points.points is None else "--points"
-        raise RequestError(f"{option} is for points of one result of bnuq evaluate; name one such file.")
+        raise RequestError(f"{option} is for examples of one result of bnuq evaluate; name one such file.")
     chosen = {"by": points.by, "set": points.set, "method": points.method}
     section = () if points.points is None else (points_section(record, points=points.points, **chosen),)
     return section, () if points.csv is None else points_csv(record)

@@ -50,7 +50,7 @@ Panel = Literal[  # of the help, in this order
     "Certificate",
     "ELBO",
     "Tolerances",
-    "Points of bnuq evaluate",
+    "Examples of bnuq evaluate",
     "Output",
     "Computation",
     "Safety",
@@ -207,7 +207,7 @@ class ModelSection(Section, frozen=True):
 
 
 _NORMALIZE_EXPECTED = (
-    '"train" (mean and std of the reference), numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD"'
+    '"train" (mean and std of the training set), numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD"'
 )
 
 
@@ -215,7 +215,7 @@ class DataSection(Section, frozen=True):
     """[data]: the reference, the evaluated sets, and the input pipeline."""
 
     train: Annotated[
-        str | None, setting(f"Reference that mini-batches are drawn from: {REFERENCE}.", metavar="REF")
+        str | None, setting(f"Training set that mini-batches are drawn from: {REFERENCE}.", metavar="REF")
     ] = None
     test: Annotated[str | None, setting("Labelled test set.", metavar="REF")] = None
     ood: Annotated[
@@ -234,7 +234,7 @@ class DataSection(Section, frozen=True):
     validation: Annotated[
         str | Split | None,
         setting(
-            "Held-out points, to fit temperatures, τ and constant baselines to; or a part of the test set, "
+            "Held-out examples, to fit temperatures, τ and constant baselines to; or a part of the test set, "
             "split_of=test,fraction=0.5.",
             metavar="REF",
         ),
@@ -242,9 +242,9 @@ class DataSection(Section, frozen=True):
     train_size: Annotated[
         Positive | None,
         setting(
-            "Size of the full training set, if the reference is only a part of it.",
+            "Size of the full training set, if --train is only a part of it.",
             "Data",
-            shown="size of the reference",
+            shown="size of --train",
         ),
     ] = None
     target: Annotated[
@@ -259,7 +259,7 @@ class DataSection(Section, frozen=True):
     group: Annotated[
         str | None,
         setting(
-            "The array, or the column of a table, that says which points belong together: laboratory, camera, site.",
+            "The array, or the column of a table, that says which examples belong together: laboratory, camera, site.",
             "Data",
             metavar="NAME",
             shown="group",
@@ -287,7 +287,7 @@ class DataSection(Section, frozen=True):
             "Names of the classes in the order of the network's outputs: a file with one on each line, or cat,dog.",
             "Data",
             metavar="FILE|NAMES",
-            shown="the order of the reference",
+            shown="the order of the training set",
         ),
     ] = None
     resize: Annotated[
@@ -320,7 +320,7 @@ class DataSection(Section, frozen=True):
         Normalize | str | None,
         setting(
             "Normalisation of the inputs, as in training: MEAN/STD (0.4914,0.4822,0.4465/0.2470,0.2435,0.2616; one "
-            "number applies to all channels), train (mean and std of the reference), none, or a published one: "
+            "number applies to all channels), train (mean and std of the training set), none, or a published one: "
             f"{', '.join(PUBLISHED)}.",
             metavar="NAME|MEAN/STD",
             expected=f"{_NORMALIZE_EXPECTED}, or a published one: {', '.join(PUBLISHED)}",
@@ -329,7 +329,7 @@ class DataSection(Section, frozen=True):
     normalize_targets: Annotated[
         Normalize | str | None,
         setting(
-            "Standardisation of the targets in training: MEAN/STD, or train (mean and std of the reference).",
+            "Standardisation of the targets in training: MEAN/STD, or train (mean and std of the training set).",
             "Regression",
             metavar="MEAN/STD",
             expected=_NORMALIZE_EXPECTED,
@@ -339,7 +339,7 @@ class DataSection(Section, frozen=True):
     augment: Annotated[
         Augment | str | None,
         setting(
-            "Augmentation used in training, for reference batches: pad=4,crop=32,flip; or none.",
+            "Augmentation used in training, for its mini-batches: pad=4,crop=32,flip; or none.",
             metavar="KEY=VALUE",
             expected='a table such as { pad = 4, crop = 32, flip = true }, or "pad=4,crop=32,flip"',
         ),
@@ -363,20 +363,20 @@ class SamplerSettings(Section, frozen=True):
     batches: Annotated[
         Batches,
         setting(
-            "Points of a mini-batch: random, stratified (every class in proportion) or group (all of one laboratory, "
+            "Examples of a mini-batch: random, stratified (every class in proportion) or group (all of one laboratory, "
             "camera or site).",
             "Mini-batches of MCBN",
         ),
     ] = "random"
     replacement: Annotated[
-        bool, setting("Draw the points of a mini-batch with replacement.", "Mini-batches of MCBN", no=True)
+        bool, setting("Draw the examples of a mini-batch with replacement.", "Mini-batches of MCBN", no=True)
     ] = False
     counts: Annotated[
         Counts | None,
         setting(
             "Values behind each statistic: nominal (b times positions), or measured (effective, from mini-batches).",
             "Analytic noise models",
-            shown="measured with a reference",
+            shown="measured with --train",
         ),
     ] = None
     covariance: Annotated[
@@ -434,8 +434,8 @@ class SamplingSection(SamplerSettings, frozen=True):
     bank: Annotated[
         Positive | None,
         setting(
-            "Draw N mini-batches (N ≥ T); each block of 64 points uses T of them. The Monte Carlo error of means is "
-            "smaller, but different points see different sampled networks.",
+            "Draw N mini-batches (N ≥ T); each block of 64 examples uses T of them. The Monte Carlo error of means is "
+            "smaller, but different examples see different sampled networks.",
             "Sampling",
             shown="off",
         ),
@@ -484,7 +484,7 @@ class SamplingSection(SamplerSettings, frozen=True):
         bool,
         setting(
             "Also separate OOD sets by post-hoc scores of the deterministic network: energy, nearest neighbours, ViM, "
-            "and others, fitted to the reference.",
+            "and others, fitted to the training set.",
             "Classification",
             no=True,
             needs="a classification",
@@ -493,10 +493,10 @@ class SamplingSection(SamplerSettings, frozen=True):
     calibrate: Annotated[
         Calibration | None,
         setting(
-            "Also evaluate every method recalibrated (--recalibration), fitted to the validation points, or to each "
-            "half of the test set for the other (cross; a regression fits τ and the constant σ in this way); or off.",
+            "Also evaluate every method recalibrated (--recalibration), fitted to the validation examples, or to each "
+            "half of the test set for the other half (cross; for regression also τ and the constant σ); or off.",
             "Classification",
-            shown="validation, if there are validation points, else cross",
+            shown="validation, if there are validation examples, else cross",
         ),
     ] = None
 
@@ -540,7 +540,7 @@ class ScoringSection(Section, frozen=True):
     fit: Annotated[
         Criterion,
         setting(
-            "Criterion for fitting τ and the constant baseline to the validation points.",
+            "Criterion for fitting τ and the constant baseline to the validation examples.",
             "Regression",
             needs="a regression",
         ),
@@ -550,7 +550,7 @@ class ScoringSection(Section, frozen=True):
         setting(
             "The precision τ of the observations, 1 / (noise sd)², if known.",
             "Regression",
-            shown="fitted to the validation points",
+            shown="fitted to the validation examples",
             needs="a regression",
         ),
     ] = None
@@ -566,9 +566,7 @@ class ScoringSection(Section, frozen=True):
     ] = 0.9
     shift_window: Annotated[
         Annotated[int, Meta(ge=2, le=MAX_COUNT)],
-        setting(
-            "Unlabelled points whose mean score may raise an alarm.", "Sampling", option="window", needs="data.perturb"
-        ),
+        setting("Examples whose mean score may raise an alarm.", "Sampling", option="window", needs="data.perturb"),
     ] = 100
     shift_loss: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
@@ -589,8 +587,8 @@ class CertificateSection(Section, frozen=True):
     risk: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
         setting(
-            "Promise an error rate of at most this among the points that are not deferred (a classification), outside "
-            "the intervals (a regression), or among the pixels of an image (a segmentation).",
+            "Promise an error rate of at most this among the examples that are not deferred (classification), outside "
+            "the intervals (regression), or among the pixels of an image (segmentation).",
             "Certificate",
             expected="a number above 0 and below 1, such as 0.05",
             shown="no promise",
@@ -599,7 +597,7 @@ class CertificateSection(Section, frozen=True):
     confidence: Annotated[
         Annotated[float, Meta(gt=0, lt=1)],
         setting(
-            "Probability, over the validation points, that the promise holds.",
+            "Probability, over the validation examples, that the promise holds.",
             "Certificate",
             needs="certificate.risk",
             expected="a number above 0 and below 1, such as 0.95",
@@ -620,7 +618,7 @@ class CertificateSection(Section, frozen=True):
     each: Annotated[
         Literal["class", "group"] | None,
         setting(
-            "Also make the promise for each predicted class, or for each known group; all hold together.",
+            "Also make the promise for each predicted class, or for each known group; all promises hold together.",
             "Certificate",
             option="certificate-each",
             needs="certificate.risk",
@@ -655,7 +653,7 @@ class ScoreSection(Section, frozen=True):
     validation: Annotated[
         tuple[str, ...],
         setting(
-            "Predictions of held-out points with their labels, to which a temperature and a certificate are fitted; "
+            "Predictions of held-out examples with their labels, to which a temperature and a certificate are fitted; "
             "of several files of predictions, one for each.",
             metavar="FILE",
             commas=True,
@@ -664,7 +662,7 @@ class ScoreSection(Section, frozen=True):
     held_out: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,
         setting(
-            "Take this share of the points, at random, as validation points.",
+            "Take this share of the examples, at random, as validation examples.",
             expected="a number above 0 and below 1, such as 0.5",
             shown="none",
         ),
@@ -672,7 +670,7 @@ class ScoreSection(Section, frozen=True):
     groups: Annotated[
         str | None,
         setting(
-            "Groups of points that are not independent: a column beside the labels or the predictions, or FILE:COLUMN.",
+            "Groups of dependent examples: a column beside the labels or the predictions, or FILE:COLUMN.",
             metavar="REF",
             shown="group, where there is one",
         ),
@@ -696,12 +694,12 @@ class ScoreSection(Section, frozen=True):
     ] = ()
     ignore: Annotated[
         tuple[str, ...],
-        setting("Columns, or patterns of their names, that are nothing of this.", metavar="NAME", commas=True),
+        setting("Columns, or patterns of their names, to leave out.", metavar="NAME", commas=True),
     ] = ()
     scores: Annotated[
         tuple[str, ...],
         setting(
-            "A column of an OOD score of your own, larger where a point is more uncertain, in the files of the test "
+            "A column of an OOD score of your own, larger where an example is more uncertain, in the files of the test "
             "set and of every OOD set. Repeat it.",
             option="score",
             metavar="COLUMN",
@@ -739,7 +737,7 @@ class SweepSection(Section, frozen=True):
         Annotated[tuple[Positive, ...], Meta(min_length=1)] | None,
         setting(
             "Sizes to sweep, with commas. With several models: in addition to their training batch sizes.",
-            shown="16,32,…,2048, up to half the reference",
+            shown="16,32,…,2048, up to half the training set",
             expected="whole numbers from 1 to 10^12, such as 32,128,512",
         ),
     ] = None
@@ -766,13 +764,13 @@ class SweepSection(Section, frozen=True):
         ),
     ] = None
     train_points: Annotated[
-        Positive, setting("Reference points that the ELBO's likelihood is taken on, without augmentation.", "ELBO")
+        Positive, setting("Training examples that the ELBO's likelihood is computed on, without augmentation.", "ELBO")
     ] = 1000
     criterion: Annotated[
         SizeCriterion,
         setting(
-            "Criterion for recommending a size: elbo, on training points; or pll or auroc (mean over OOD sets), on "
-            "validation points if there are any, otherwise on the test set."
+            "Criterion for recommending a size: elbo, on training examples; or pll or auroc (mean over OOD sets), on "
+            "validation examples if there are any, otherwise on the test set."
         ),
     ] = "elbo"
     prior: Annotated[
@@ -828,7 +826,7 @@ class GateSection(Section, frozen=True):
     estimates: Annotated[
         tuple[str, ...],
         setting(
-            "What is gated in the place of some ten estimates that the baseline decided by: metrics or addresses "
+            "What is gated instead of the roughly ten estimates that the baseline chose: metrics or addresses "
             "(accuracy, mcbn.*); by-class and by-group add the accuracy of each class or group. Repeat it.",
             "Tolerances",
             option="gate",
@@ -894,8 +892,8 @@ class InspectSection(Section, frozen=True):
     domain: Annotated[
         tuple[str, ...],
         setting(
-            "Points of one laboratory, camera or site, as NAME=REF: reports which layers separate it from the "
-            "reference, and the effect of its statistics. Repeat it, or use commas.",
+            "Examples of one laboratory, camera or site, as NAME=REF: reports which layers separate it from the "
+            "training set, and the effect of its statistics. Repeat it, or use commas.",
             metavar="NAME=REF",
             commas=True,
         ),
@@ -906,7 +904,7 @@ class InspectSection(Section, frozen=True):
     input_shape: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=2**24)], ...] | None,
         setting(
-            "Shape of a point, without the batch axis, if no data can be read: 3,32,32.",
+            "Shape of an example, without the batch axis, if no data can be read: 3,32,32.",
             "Data",
             shown="found by trying",
             expected="whole numbers, such as 3,32,32",
@@ -915,7 +913,7 @@ class InspectSection(Section, frozen=True):
     points: Annotated[
         int,
         Meta(ge=8, le=MAX_COUNT),
-        setting("Reference points that the population statistics are taken over.", "Sampling"),
+        setting("Training examples that the population statistics are computed from.", "Sampling"),
     ] = 10_000
     draws: Annotated[
         int,
@@ -940,16 +938,16 @@ class PreciseBnSection(Section, frozen=True):
         PopulationEstimator,
         setting(
             "population (all values of the mini-batches together), mean_of_var (mean of their unbiased variances) or "
-            "full (all points as one batch).",
+            "full (all examples as one batch).",
         ),
     ] = "population"
     points: Annotated[
         int,
         Meta(ge=2, le=MAX_COUNT),
-        setting("Upper limit of points of the reference, drawn without replacement."),
+        setting("Upper limit of examples of the training set, drawn without replacement."),
     ] = 10_000
     batch_size: Annotated[
-        BatchSize | None, setting("Upper limit of points per mini-batch.", short="b", shown="as in training")
+        BatchSize | None, setting("Upper limit of examples per mini-batch.", short="b", shown="as in training")
     ] = None
 
 
@@ -959,7 +957,7 @@ class MonitorSection(Section, frozen=True):
     batch: Annotated[
         str | None,
         setting(
-            f"The unlabelled points to compare with the reference: {REFERENCE}. Without it only the baseline is made.",
+            f"The unlabelled examples to compare with the reference: {REFERENCE}. Without it only a baseline is made.",
             metavar="REF",
             shown="none",
         ),
@@ -976,8 +974,8 @@ class MonitorSection(Section, frozen=True):
     stream: Annotated[
         str | None,
         setting(
-            "File of the earlier batches, to which this one is added; created if it does not exist. Its alarm allows "
-            "for looking at every batch.",
+            "File of the earlier batches. This batch is added to it; it is created if it does not exist. Its alarm "
+            "allows for looking at every batch.",
             metavar="FILE",
             shown="none",
         ),
@@ -1018,7 +1016,7 @@ class RecordedOptions(Section, frozen=True):
     device: Annotated[
         Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:[0-9]+)?)\Z")] | None,
         setting(
-            "Device, also cuda:N; auto uses a GPU if there is one.",
+            "Device: auto (a GPU if there is one), cpu, cuda or cuda:N.",
             "Computation",
             metavar="auto|cpu|cuda",
             shown="auto",
@@ -1037,7 +1035,7 @@ class RecordedOptions(Section, frozen=True):
     chunk_size: Annotated[
         Positive | None,
         setting(
-            "Points per chunk: limits memory, and changes results only by rounding (1e-7).",
+            "Examples per chunk: limits memory, and changes results only by rounding (1e-7).",
             "Computation",
             shown="by the free memory",
         ),
@@ -1046,7 +1044,7 @@ class RecordedOptions(Section, frozen=True):
         Annotated[int, Meta(ge=1, le=4096)] | None,
         setting("CPU threads for computation.", "Computation", shown="all cores"),
     ] = None
-    limit: Annotated[Positive | None, setting("At most this many points of each evaluated set.", shown="all")] = None
+    limit: Annotated[Positive | None, setting("At most this many examples of each evaluated set.", shown="all")] = None
     save_samples: Annotated[bool, setting("Store the raw outputs (T, n, K) in the result file.", "Output")] = False
     save_maps: Annotated[
         bool,
@@ -1056,7 +1054,7 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Store no small copies of images in the result file. By default there are at most 48: confident "
-            "mistakes, the most uncertain ones, familiar OOD points; for a segmentation, the images "
+            "mistakes, the most uncertain ones, familiar OOD examples; for a segmentation, the images "
             "named by --images, and 4 others, with their maps.",
             "Output",
             no="only",

@@ -614,7 +614,7 @@ def _as_drawn(values: NDArray[Any], sought: Sought, where: str, *, is_said: bool
         return values
     cure = "Save samples as (T, n, 1); quantiles beside an array `levels`; a Gaussian as arrays `mean` and `sigma`."
     if first and last:
-        raise DataError(f"{where} has shape {values.shape}, of which either axis may be of samples. {cure}")
+        raise DataError(f"{where} has shape {values.shape}, and either axis may be that of the samples. {cure}")
     if last and like is None and not is_said:
         what = "samples, quantiles, or mean and σ? Samples are (T, n), or called `samples`"
         raise DataError(f"{where} holds {width} numbers of each point: {what}. {cure}")

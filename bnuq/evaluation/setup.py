@@ -62,8 +62,8 @@ def prepare(
     data = data or load_data(run, loaded.module, needs_reference=needs_reference)
     if run.train_size is not None and data.train is not None and run.train_size < len(data.train):
         raise RequestError(
-            f"data.train_size is {run.train_size}, and the reference alone has {len(data.train)} points; expected "
-            "the size of the whole training set, of which the reference is a part."
+            f"data.train_size is {run.train_size}, and train alone has {len(data.train)} examples; expected "
+            "the size of the whole training set, with that part included."
         )
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))

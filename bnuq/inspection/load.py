@@ -135,8 +135,8 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, 
         train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
     if run.train_size is not None and run.train_size < len(train):
         raise RequestError(
-            f"data.train_size is {run.train_size}, and the reference alone has {len(train)} points; expected the size "
-            "of the whole training set, of which the reference is a part."
+            f"data.train_size is {run.train_size}, and train alone has {len(train)} examples; expected the size "
+            "of the whole training set, with that part included."
         )
     return train, ()
 

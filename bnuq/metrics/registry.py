@@ -88,8 +88,8 @@ _CALIBRATED: dict[str, Any] = {
     "better": "the confidence of {who} on {where} is closer to its accuracy",
 }
 _DEFERRED: dict[str, Any] = {
-    "worse": "deferring the most uncertain points of {where} leaves {who} with more errors",
-    "better": "deferring the most uncertain points of {where} leaves {who} with fewer errors",
+    "worse": "deferring the most uncertain examples of {where} leaves {who} with more errors",
+    "better": "deferring the most uncertain examples of {where} leaves {who} with fewer errors",
 }
 _SEPARATION: dict[str, Any] = {
     "worse": "{who} separates {where} from the test set less well",
@@ -116,7 +116,7 @@ def _sets(suffix: str, name: str, source: str) -> tuple[Estimand, Estimand]:
     )
     coverage = Estimand(
         f"set_coverage{suffix}",
-        f"Share of points whose prediction set has the true class, {name}",
+        f"Share of examples whose prediction set has the true class, {name}",
         f"coverage of {name} sets",
         "fraction",
         "none",
@@ -141,16 +141,16 @@ _PIXELS: dict[str, Any] = {
 ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "accuracy", "Accuracy", "accuracy", "fraction", "higher",
-        "share of points whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
+        "share of examples whose most probable class is the true one", tolerance="0.005", **_STEPS, percent=True,
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
         tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
         shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "gate", "gate-first"}),
     ),
     Estimand(
-        "label_auroc", "AUROC of the labels, several per point: mean over labels", "label AUROC", "fraction", "higher",
+        "label_auroc", "AUROC of the labels, mean over the labels of an example", "label AUROC", "fraction", "higher",
         "Hanley & McNeil 1982; macro mean as Tsoumakas et al. 2010", tolerance="0.01",
-        worse="{who} ranks the points of {where} by their labels less well",
-        better="{who} ranks the points of {where} by their labels better",
+        worse="{who} ranks the examples of {where} by their labels less well",
+        better="{who} ranks the examples of {where} by their labels better",
         tasks=_CLASSIFICATION, **_TRUTH, by_label=True, shown=frozenset({"headline", "gate"}),
         formula=Formula(
             frozenset({"label_score", "label"}),
@@ -175,7 +175,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         ),
     ),
     Estimand(
-        "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over points and outputs",
+        "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over examples and outputs",
         tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
         tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
         shown=frozenset({"sweep"}),
@@ -215,7 +215,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         resampled=True,
     ),
     Estimand(
-        "ece_adaptive", "Adaptive calibration error, bins of equally many points", "adaptive ECE", "fraction", "lower",
+        "ece_adaptive", "Adaptive calibration error, in bins of equal counts", "adaptive ECE", "fraction", "lower",
         "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins", **_STEPS, **_CALIBRATED,
         tasks=_CLASSIFICATION, **_TRUTH,
         formula=Formula(
@@ -296,12 +296,12 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("augrc"), resampled=True,
     ),
     Estimand(
-        "risk_at_80", "Error rate of the 80 % most certain points, by predictive entropy", "risk at 80 % coverage",
+        "risk_at_80", "Error rate of the 80 % most certain examples, by predictive entropy", "risk at 80 % coverage",
         "fraction", "lower", "Geifman & El-Yaniv 2017, §2", short="risk at 80 %", **_STEPS, **_DEFERRED,
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("risk_at_80"), resampled=True,
     ),
     Estimand(
-        "coverage_at_5", "Largest share of most certain points with at most 5 % errors, by predictive entropy",
+        "coverage_at_5", "Largest share of most certain examples with at most 5 % errors, by predictive entropy",
         "coverage at 5 % risk", "fraction", "higher", "Geifman & El-Yaniv 2017, §3; as measured, without a guarantee",
         short="cover. at 5 %", **_STEPS, **_DEFERRED,
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("coverage_at_5"), resampled=True, leaps=True,
@@ -314,11 +314,11 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_CLASSIFICATION, **_TRUTH, formula=errors_by("predictive_entropy"),
     ),
     Estimand(
-        "scod", "Area under the risk–coverage curve of test and OOD points, of which every accepted one is an error",
-        "AURC with OOD points", "fraction", "lower", "Xia & Bouganis 2022; Jaeger et al. 2023", short="AURC with OOD",
+        "scod", "Area under the risk–coverage curve of test and OOD examples; each accepted OOD example is an error",
+        "AURC with OOD examples", "fraction", "lower", "Xia & Bouganis 2022; Jaeger et al. 2023", short="AURC with OOD",
         **_STEPS,
-        worse="deferring the most uncertain points of {where} and the test set leaves {who} with more errors",
-        better="deferring the most uncertain points of {where} and the test set leaves {who} with fewer errors",
+        worse="deferring the most uncertain examples of {where} and the test set leaves {who} with more errors",
+        better="deferring the most uncertain examples of {where} and the test set leaves {who} with fewer errors",
         tasks=_CLASSIFICATION, **_TRUTH,
     ),
     Estimand(
@@ -348,7 +348,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         formula=mean_of_sum(pll_recalibrated=-1),
     ),
     Estimand(
-        "certified_coverage", "Share of points (or pixels) that are accepted at the certified risk",
+        "certified_coverage", "Share of examples (or pixels) that are accepted at the certified risk",
         "certified coverage", "fraction", "higher", "Angelopoulos et al. 2021; of the promise of --risk",
         short="certified cov.", tolerance="0.02", **_STEPS,
         worse="more of {where} must be deferred to keep the promise about {who}",
@@ -358,7 +358,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     *(
         Estimand(
             name, f"{title} at the threshold that the baseline decided on", title.lower(), "fraction", direction,
-            "a share of points", tolerance=tolerance, worse=worse, better=better,
+            "a share of examples", tolerance=tolerance, worse=worse, better=better,
             tasks=_EVERY, **_STEPS, **_TRUTH,
         )
         for name, title, direction, tolerance, worse, better in (
@@ -433,7 +433,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     *(
         Estimand(
             f"pixel_{name}", f"{title} of pixels", f"pixel {label}", "fraction",
-            "lower" if name.startswith("fpr") else "higher", "as of points", **_PIXELS, tasks=_SEGMENTATION,
+            "lower" if name.startswith("fpr") else "higher", "as for examples", **_PIXELS, tasks=_SEGMENTATION,
         )
         for name, title, label in (
             ("aupr_out", "AUPR (OOD positive)", "AUPR-out"),
@@ -445,7 +445,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     *(
         Estimand(
             f"pixel_{name}_per_image", f"{title} of the pixels of an image, mean over images", f"{label} per image",
-            "fraction", "lower" if name == "fpr95" else "higher", "as of points", **_PIXELS, tasks=_SEGMENTATION,
+            "fraction", "lower" if name == "fpr95" else "higher", "as for examples", **_PIXELS, tasks=_SEGMENTATION,
         )
         for name, title, label in (
             ("auroc", "AUROC", "AUROC"),
@@ -541,11 +541,11 @@ ESTIMANDS: tuple[Estimand, ...] = (
         score=Score("last layer", fit=by_relative_mahalanobis, needs_labels=True),
     ),
     Estimand(
-        "count", "Number of points of a class or group", "points", "points", "none", "a count", digits=0,
+        "count", "Number of examples of a class or group", "points", "points", "none", "a count", digits=0,
         tasks=_CLASSES, limits=POSITIVE, by_part=True,
     ),
     Estimand(
-        "temperature", "Temperature", "temperature", "1", "none", "Guo et al. 2017; mean over points",
+        "temperature", "Temperature", "temperature", "1", "none", "Guo et al. 2017; mean over examples",
         tasks=_CLASSES, limits=POSITIVE,
     ),
     Estimand(
@@ -577,8 +577,8 @@ SELECTIVE: tuple[str, ...] = tuple(SelectiveScores.__dataclass_fields__)
 _OWN = "score:"  # begins the name of a score that is a column of a file of predictions
 _UNLISTED = (
     Estimand(
-        "normalized_pll_without_exact", "PLL between constant and optimum, without points predicted exactly",
-        "PLL excl. exact points", "percent", "none", "Teye et al. 2018, §4", short="PLL excl. exact",
+        "normalized_pll_without_exact", "PLL between constant and optimum, without examples predicted exactly",
+        "PLL excl. exact examples", "percent", "none", "Teye et al. 2018, §4", short="PLL excl. exact",
         limits=UNBOUNDED, formula=normalized_between_bounds("pll", without_exact=True),
     ),
     *(

@@ -164,7 +164,7 @@ def _mismatch(
         return (
             f"{checkpoint.path}: has no running statistics (running_mean, running_var) for {len(layers)} BatchNorm "
             f"layers: {listed(layers)}. Without them the network cannot be evaluated. If it was trained with "
-            f"track_running_stats=False, the factory of {arch} must say so too; else give the complete checkpoint."
+            f"track_running_stats=False, the factory of {arch} must set it too; otherwise give the complete checkpoint."
         )
     parts = [
         f"{len(names)} {problem}: {listed(names)}"

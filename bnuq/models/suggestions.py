@@ -21,7 +21,7 @@ def described(checkpoint: Checkpoint) -> str:
     outputs = f", probably {weights[-1].shape[0]} outputs" if weights else ""
     kind = "holds weights without the network they belong to"
     if checkpoint.form == "TorchScript":
-        kind = "is TorchScript, of which only the weights are read"
+        kind = "is TorchScript, and only its weights are read"
     return (
         f"{kind}: {len(names)} tensors, "
         f"{names[0]} {shape(state[names[0]])} to {names[-1]} {shape(state[names[-1]])}{outputs}{_alike(checkpoint)}"

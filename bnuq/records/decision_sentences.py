@@ -56,9 +56,9 @@ def _used(
     if gain is not None:
         so = f", and so {'is' if len(also) == 1 else 'are'} {all_of([*map(plain, also)])}" if also else ""
         return f"{text}: its {_better(gain)} than that of the best single pass{so}{lost}."
-    perhaps = f" By {all_of([*map(plain, also)])} they may be better, or that is chance." if also else ""
+    perhaps = f" By {all_of([*map(plain, also)])} they may be better, but not significantly." if also else ""
     if only_by:
-        return f"{text}{lost}. {most_passes} samples a point are better only by {_joined(only_by)}.{perhaps}"
+        return f"{text}{lost}. {most_passes} samples an example are better only by {_joined(only_by)}.{perhaps}"
     if files == 1:
         is_plain = not (but or method_named(method).recalibration)
         return text + (f" as it is: no recalibration has a better {plain(metric)}." if is_plain else f"{lost}.")
@@ -68,8 +68,8 @@ def _used(
     if most_passes == 1:
         return f"{text}{lost}. No method of several samples was tried."
     undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
-    shown = f"{points:,} points could show{' beyond chance' if also else ''}"
-    return f"{text}{lost}. {most_passes} samples a point add nothing that {shown}.{perhaps}{undecided}"
+    shown = f"{points:,} examples could show{' with significance' if also else ''}"
+    return f"{text}{lost}. {most_passes} samples an example add nothing that {shown}.{perhaps}{undecided}"
 
 
 def _of_others(but: Sequence[Mapping[str, Any]]) -> str:
@@ -132,7 +132,7 @@ _CALIBRATED = {
 _REASONS = {
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
     "temperature": "no temperature was fitted, which may gain as much; fit one (`--calibrate cross`)",
-    "errors": "there are too few points for the error of a comparison",
+    "errors": "there are too few examples for the error of a comparison",
 }
 
 
@@ -161,19 +161,19 @@ def _undecided_use(
     **_: Any,
 ) -> str:
     if reason == "constant":
-        return "First check the outputs: they are the same for all points."
+        return "First check the outputs: they are the same for all examples."
     if reason == "at-chance":
         of_network = ["`--outputs`"] if files else ["`arch`", "`normalize`", "the weights"]
         checked = all_of(["the labels", "the order of the classes", *of_network])
         return (
-            f"First check {checked}: {percent(accuracy)} of {points:,} points are right, which is not above chance "
-            f"({percent(chance)} are of the most frequent class), and nor is the log-likelihood, whatever temperature "
+            f"First check {checked}: {percent(accuracy)} of {points:,} examples are right, no better than chance "
+            f"({percent(chance)} are of the most frequent class). Nor is the log-likelihood, whatever temperature "
             "was tried."
         )
     if reason == "few-points":
         low, high = map(percent, interval)
         return (
-            f"Undecided whether the predictions are good: {points:,} points are too few to tell. {percent(accuracy)} "
+            f"Undecided whether the predictions are good: {points:,} examples are too few to tell. {percent(accuracy)} "
             f"of them are right; of all it may be {low} to {high}."
         )
     if reason == "pipeline":
@@ -184,15 +184,15 @@ def _undecided_use(
             f"First check the pipeline ({all_of([f'`{name}`' for name in settings])}{tries}): {why}. If it is right, "
             "correct the network (`bnuq precise-bn`). Then evaluate again."
         )
-    text = f"Undecided whether {most_passes} samples a point are worth it:"
+    text = f"Undecided whether {most_passes} samples an example are worth it:"
     until = f"Until then use {_prediction(method, passes, temperatures)}."
     if gain is None:
         if not samples:
             return f"{text} {_REASONS[reason]}."
         return f"{text} {samples[0]} are too few to tell; take at least {samples[1]}. {until}"
     return (
-        f"{text} with {gain['method']} the {_better(gain)}, which may be chance among {comparisons} comparisons; about "
-        f"{_about(points_needed)} points in all would decide. {until}"
+        f"{text} with {gain['method']} the {_better(gain)}, not significantly among {comparisons} comparisons; about "
+        f"{_about(points_needed)} examples in all would decide. {until}"
     )
 
 
@@ -231,16 +231,17 @@ def _defer(
     share = "the" if deferred is None else f"the {percent(deferred)}"
     by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
     by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
-    subject = f"{share} least certain {'points' if what == 'labels' else what} to a person"
+    subject = f"{share} least certain {'examples' if what in ('labels', 'points') else what} to a person"
     rule = f"({by} above {_three(threshold)})"
     units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
-    wrong = "pixels" if what == "images" else what
+    wrong = {"images": "pixels", "points": "examples"}.get(what, what)
     before_is_known = before is not None and error is not None
     if before == 0:
-        return f"Leave nothing to a person: none of {points:,} points was wrong. {promise}"
+        return f"Leave nothing to a person: none of {points:,} examples was wrong. {promise}"
     if before_is_known and (error >= before or percent(error) == percent(before)):
         return f"Leaving {subject} {rule} does not lower the share of wrong {wrong}, {percent(before)}. {promise}"
-    leave = f"Leave nothing to a person: of all {what}" if nothing_left else f"Leave {subject} {rule}: of the {units}"
+    every = "examples" if what == "points" else what
+    leave = f"Leave nothing to a person: of all {every}" if nothing_left else f"Leave {subject} {rule}: of the {units}"
     if error is None:
         return f"{leave.partition(':')[0]}. {promise}"
     instead = "" if before is None else f", in place of {percent(before)}"
@@ -274,6 +275,7 @@ def _not_promised(
     parts: tuple[str, int, int] | None = None,
     **_: Any,
 ) -> str:
+    units = units.replace("points", "examples")
     text = (
         f"Undecided what to defer: a risk of {percent(risk, SET)} cannot be promised {_by(method)}on {points:,} {units}"
     )
@@ -305,9 +307,11 @@ def _foreign(
     shares = [f"{percent(share)} of {name}" for name, share in caught.items()]
     if len(caught) > _SHOWN:
         ends = " to ".join(percent(end(caught.values())) for end in (min, max))
-        shares = [f"{ends} of the points of {len(caught)} foreign sets"]
+        shares = [f"{ends} of the examples of {len(caught)} foreign sets"]
     label = metric_of(score).label
-    chosen = "" if crossfitted or tried < 2 else f" Chosen among {tried} scores on these points: expect less elsewhere."
+    chosen = (
+        "" if crossfitted or tried < 2 else f" Chosen among {tried} scores on the same data: expect less elsewhere."
+    )
     return (
         f"{'An' if label[0] in 'aeiou' else 'A'} {label}{_of(method)} above {_three(threshold)} finds "
         f"{all_of(shares)}, and raises {percent(false_alarms)} false alarms.{chosen}"
@@ -318,8 +322,8 @@ def _not_recognised(method: str, score: str, tried: int, aurocs: Mapping[str, fl
     names = all_of(aurocs, "or") if len(aurocs) <= _SHOWN else f"any of the {len(aurocs)} foreign sets"
     best = f", the best of {tried} scores," if tried > 1 else ""
     return (
-        f"Undecided how to recognise {names}: the {metric_of(score).label}{_of(method)}{best} ranks a foreign point "
-        f"above a test point in {percent(max(aurocs.values()))} of all pairs, which is not clearly more than chance "
+        f"Undecided how to recognise {names}: the {metric_of(score).label}{_of(method)}{best} ranks a foreign example "
+        f"above a test example in {percent(max(aurocs.values()))} of all pairs, which is not clearly more than chance "
         "(50 %)."
     )
 

@@ -65,14 +65,14 @@ def _uncertainty_error(result: Result, name: str, path: Path) -> None:
         axes.fill_between(rank, 0, _MOST * sigma, color=_LIGHT, linewidth=0, label=most)
         axes.fill_between(rank, 0, _HALF * sigma, color=_DARK, linewidth=0, label=half)
         size = 14 if len(rank) <= 300 else 5
-        axes.scatter(rank, curve["error"], s=size, color=GREY, alpha=0.7, linewidths=0, label="|error| of a point")
+        axes.scatter(rank, curve["error"], s=size, color=GREY, alpha=0.7, linewidths=0, label="|error| of an example")
         axes.plot(rank, curve["running_error"], color="#D55E00", label="running mean of |error|")
         constant = method.bounds.get("constant", {}).get("sigma")
         if constant is not None:
             axes.axhline(constant.value, color=INK, linestyle="--", linewidth=1.2, label="constant σ")
         axes.set_xlim(rank[0] - 0.5, rank[-1] + 0.5)
         axes.set_ylim(0, 1.05 * float(max(curve["error"].max(), min(_MOST * sigma.max(), 2 * curve["error"].max()))))
-        axes.set_xlabel("test points, sorted by predicted σ")
+        axes.set_xlabel("test examples, sorted by predicted σ")
         axes.set_ylabel("|error| (target unit)" if single else "|error|, rms of the outputs (target unit)")
 
 
@@ -84,7 +84,7 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
         level = np.linspace(0, 1, 101)
         chance = _MOST * np.sqrt(level * (1 - level) / points)
         low, high = np.clip(level - chance, 0, 1), np.clip(level + chance, 0, 1)
-        axes.fill_between(level, low, high, color=PALE, linewidth=0, label=f"95 % by chance, {points} points")
+        axes.fill_between(level, low, high, color=PALE, linewidth=0, label=f"95 % by chance, {points} examples")
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
         for name, method in calibrated.items():
             curve = method.calibration
@@ -97,7 +97,7 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
 def _reliability(result: Result, path: Path) -> None:
     lines = line_styles(result)
     enough = enough_points(result)
-    about = f"{about_test_set(result)}; hollow: bins of fewer than {enough} points"
+    about = f"{about_test_set(result)}; hollow: bins of fewer than {enough} examples"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
         plain, worse = plain_methods(result), lowered_by(result)
@@ -114,7 +114,7 @@ def _reliability(result: Result, path: Path) -> None:
         axes.set_ylabel("accuracy")
         below.set_xlim(0, 1)
         below.set_xlabel("confidence")
-        below.set_ylabel("pixels (%)" if points_of(result) == "images" else "points (%)")
+        below.set_ylabel("pixels (%)" if points_of(result) == "images" else "examples (%)")
 
 
 def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:

@@ -39,7 +39,7 @@ def _cells(result: Result, outcome: Promise) -> tuple[Cell, ...]:
     certification = result.certification
     assert certification is not None
     if not outcome.is_kept:
-        why = f"needs {outcome.needed:,} points, has {outcome.points:,}"
+        why = f"needs {outcome.needed:,} examples, has {outcome.points:,}"
         if outcome.points >= outcome.needed:
             why = "none" if outcome.smallest_risk is None else f"none; keeps {percent(outcome.smallest_risk, SET)}"
         empty = (Cell("–"), Cell("–")) if certification.chosen.is_expected else (Cell("–"), Cell("–"), Cell("–"))
@@ -60,13 +60,13 @@ def _cells(result: Result, outcome: Promise) -> tuple[Cell, ...]:
 def _legend(result: Result) -> str:
     certification = result.certification
     assert certification is not None
-    risk, points = percent(certification.risk, SET), f"{len(certification.chosen.scores):,} validation points"
+    risk, points = percent(certification.risk, SET), f"{len(certification.chosen.scores):,} validation examples"
     if certification.chosen.is_expected:
         return (
             f"Over {points} and a future image, at most {risk} of its pixels are wrong and accepted, in "
             "expectation; shown are the test images."
         )
-    what = "the intervals miss" if certification.chosen.is_of_width else "the error rate of accepted future points is"
+    what = "the intervals miss" if certification.chosen.is_of_width else "the error rate of accepted future examples is"
     text = (
         f"For each method alone: with {percent(certification.confidence, SET)} confidence over the {points}, {what} at "
         f"most {risk}. Shown is the test set, with the exact interval of its error rate."
@@ -77,7 +77,7 @@ def _legend(result: Result) -> str:
     if any(not each.is_kept and each.points >= each.needed and each.smallest_risk is not None for each in every):
         text += " none; keeps R: no threshold can promise this risk, and the smallest that one can is R."
     if certification.chosen.group is not None:
-        text += " Points in groups depend on each other: groups are the units, and each counts alike."
+        text += " Examples in groups depend on each other: groups are the units, and each counts alike."
     law = next(outcomes(result, certification.method)).law
     if law is not None:
         mean, low, high = (percent(share, _DIGITS) for share in law)

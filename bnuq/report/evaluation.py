@@ -178,7 +178,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
         yield (
             "checked",
-            f"the reference: its batch statistics differ from the running ones by {median:.1f} × batch noise in the "
+            f"the training set: its batch statistics differ from the running ones by {median:.1f} × batch noise in the "
             f"median layer, {worst:.1f} × in the worst (limits 3 and 6)",
         )
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
@@ -225,7 +225,7 @@ def _samples(result: Result) -> str:
     if sampling["batch_size"] is not None:
         source = f" from {numbers.of_reference(reference)}" if reference else ""
         batches = f", mini-batches of {sampling['batch_size']}{source}"
-    return f"{sampling['samples']}{bank} per point{batches}, seed {sampling['seed']}"
+    return f"{sampling['samples']}{bank} per example{batches}, seed {sampling['seed']}"
 
 
 def _layers(result: Result) -> str:

@@ -38,14 +38,14 @@ def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Pat
     lines = line_styles(result)
     regression = result.task.is_regression
     order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
-    with picture(path, title="Error of the retained points", about=about_test_set(result)) as [axes]:
+    with picture(path, title="Error of the retained examples", about=about_test_set(result)) as [axes]:
         for name, method in ranked.items():
             line = lines[name]
             curve = method.risk
             axes.plot(curve["coverage"], curve["risk"], **line.plotted, markevery=0.2, label=name)
         axes.set_xlim(0, 1)
         axes.set_ylim(bottom=0)
-        axes.set_xlabel(f"share of the test points retained, lowest {order} first")
+        axes.set_xlabel(f"share of the test examples retained, lowest {order} first")
         axes.set_ylabel(risk)
 
 

@@ -27,8 +27,8 @@ _OF_ERRORS = (
     "is by predictive entropy."
 )
 _TOGETHER = (
-    "Error rate when the most uncertain of all these points are deferred, averaged over coverage (SCOD): an OOD point "
-    "that is not deferred is an error. It depends on how many points each set has."
+    "Error rate when the most uncertain of all these examples are deferred, averaged over coverage (SCOD): an OOD "
+    "example that is not deferred is an error. It depends on how many examples each set has."
 )
 
 
@@ -65,7 +65,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     """The title of a column, and what it is in plain words."""
-    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "points"
+    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "examples"
     title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
     truth = "density of the target" if result.task.is_regression else "probability of the label"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
@@ -90,8 +90,8 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
     "pll": ("log-lik.", "mean log-{truth} (PLL)"),
-    "temperature": ("divided", "the same after dividing the logits by a temperature fitted to {fitted}"),
-    "vector": ("scaled", "the same after scaling and shifting the logit of each class, fitted to {fitted}"),
+    "temperature": ("divided", "log-likelihood after dividing the logits by a temperature fitted to {fitted}"),
+    "vector": ("scaled", "log-likelihood after scaling and shifting the logit of each class, fitted to {fitted}"),
     "ece": ("ECE", "expected calibration error"),
     "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
     "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
@@ -143,7 +143,7 @@ def label_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     for name, method in result.methods.items():
         labels = method.sets["test"].by_label
         shown = list(dict.fromkeys(metric for metric in METRICS for row in labels.values() if metric in row))
-        header = ("share of points", *(headed(metric, roomy=roomy).strip() for metric in shown))
+        header = ("share of examples", *(headed(metric, roomy=roomy).strip() for metric in shown))
         shares = truth.mean(0).tolist() if labels and truth is not None else []
         rows = tuple(
             (label, (Cell(number(share)), *(with_error(row.get(metric)) for metric in shown)))
@@ -157,7 +157,7 @@ def label_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
 def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
     are many."""
-    unit = "pixels" if result.task.is_dense else "points"
+    unit = "pixels" if result.task.is_dense else "examples"
     for kind, attribute in PARTS.items():
         estimates = {name: getattr(each.sets["test"], attribute) for name, each in plain_methods(result).items()}
         first = estimates[result.first]
@@ -177,7 +177,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
         if tables and _has_small_parts(result, kind):
-            texts.append(f"A {kind} of fewer than {FEWEST_POINTS} points is left out.")
+            texts.append(f"A {kind} of fewer than {FEWEST_POINTS} examples is left out.")
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)
 
 
@@ -229,7 +229,7 @@ def bounds_table(result: Result) -> Iterator[Part]:
         having = [(label, cells) for label, cells in bounded if cells]
         rows += [(named(metric), ()), *having] if having else []
     if rows:
-        yield Heading("Between constant uncertainty and the per-point optimum")
+        yield Heading("Between constant uncertainty and the optimum for each example")
         yield Table(("constant", "method", "optimum", "normalised"), tuple(rows), stacks=True)
 
 

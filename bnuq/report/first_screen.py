@@ -91,7 +91,7 @@ def meaning(result: Result) -> Iterator[str]:
         yield f"means over the {result.model['labels']} labels"
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
     if test.labels is None and test.targets is None and "accuracy" not in known:  # of images labels are not kept
-        yield "of points without labels, so that nothing shows how good predictions are"
+        yield "of examples without labels, so that nothing shows how good predictions are"
     yield from meaning_of(result.findings)
 
 
@@ -108,7 +108,7 @@ def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
             around = own if values["draws"] else "each prediction"
             yield f"with noise of standard deviation {values['sd']:.3g}, fitted to the targets, around {around}"
         elif each.code == "limited":
-            yield f"of at most {values['limit']:,} points of each set, drawn at random (`--limit`)"
+            yield f"of at most {values['limit']:,} examples of each set, drawn at random (`--limit`)"
 
 
 def roles(given: Mapping[str, Sequence[str]]) -> str:
@@ -138,7 +138,7 @@ def findings(result: Result) -> Iterator[str]:
     elif not isinstance(result, Scored):
         if "tau" not in result.methods[result.first].sets["test"].estimates:
             yield (
-                "How far predictions are off is not known: no points held out of training were named. `--calibrate "
+                "How far predictions are off is not known: no examples held out of training were named. `--calibrate "
                 "cross` fits that to each half of the test set, for the other."
             )
         yield from _sigma(result)
@@ -170,7 +170,7 @@ def _collapsed(result: Result) -> Iterator[str]:
     shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
     yield (
         f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often "
-        f"than all points ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
+        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
     )
 
 
@@ -204,7 +204,7 @@ def _sigma(result: Result) -> Iterator[str]:
         yield f"The predicted standard deviation {', that '.join(clauses)}.{rest}"
 
 
-_SAME, _UNKNOWN = "is the same at every point", "may or may not follow the size of the errors"
+_SAME, _UNKNOWN = "is the same at every example", "may or may not follow the size of the errors"
 
 
 def _order(correlation: Estimate | None) -> str:

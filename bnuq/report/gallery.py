@@ -39,7 +39,7 @@ def _pictures(result: Result, shown: Thumbnails) -> Iterator[tuple[bytes, str]]:
         if "prediction" in table:
             sure = f" ({number(float(table['max_probability'][row]), 2)})" if "max_probability" in table else ""
             said.append(f"predicted {table['prediction'][row]}{sure}")
-        said.append(str(table["name"][row]) if "name" in table else f"point {table['index'][row]}")
+        said.append(str(table["name"][row]) if "name" in table else f"example {table['index'][row]}")
         yield _png(pixels), ", ".join(said)
 
 

@@ -29,11 +29,11 @@ _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of 
 _TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
 _TEXTS = {
-    "batch-unlike": "The data have changed: random points of the reference differ as much in {p} of all cases.",
-    "batch-alike": "No change was found: random points of the reference differ as much in {p} of all cases.",
+    "batch-unlike": "The data have changed: random examples of the reference differ as much in {p} of all cases.",
+    "batch-alike": "No change was found: random examples of the reference differ as much in {p} of all cases.",
     "layers-differ": (
-        "{layers:number} of {of} layers {layers:differs|differ}, most {largest}: means by {mean}, variances by "
-        "{variance} times the noise of a training batch of {unit} points."
+        "{layers:number} of {of} layers {layers:differs|differ}, most `{largest}`: means by {mean}, variances by "
+        "{variance} times the noise of a training batch of {unit} examples."
     ),
     "layers-together": "No single layer differs, but all of them together do.",
     "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
@@ -46,13 +46,13 @@ _TEXTS = {
 }
 SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 _LEGEND = (
-    "p: in how many cases random points of the reference differ as much, corrected for all layers, outputs and scores "
-    "together. means, variances: distance from the reference, in units of the noise of a training batch of {unit}.",
-    "The distance is a root mean square over channels, minus what chance explains with so few points. law: share of "
+    "p: in how many cases random examples of the reference differ as much, corrected for all layers, outputs and "
+    "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
+    "The distance is a root mean square over channels, minus its random part with so few examples. law: share of "
     "resampled reference batches outside the 95 % region of the normal approximation; 5 % where that holds. p-values "
     "do not depend on it.",
-    "e: the evidence of all batches so far against “all are drawn like the reference”. If they are, it ever reaches "
-    "{needed} with a probability of at most {level:.3g}, however often you look.",
+    "e: the evidence of all batches so far against “all are drawn like the reference”. If this is true, it ever "
+    "reaches {needed} with a probability of at most {level:.3g}, however often you look.",
 )
 _HOW = {
     "shift": "Distance of the batch's statistics from those of the reference, by layer; 1 is the noise of training.",
@@ -75,7 +75,7 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
         warnings=advised(record.findings),
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
-        line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'point')}",
+        line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'example')}",
         meaning=", ".join(meaning_of(record.findings)),
         one_screen=(brief, explanation(_LEGEND[0].format(unit=record.unit))),
     )
@@ -150,9 +150,9 @@ def _facts(record: Monitored) -> Iterator[tuple[str, str]]:
     yield "model", f"{Path(model['path']).name}: {count(layers, 'BatchNorm layer')}"
     yield (
         "reference",
-        f"{of_reference(reference['reference'])}, {reference['n']:,} points, {reference['points']:,} kept",
+        f"{of_reference(reference['reference'])}, {reference['n']:,} examples, {reference['points']:,} kept",
     )
-    yield "batch", f"{of_reference(record.batch)}, {count(record.points, 'point')}"
+    yield "batch", f"{of_reference(record.batch)}, {count(record.points, 'example')}"
     yield "test", f"level {record.level:g}, {record.resamples:,} resampled batches"
     yield "time", f"{record.seconds['total']:.1f} s"
 
@@ -215,7 +215,7 @@ def pictures_of(record: Monitored) -> Iterator[Picture]:
 
 def _draw_shift(record: Monitored, path: Path) -> None:
     looks = list(drawing.line_styles("012").values())
-    about = f"{Path(str(record.model['path'])).name}, {of_reference(record.batch)}, {record.points:,} points"
+    about = f"{Path(str(record.model['path'])).name}, {of_reference(record.batch)}, {record.points:,} examples"
     with picture(path, title="Shift of the batch statistics by layer", about=about, size=(6.4, 4.6)) as [axes]:
         for name, look, values in (
             ("means", looks[1], [layer.mean_shift for layer in record.layers]),

@@ -44,7 +44,7 @@ def _facts(several: Several) -> Iterator[tuple[str, str]]:
         if listed:
             yield f"{name}s", ", ".join(listed if len(listed) <= _MANY else [*listed[: _MANY - 2], "…", listed[-1]])
     if several.test_share is not None:
-        yield "test share", f"{several.test_share:.3g} test points per training point"
+        yield "test share", f"{several.test_share:.3g} test examples per training example"
     yield "time", f"{several.seconds:.1f} s"
 
 
@@ -134,8 +134,8 @@ def _legend(several: Several) -> Iterator[str]:
     yield (
         f"As published: two-sided one-sample t-test over {count(len(several.runs), 'run')}, as in the paper; it treats "
         "overlapping splits as independent and rejects far too often. Corrected: the Nadeau–Bengio test on split "
-        "means, with its interval. * p ≤ .05, ** ≤ .01, *** ≤ .001, **** ≤ .0001, ns above; the tests are two-sided, "
-        "so a star does not mean better."
+        "means, with its interval. * p ≤ 0.05, ** ≤ 0.01, *** ≤ 0.001, **** ≤ 0.0001, ns above; the tests are "
+        "two-sided, so a star does not mean better."
     )
 
 

@@ -29,7 +29,7 @@ def parts(result: Result) -> Iterator[Part]:
     yield Table(header, tuple(rows), stacks=True)
     yield Paragraph(
         "≈: an approximation that draws every layer's statistics from a noise model instead of mini-batches. A "
-        f"ratio of 1 means the mean {uncertainty} of mcbn, a rank correlation of 1 its ranking of the points. PLL "
+        f"ratio of 1 means the mean {uncertainty} of mcbn, a rank correlation of 1 its ranking of the examples. PLL "
         "and AUROC are differences from mcbn; ± Monte Carlo error of both methods, without the error of fitting "
         "the noise model.",
         dim=True,

@@ -67,7 +67,7 @@ def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
     if rows:
         yield Heading("By pixel")
         yield Table(("AUROC", *map(named, (*_BESIDE_AUROC, *of_images))), tuple(rows), stacks=True)
-        yield Heading("By image, of which the score is the mean over its pixels")
+        yield Heading("By image, scored by the mean over its pixels")
 
 
 def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estimates]]]:
@@ -98,8 +98,8 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         texts[-1] = texts[-1].replace(all_of(of), "the others")
     by = ", ".join(texts) if len(texts) > 1 else named(next(iter(by_score)))
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = f"{title}: how often a point of it ranks above a test point (AUROC; 0.5 is chance), by {by}"
-    return cells, words + (f"; too few points to judge {all_of(few)}" if few else "")
+    words = f"{title}: how often its examples rank above test examples (AUROC; 0.5 is chance), by {by}"
+    return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
 def shown_scores(result: Result) -> dict[str, str]:
@@ -129,8 +129,8 @@ def legend(result: Result) -> Iterator[str]:
     """What the columns mean, if there are OOD sets."""
     if names(result):
         yield (
-            "AUROC: probability that a random OOD point is more uncertain than a random test point; 0.5 is "
-            "chance. FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD "
-            "points; FPR95*: with test and OOD points swapped. AUPR-out: area under the precision–recall curve "
-            "with OOD points as positives; AUPR-in: with test points as positives."
+            "AUROC: probability that a random OOD example is more uncertain than a random test example; 0.5 is "
+            "chance. FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD "
+            "examples; FPR95*: with test and OOD examples swapped. AUPR-out: area under the precision–recall curve "
+            "with OOD examples as positives; AUPR-in: with test examples as positives."
         )

@@ -24,23 +24,23 @@ _DIAGONAL = (
     "On the diagonal, confidence equals accuracy; below it predictions are overconfident, above it underconfident."
 )
 HOW = {
-    "reliability": f"{_DIAGONAL} The histogram below shows how many points have which confidence.",
+    "reliability": f"{_DIAGONAL} The histogram below shows how many examples have which confidence.",
     "calibration": _DIAGONAL,
     "interval_calibration": (
         "On the diagonal, a central interval covers as many targets as it should; below it the intervals are too "
-        "narrow, above it too wide. Within the band, chance alone explains the difference."
+        "narrow, above it too wide. Within the band, the difference is not significant."
     ),
     "class_reliability": (
         "On the diagonal, as many of the pixels with this probability of a class are of it as the probability says; "
         "below it the class is predicted too often. Bins of fewer than 50 pixels are left out."
     ),
     "risk_coverage": (
-        "Error of the retained points when the most uncertain ones are deferred: the lower the curve, the better "
-        "the uncertainty identifies errors. A flat curve means that uncertain points are wrong no more often "
+        "Error of the retained examples when the most uncertain ones are deferred: the lower the curve, the better "
+        "the uncertainty identifies errors. A flat curve means that uncertain examples are wrong no more often "
         "than others."
     ),
     "ood": (
-        "The less the two overlap, the better OOD points are separated from test points. Shown is the score with "
+        "The less the two overlap, the better OOD examples are separated from test examples. Shown is the score with "
         "the largest AUROC."
     ),
     "roc": (
@@ -51,17 +51,17 @@ HOW = {
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
     "lead": (
-        "Each line goes from the severity at which the mean score of unlabelled points raises the alarm to that at "
+        "Each line goes from the severity at which the mean score of unlabelled examples raises the alarm to that at "
         "which accuracy is lost. A line that begins at its mark is pale: there the alarm comes too late."
     ),
     "shift": (
         "At 0 the inputs are unchanged; the bands of the metrics are 95 %, of the difference to that. The alarm is "
         "raised where the mean of mutual information (of a single pass, predictive entropy) leaves the grey band, in "
-        "which the means of unchanged points are; dashed is the "
+        "which the means of unchanged examples are; dashed is the "
         "accuracy that confidences tell without labels."
     ),
     "uncertainty_error": (
-        "Points sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
+        "Examples sorted by their predicted σ. Where the running mean of the errors rises with the bands, σ "
         "separates large errors from small ones; dots far above the bands are unexpected errors."
     ),
 }

@@ -33,11 +33,11 @@ def points_section(result: Result, *, points: int, by: str | None, set: str, met
     columns = {name: column[rows] for name, column in table.items() if name not in score_names}
     columns |= {score: table[score][rows]}
     first = "name" if "name" in columns else "index"  # what rows are called
-    labels = [_shortened(str(value)) if first == "name" else f"point {value}" for value in columns.pop(first)]
+    labels = [_shortened(str(value)) if first == "name" else f"example {value}" for value in columns.pop(first)]
     cells = zip(*map(_cells, columns.values()), strict=True)
     header = tuple("confidence" if name == "max_probability" else named(name) for name in columns)
     end = "lowest" if lowest_is_worst(score) else "largest"
-    title = f"{count(len(rows), 'point')} of {set} with the {end} {named(score)}, {method}"
+    title = f"{count(len(rows), 'example')} of {set} with the {end} {named(score)}, {method}"
     return ReportSection(title, (Table(header, tuple(zip(labels, cells, strict=True))),))
 
 

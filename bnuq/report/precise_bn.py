@@ -34,7 +34,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         notes=noted(result.findings),
         path=PathLine(result.path, "Checkpoint"),
         line=f"{Path(result.model['path']).name} · {count(len(result.layers), 'BatchNorm layer')} · {result.points:,} "
-        f"points of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
+        f"examples of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
         meaning=", ".join(meaning_of(result.findings)),
         one_screen=tuple(_first_table(result)),
         rest=f"bnuq {COMMAND} … --full",
@@ -47,7 +47,7 @@ def _first_table(result: PreciseBN) -> Iterator[Part]:
         yield from (*_layers(result.layers).parts, *explanations([_LEGEND]))
         return
     yield _estimates(result.test)
-    names = {"accuracy": "share of test points that are right", "pll": "mean log-probability of the label"}
+    names = {"accuracy": "share of test examples that are right", "pll": "mean log-probability of the label"}
     known = [f"{named(name)}: {text}" for name, text in names.items() if name in result.test.estimates]
     yield from explanations([f"{'; '.join(known)}." if known else ""])
 
@@ -55,7 +55,7 @@ def _first_table(result: PreciseBN) -> Iterator[Part]:
 def _sections(result: PreciseBN) -> Iterator[ReportSection]:
     yield _layers(result.layers)
     if result.test is not None:
-        yield ReportSection(f"Test set, {count(result.test.n, 'point')}", (_estimates(result.test),))
+        yield ReportSection(f"Test set, {count(result.test.n, 'example')}", (_estimates(result.test),))
     yield ReportSection("", tuple(explanations([_LEGEND])))
 
 
@@ -70,10 +70,10 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
         equal = result.batches * result.batch_size == result.points
         size = f"{result.batch_size}" if equal else f"{result.batch_size - 1} or {result.batch_size}"
         drawn = f"{result.batches:,} mini-batches of {size}" if result.batches > 1 else "one mini-batch"
-    points = f"{of_reference(result.reference)}, {result.points}{of} points, {drawn}, seed {result.seed}"
+    points = f"{of_reference(result.reference)}, {result.points}{of} examples, {drawn}, seed {result.seed}"
     yield "train", f"{points}, estimator {result.estimator}"
     if result.test is not None:
-        yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'point')}"
+        yield "test", f"{of_reference(result.test.reference)}, {count(result.test.n, 'example')}"
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 
@@ -103,7 +103,7 @@ def _change_in_words(name: str, change: EstimateChange) -> str:
     known = error is not None and math.isfinite(error)
     by = f"by {number(size, digits)}{f' ± {number(scale * (error or 0), digits)}' if known else ''}{unit}"
     higher = "higher" if change.after.value > change.before.value else "lower"
-    unclear = {"same": ", which may be chance", "unknown": " (the error of this change is unknown)"}
+    unclear = {"same": " (not significant)", "unknown": " (the error of this change is unknown)"}
     return f"{plain(name)} is {higher} {by}{unclear.get(change.verdict, '')}"
 
 

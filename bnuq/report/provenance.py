@@ -18,7 +18,7 @@ _REPEAT = (
     "All options, whether from the command line, the run file, the checkpoint or the defaults. To repeat the run, save "
     "this as a run file, or use `bnuq evaluate --from` with the result file."
 )
-_REPEAT_SCORING = "All options, also those by default. To repeat the run, give them to `bnuq score`."
+_REPEAT_SCORING = "All options, including defaults. To repeat the run, give them to `bnuq score`."
 
 
 def provenance_section(
@@ -61,12 +61,12 @@ def _sources(result: Result) -> Iterator[tuple[str, str]]:
         yield f"network {number}", f"{member['path']}, SHA-256 `{member['sha256']}`"
     reference, points = result.run.get("data", {}).get("train"), result.sampling.get("reference_points")
     if reference and sha256:
-        yield "reference", f"{reference}, {f'{points} points, ' if points else ''}SHA-256 `{sha256}`"
+        yield "reference", f"{reference}, {f'{points} examples, ' if points else ''}SHA-256 `{sha256}`"
     if made := result.provenance.get("predictions_sha256"):
         yield "predictions", f"{result.run.get('sampling', {}).get('predictions')}, SHA-256 `{made}`"
     for name, evaluated in result.sets.items():
         label = name if evaluated.kind == name else f"{evaluated.kind} {name}"
-        yield label, f"{evaluated.reference}, {count(evaluated.n, 'point')}, SHA-256 `{evaluated.sha256}`"
+        yield label, f"{evaluated.reference}, {count(evaluated.n, 'example')}, SHA-256 `{evaluated.sha256}`"
 
 
 def _facts(

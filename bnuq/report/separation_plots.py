@@ -40,7 +40,7 @@ def _separation(result: Result, name: str, path: Path) -> None:
     auroc = result.methods[method].ood[name][score]["auroc"].value
     values = dict(zip(("test", name), result.methods[method].ranked(score, name), strict=True))
     about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
-    about += f"test and {len(values[name])} other points"
+    about += f"test and {len(values[name])} other examples"
     of = network_in_words(method)
     with picture(path, title=f"{short(name, 24)} against the test set: {named(score)} of {of}", about=about) as [axes]:
         draw_histograms(axes, values["test"], values[name], score, name)
@@ -65,7 +65,7 @@ def draw_histograms(
     axes.set_ylim(bottom=0)
     words = named(score).capitalize()
     axes.set_xlabel(label_of(score, words) if score in METRICS else words)
-    axes.set_ylabel("points of the set (%)")
+    axes.set_ylabel("examples of the set (%)")
 
 
 def _roc(result: Result, name: str, path: Path) -> None:
@@ -77,7 +77,7 @@ def _roc(result: Result, name: str, path: Path) -> None:
         if score in (of := result.methods[method].ood[name])
     }
     model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
-    about = f"{model}, {points['test']} test and {points[name]} other points"
+    about = f"{model}, {points['test']} test and {points[name]} other examples"
     about += f"; {_MOST} of {len(aurocs)} methods" if len(aurocs) > _MOST else ""
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
         axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
@@ -86,8 +86,8 @@ def _roc(result: Result, name: str, path: Path) -> None:
             label = f"{method}, {named(scores[method])}: {number(aurocs[method], 3)}"
             axes.plot(*curve, **lines[method].plotted, markevery=0.3, label=label)
         unit_square(axes)
-        axes.set_xlabel("test points taken for OOD")
-        axes.set_ylabel("OOD points found")
+        axes.set_xlabel("test examples taken for OOD")
+        axes.set_ylabel("OOD examples found")
 
 
 def roc_curve(

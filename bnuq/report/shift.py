@@ -87,7 +87,7 @@ def in_short(result: Result) -> Iterator[str]:
     losing = sum(map(len, groups.values())) - len(groups["kept"])
     if losing:
         yield (
-            f"The mean {all_of(scores, 'or')} of {shift.window} points without labels warns of {len(groups['seen'])} "
+            f"The mean {all_of(scores, 'or')} of {shift.window} examples without labels warns of {len(groups['seen'])} "
             f"of {count(losing, 'change')} before {_loss_in_words(result, shift)}."
         )
     texts = {
@@ -124,7 +124,7 @@ def short_table(result: Result) -> Iterator[Part]:
     before = "" if unchanged is None else f" ({number(unchanged.value, 3)} unchanged)"
     yield explanation(
         f"{plain(metric)}: of {network_in_words(first)} for the strongest change{before}. loss at: the severity at "
-        f"which {_loss_in_words(result, shift)}; warned at: that at which the mean score of {shift.window} points "
+        f"which {_loss_in_words(result, shift)}; warned at: that at which the mean score of {shift.window} examples "
         "leaves its usual range; never: not within these severities."
     )
 
@@ -230,9 +230,9 @@ def _legend_of_leads(result: Result, shift: Shift) -> str:
     score = dict.fromkeys(named(score) for of in shift.methods.values() if (score := first_alarm(of)))
     text = (
         f"Alarm: the severity from which the mean of {' or '.join(score) or 'a score'} over {shift.window} unlabelled "
-        f"points leaves the {100 * LEVEL:.0f} % band of unchanged points. Loss: the severity at which "
-        f"{_loss_in_words(result, shift)}. Lead: from the one to the other, ± its standard error over points; below 0, "
-        "the alarm comes too late. Between severities along a line; 0 is unchanged."
+        f"examples leaves the {100 * LEVEL:.0f} % band of unchanged examples. Loss: the severity at which "
+        f"{_loss_in_words(result, shift)}. Lead: from the one to the other, ± its standard error over examples; below "
+        "0, the alarm comes too late. Between severities along a line; 0 is unchanged."
     )
     if next(iter(shift.methods.values())).forecasts:
         text += (
@@ -255,8 +255,8 @@ def _legend(result: Result, shift: Shift) -> Iterator[str]:
     )
     yield (
         f"The test set, changed{': ' if effects else ''}{effects}.{of_published}{units if sizes else ''} ± of a "
-        "changed set is the error of its difference to the unchanged one, on the same points and draws. AUROC: "
-        "probability that a random changed point is more uncertain than a random test point."
+        "changed set is the error of its difference to the unchanged one, on the same examples and draws. AUROC: "
+        "probability that a random changed example is more uncertain than a random test example."
     )
     yield from (f"{text}." for text in noted([each for each in result.findings if each.code == "attacked-through"]))
 

@@ -56,12 +56,12 @@ def _limits(name: str, method: MethodResult) -> Iterator[str]:
         return
     exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
     if exact:
-        points = "1 point is" if exact == 1 else f"{exact} points are"
+        points = "1 example is" if exact == 1 else f"{exact} examples are"
         others = method.normalized.get("pll_without_exact")
         rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
         yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
     if any(math.isnan(estimate.value) for estimate in method.normalized.values()) and not exact:
-        yield f"{name}: a normalised score is –, as no σ of each point is better than the constant one."
+        yield f"{name}: a normalised score is –, as no σ of each example is better than the constant one."
     scores = {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}
     normalised = {metric for metric, estimate in method.normalized.items() if estimate.value > 100}
     if above := [label for label, metrics in scores.items() if normalised.intersection(metrics)]:
@@ -135,7 +135,7 @@ _OF_MOMENTS = {
 _ESTIMATORS = {
     "corrected": "MI is corrected for the finite number of samples, by the factor T/(T−1).",
     "jackknife": (
-        "MI is corrected for the finite number of samples, by the jackknife; that of a single point may be negative."
+        "MI is corrected for the finite number of samples, by the jackknife; that of a single example may be negative."
     ),
 }
 
@@ -150,17 +150,17 @@ def legend(result: Result) -> Iterator[str]:
 def _of_classification(result: Result) -> Iterator[str]:
     yield (
         "PLL: mean log probability of the true label, in nats, as are MI and entropies. ECE: gap between "
-        "confidence and accuracy. AURC: error rate when the most uncertain points (by predictive entropy) are "
+        "confidence and accuracy. AURC: error rate when the most uncertain examples (by predictive entropy) are "
         "deferred, averaged over coverage."
     )
     if result.model.get("labels"):
         yield (
-            f"{result.model['labels']} labels per point: each is a classification of two classes, yes and no, and "
-            "estimates are means over the labels. A point's accuracy, MI and entropies are means over its labels."
+            f"{result.model['labels']} labels per example: each is a classification of two classes, yes and no, and "
+            "estimates are means over the labels. An example's accuracy, MI and entropies are means over its labels."
         )
     if any(method.bounds for method in result.methods.values()):
         yield (
-            "Constant: the same predicted classes, all with one confidence, fitted to the validation points. "
+            "Constant: the same predicted classes, all with one confidence, fitted to the validation examples. "
             "Optimum: the same classes, certain where they are right and uniform where they are wrong. "
             "Normalised: 0 % is the constant, 100 % the optimum; negative is worse than the constant."
         )
@@ -227,8 +227,8 @@ def _of_regression(result: Result) -> Iterator[str]:
         )
     if any("constant" in method.bounds for method in result.methods.values()):
         yield (
-            f"Constant: one σ for all points, fitted to {fitted_to(result)}, around the method's means. Optimum: "
-            "the best σ for each point around the same means, which only the targets reveal. Normalised: 0 % is the "
+            f"Constant: one σ for all examples, fitted to {fitted_to(result)}, around the method's means. Optimum: "
+            "the best σ for each example around the same means, which only the targets reveal. Normalised: 0 % is the "
             "constant, 100 % the optimum; negative is worse than the constant."
         )
     if result.sampled:

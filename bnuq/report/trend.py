@@ -235,8 +235,8 @@ def trend_csv(made: Trend) -> bytes:
 
 def _picture(made: Trend, lines: Sequence[TrendLine]) -> Picture:
     how = (
-        "Each band is 1 standard error of the change since the first result: the points are the same, so what is hard "
-        "for all results moves the whole line and not its shape."
+        "Each band is 1 standard error of the change since the first result: the examples are the same, so what is "
+        "hard for all results moves the whole line and not its shape."
     )
     return Picture(("trend", *filter(None, lines[0].place)), partial(_draw, made, lines), how)
 

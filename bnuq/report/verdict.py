@@ -34,11 +34,11 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     of_files = isinstance(result, Scored)
     legend = (
         f"Each method is compared with the best {'one' if of_files else 'single-pass method'}, the first row of each "
-        f"part. ± standard error of the paired difference, over {points_of(result)} and samples together. p: chance of "
-        f"a difference at least this large, Holm-adjusted for {len(comparisons)} comparisons."
+        f"part. ± standard error of the paired difference, over {points_of(result)} and samples together. p: "
+        f"probability of a difference at least this large by chance, Holm-adjusted for {len(comparisons)} comparisons."
     )
     if any(method_named(each.method).normalizes_jointly for each in comparisons):
-        legend += " †: its predictions depend on the other points of their batch, so it is never the single pass."
+        legend += " †: its predictions depend on the other examples of their batch, so it is never the single pass."
     return Table(("", "difference", "p"), tuple(rows), stacks=True), *explanations(
         [legend, recalibration_in_words(result)]
     )

@@ -38,7 +38,7 @@ from bnuq.workflows.run_file_lines import (
     task_lines,
 )
 
-_HEAD = "# Written by `bnuq init`. Paths are relative to this file. A line with TODO is to be completed, without its #."
+_HEAD = "# Written by `bnuq init`. Paths are relative to this file. Complete the lines with TODO, and remove their #."
 
 
 @frozen

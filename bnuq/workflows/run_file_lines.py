@@ -69,7 +69,7 @@ def task_lines(run: Run, network: LoadedNetwork, sets: dict[str, Points]) -> Ite
         return
     output = Evaluation(network.model).passes(network.example)[0]
     if output.ndim > 2:
-        yield Line("task", "classification", f"{TODO}the outputs of a point have several axes", active=False)
+        yield Line("task", "classification", f"{TODO}the outputs of an example have several axes", active=False)
         return
     outputs = output.shape[1] if output.ndim == 2 else 1
     where = f"{outputs} output{'s' * (outputs > 1)}"
@@ -118,7 +118,7 @@ _EXAMPLES = {
     "train": ("train.npz", f"{TODO}the training set, which mini-batches are drawn from"),
     "test": ("test.npz", f"{TODO}the labelled test set"),
     "ood": (["other.npz"], "sets unlike the training set, if there are any"),
-    "validation": ("validation.npz", "points that the network was not trained on; normalised scores need them"),
+    "validation": ("validation.npz", "examples that the network was not trained on; normalised scores need them"),
     "train_size": (50_000, "size of the whole training set, if train is only a part of it"),
 }
 
@@ -130,7 +130,7 @@ def data_lines(run: Run, sets: dict[str, Points], regression: bool) -> Iterator[
         if key in record:
             points = sets.get(key)
             shape = "" if points is None else points.form if points.layout else " x ".join(map(str, points.point_shape))
-            yield Line(key, record[key], "" if points is None else f"{len(points):,} points of {shape}")
+            yield Line(key, record[key], "" if points is None else f"{len(points):,} examples of {shape}")
         elif key != "train_size" or "train" in record:
             yield Line(key, found.get(key, example), comment, active=False)
     yield from (Line(key, value) for key, value in record.items() if key not in (*_EXAMPLES, *PIPELINE_KEYS))
@@ -229,7 +229,7 @@ def class_lines(
             continue
         both = (
             f"accuracy {order.accuracy:.1%} in timm's order, {order.accuracy_as_texts:.1%} in that of texts, on "
-            f"{order.points:,} points of {points.name}"
+            f"{order.points:,} examples of {points.name}"
         )
         if order.is_natural:
             yield Line("classes", order.natural, f"found: {both}")
@@ -242,7 +242,7 @@ def sampling_lines(batch_size: int) -> Iterator[Line]:
     yield Line("methods", ["mcbn", "mcdo", "mcbn+mcdo"], "default: what the network allows", active=False)
     yield Line("samples", 64, "T, stochastic forward passes", active=False)
     yield Line("batch_size", batch_size, "b, mini-batches of MCBN; default: train_batch_size", active=False)
-    comment = "temperatures, fitted to each half of the test set for the other; default without validation points"
+    comment = "temperatures, fitted to each half of the test set for the other; default without validation examples"
     yield Line("calibrate", "cross", comment, active=False)
     yield Line("layers", "all", active=False)
     yield Line("seed", 0, active=False)

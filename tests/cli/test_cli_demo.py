@@ -53,7 +53,7 @@ def test_the_demo_ships_whole_and_small() -> None:
 
 def test_the_demo_evaluates_its_network_in_a_folder_and_says_what_to_type_next(cli, small_demo) -> None:
     done = cli("demo")
-    assert done.code == 0 and "fashion_cnn.pt · 30 test points" in done.out and "Next:\n  cd bnuq-demo " in done.out
+    assert done.code == 0 and "fashion_cnn.pt · 30 test examples" in done.out and "Next:\n  cd bnuq-demo " in done.out
     made = {path.name for path in (small_demo / "bnuq-demo").iterdir()}
     assert made == SUPPLIES | {"fashion_cnn.bnuq.h5", "fashion_cnn.html"}
     result = bnuq.open("bnuq-demo/fashion_cnn.bnuq.h5")

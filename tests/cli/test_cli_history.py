@@ -137,7 +137,7 @@ def _name(path: str) -> str:
         (["history/night1.h5", "history/night2.h5"], "a trend needs three results"),
         (["history/night1.h5", "history/night2.h5", "new.h5", "--by", "crps"], "have no estimate of that in common"),
         (["history/night1.h5", "history/night2.h5", "model.pt"], "model.pt: there is no such file"),
-        (["history/night1.h5", "history/night2.h5", "new.h5", "--csv", "new.h5"], "is not a table of points"),
+        (["history/night1.h5", "history/night2.h5", "new.h5", "--csv", "new.h5"], "is not a table of examples"),
     ],
 )
 @pytest.mark.usefixtures("there")

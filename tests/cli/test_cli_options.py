@@ -285,4 +285,4 @@ def test_a_setting_has_an_effect_if_something_that_it_needs_is_there() -> None:
 def test_a_help_with_many_options_shows_the_common_ones_in_a_screen(cli) -> None:
     lines = cli("evaluate", "--help").out.splitlines()
     assert len(lines) <= 40 and "--ood REF" in " ".join(lines) and "--mc-error" not in " ".join(lines)
-    assert lines[-1] == "`bnuq evaluate --help all` says more of these, and shows 59 other options."
+    assert lines[-1] == "`bnuq evaluate --help all` explains them in full, and 59 more options."

@@ -202,7 +202,7 @@ def test_matplotlib_is_loaded_for_pictures_alone_and_torch_for_none(there, plain
 def test_the_points_of_largest_score_are_listed(cli):
     outcome = cli("report", RESULT, "--points", "3", "--by", "squared_error")
     title, header, *rows = outcome.out.splitlines()[2:7]
-    assert (outcome.code, title) == (0, "3 points of test with the largest squared error, mcbn")
+    assert (outcome.code, title) == (0, "3 examples of test with the largest squared error, mcbn")
     assert header.split() == ["target", "mean", "sd", "error", "squared", "error"]
     errors = [[float(word.replace("−", "-")) for word in row.split()[-2:]] for row in rows]
     assert all(error**2 == pytest.approx(squared, rel=1e-2) for error, squared in errors)
@@ -212,7 +212,7 @@ def test_the_points_of_largest_score_are_listed(cli):
 
 def test_the_points_are_a_section_of_a_page(cli):
     outcome = cli("report", RESULT, "--points", "2", "--markdown", "-")
-    assert "## 2 points of test with the largest variance of samples, mcbn" in outcome.out
+    assert "## 2 examples of test with the largest variance of samples, mcbn" in outcome.out
     assert "## In short" in outcome.out
 
 
@@ -235,11 +235,11 @@ def test_all_points_are_written_as_csv_beside_the_report_and_replaced(cli, tmp_p
         (("--points", "3", "--set", "svhn"), "the points of 'svhn' are not in the result; expected one of test, far."),
         (("--points", "3", "--method", "laplace"), "the method 'laplace' is not in the result; expected one of"),
         (("--points", "0"), "--points is 0; expected"),
-        (("--by", "pll"), "--by says which points are listed, and none are; add --points N."),
-        (("--points", "3", "--json"), "--json prints the summary, which has no points; write them with --csv FILE"),
-        (("--csv", RESULT), f"--csv {RESULT} exists and is not a table of points written by bnuq; name another file."),
+        (("--by", "pll"), "--by says which examples are listed, and none are; add --points N."),
+        (("--points", "3", "--json"), "--json prints the summary, which has no examples; write them with --csv FILE"),
+        (("--csv", RESULT), f"--csv {RESULT} exists and is not a table of examples written by bnuq; name another"),
         (("--csv", "none/points.csv"), "--csv none/points.csv: its folder does not exist. Make the folder first."),
-        ((f"again={RESULT}", "--points", "3"), "--points is for points of one result of bnuq evaluate; name one"),
+        ((f"again={RESULT}", "--points", "3"), "--points is for examples of one result of bnuq evaluate; name one"),
     ],
 )
 def test_points_that_cannot_be_shown_are_refused_in_one_message(cli, tmp_path, arguments, message):

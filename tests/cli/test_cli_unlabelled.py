@@ -50,7 +50,7 @@ def of_test(summary: dict, method: str) -> dict:
 
 def test_the_first_screen_of_nothing_but_unlabelled_points_has_no_table(cli, bare):
     done = cli("evaluate", "run.toml", "--test", bare / "bare.npz", "-T", "2", *FEW)
-    assert done.code == 0 and "points without labels" in done.out and "deterministic" not in done.out
+    assert done.code == 0 and "examples without labels" in done.out and "deterministic" not in done.out
 
 
 @pytest.mark.nightly

@@ -280,7 +280,7 @@ def test_a_run_with_a_bank_says_so_everywhere_and_can_be_run_again(small):
     assert summary(read)["sampling"]["bank"] == 40
     stream = io.StringIO()
     print_record(report, read, stream, full=True)
-    assert re.search(r"samples +8 of a bank of 40 per point", stream.getvalue())
+    assert re.search(r"samples +8 of a bank of 40 per example", stream.getvalue())
 
 
 @pytest.mark.nightly

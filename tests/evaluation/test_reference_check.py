@@ -251,7 +251,7 @@ def test_running_variances_of_zero_fail_the_check_and_are_named():
     assert not check.fits and not check.passed and check.unfit == ("4",)
     (mismatch,) = findings(check, RUN, PICTURES, [])
     assert mismatch.values["unfit"] == ["4"] and not mismatch.values["lags"]
-    assert "BatchNorm 4 normalises by running statistics that are not those of the reference" in text_of(mismatch)
+    assert "BatchNorm 4 normalises by running statistics that are not those of the training set" in text_of(mismatch)
 
 
 def test_a_layer_that_was_never_trained_fails_the_check_though_all_others_fit():
@@ -291,7 +291,7 @@ def test_the_pattern_of_layers_says_whether_running_averages_lag(means, log_vari
     (mismatch,) = findings(check, RUN, PICTURES, [])
     text = text_of(mismatch)
     assert mismatch.values["lags"] == lag
-    assert text.startswith("The checkpoint's running averages probably lag" if lag else "The reference or its pipeline")
+    assert text.startswith("The checkpoint's running averages probably lag" if lag else "The training set (`train`)")
     assert not averages_lag(replace(check, unfit=("a",)), {})
 
 

@@ -224,7 +224,7 @@ def test_without_validation_points_it_is_cross_fitted_and_marked_so(folder: Path
         assert default.methods[name].sets["test"].estimates["pll"].value == pll
     assert "deterministic+temperature" in {each.method for each in judged(default).comparisons}
     for full in (True, False):
-        assert "fitted to each half of the test points" in " ".join(rendered(report, default, full=full).split())
+        assert "fitted to each half of the test examples" in " ".join(rendered(report, default, full=full).split())
     off = small_run.evaluated(folder, out="off.h5", calibrate="off", **options)
     assert [*off.methods] == ["deterministic", "mcbn"]
 

@@ -130,7 +130,7 @@ def test_ood_scores_of_logits_stay_those_of_the_network(crossed: Result) -> None
 
 
 def test_the_note_says_how_it_was_fitted(fitted: Result, crossed: Result) -> None:
-    for result, words in ((fitted, "64 validation points"), (crossed, "halves of the 120 test points")):
+    for result, words in ((fitted, "64 validation examples"), (crossed, "halves of the 120 test examples")):
         (text,) = (text_of(each) for each in result.findings if each.code.startswith("vector"))
         assert words in text and "deterministic+vector" in text
 

@@ -51,12 +51,12 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     ("comparisons", "code", "text"),
     [
-        ([(0.001, 0.002, 1.0)], "use", "32 samples a point add nothing that 400 points could show."),
+        ([(0.001, 0.002, 1.0)], "use", "32 samples an example add nothing that 400 examples could show."),
         ([(0.05, 0.01, 0.001)], "use", "Use mcbn with 32 samples: its predictive"),
         ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "are better only by expected calibration error."),
         ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 samples: its expected"),
-        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, which may be"),
-        ([(0.05, None, None)], "undecided", "there are too few points for the error of a comparison."),
+        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, not significantly"),
+        ([(0.05, None, None)], "undecided", "there are too few examples for the error of a comparison."),
     ],
 )
 def test_the_prediction_is_that_of_the_verdict(comparisons: list[tuple[Any, ...]], code: str, text: str) -> None:
@@ -77,12 +77,12 @@ def test_an_undecided_prediction_says_how_many_points_would_decide_it_and_what_t
     [decision] = decisions(made(), judged(compared(0.022, 0.01, 0.06), compared(0.0, 0.01, 1.0, "ece")))
     assert decision.values["points_needed"] == pytest.approx(400 * (2.2414 / 2.2) ** 2, rel=1e-3)
     text = sentence(decision, DECISIONS)
-    assert "among 2 comparisons; about 420 points in all would decide. Until then use the network as it is." in text
+    assert "among 2 comparisons; about 420 examples in all would decide. Until then use the network as it is." in text
 
 
 def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
     [text] = texts(made(), judged(compared(0.05, 0.01, 0.001), lacks_temperature=True))
-    assert text.startswith("Undecided whether 32 samples a point are worth it: no temperature was fitted")
+    assert text.startswith("Undecided whether 32 samples an example are worth it: no temperature was fitted")
 
 
 @pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
@@ -94,7 +94,7 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     methods = {**result.methods, "deterministic+temperature": scaled}
     [text] = texts(replace(result, methods=methods), judgement)
     assert text.startswith(
-        f"Use the network as it is, with its logits divided by {said}. 32 samples a point add nothing"
+        f"Use the network as it is, with its logits divided by {said}. 32 samples an example add nothing"
     )
 
 
@@ -150,7 +150,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text == "Use the network as it is. 32 samples a point add nothing that 400 points could show."
+    assert text == "Use the network as it is. 32 samples an example add nothing that 400 examples could show."
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
@@ -177,7 +177,7 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
         "single pass, and so is accuracy; but deterministic is better by 0.0110 ± 0.0050 in expected calibration error."
     )
     [text] = texts(made(), judged(compared(0.0, 0.01, 1.0), compared(0.0024, 0.001, 0.1, "accuracy")))
-    assert text.endswith("could show beyond chance. By accuracy they may be better, or that is chance.")
+    assert text.endswith("could show with significance. By accuracy they may be better, but not significantly.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
@@ -221,7 +221,7 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:
     result = made(predictive_entropy=ENTROPY, accuracy=(ENTROPY > 0.5).astype(float))
-    assert "does not lower the share of wrong points, 50 %" in sentence(decided(result)[1], DECISIONS)
+    assert "does not lower the share of wrong examples, 50 %" in sentence(decided(result)[1], DECISIONS)
     assert len(decided(made(predictive_entropy=np.ones(POINTS), accuracy=RIGHT))) == 1
 
 

@@ -196,7 +196,7 @@ def test_a_requirement_that_is_missed_by_little_does_not_look_met() -> None:
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_every_estimate_is_somewhere_and_what_is_gated_has_all_its_numbers(width: int) -> None:
     text = whole(made.everything(), width=width)
-    for words in ("Gated: 15 estimates", "Shown, not gated: 3 estimates", "10,200 points"):
+    for words in ("Gated: 15 estimates", "Shown, not gated: 3 estimates", "10,200 examples"):
         assert words in text
     if width > 40:
         assert "PLL: worse" in text and "mutual info.: moved" in text.replace("mutual information", "mutual info.")

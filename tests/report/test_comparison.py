@@ -101,7 +101,7 @@ def test_estimates_on_other_points_are_said_to_be(four_methods) -> None:
     test = four_methods.sets["test"]
     changed = replace(four_methods, sets={**four_methods.sets, "test": replace(test, sha256="f" * 64)})
     [text] = [text for text in settings_of({"a": four_methods, "b": changed}) if text.startswith("test: ")]
-    assert text.endswith("in b; estimates on it are from different points.")
+    assert text.endswith("in b; estimates on it are from different examples.")
 
 
 # ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ def test_what_all_numbers_are_of_is_one_line(four_methods):
     assert report(replace(four_methods, findings=(note("weights-in-entry", entry="state_dict"),))).meaning == ""
     meaning = report(replace(four_methods, findings=(LIMITED, AVERAGED, ALPHABET))).meaning
     parts = (
-        "at most 200 points of each set",
+        "at most 200 examples of each set",
         "averaged weights (`model_ema`)",
         "the alphabet (boot, coat, …)",
     )
@@ -40,7 +40,7 @@ def test_what_all_numbers_are_of_is_one_line(four_methods):
     estimates = {"predictive_entropy": plain.sets["test"].estimates["predictive_entropy"]}
     unlabelled = replace(plain, sets={"test": replace(plain.sets["test"], estimates=estimates)}, ood={})
     result = replace(four_methods, sets=sets, methods={DETERMINISTIC: unlabelled})
-    assert report(result).meaning.startswith("of points without labels")
+    assert report(result).meaning.startswith("of examples without labels")
 
 
 @pytest.mark.parametrize("passed", [True, False])
@@ -99,7 +99,7 @@ def test_nothing_is_concluded_from_a_few_points_or_groups(four_methods):
     points = result.methods[DETERMINISTIC].sets
     groups = {n: replace(each, group=np.arange(points[n].predicted.size) % 9) for n, each in result.sets.items()}
     for few in (few_points(result, 9), replace(result, sets=groups)):
-        assert columns(few)[1].endswith("too few points to judge other")
+        assert columns(few)[1].endswith("too few examples to judge other")
         assert "foreign" not in {each.code for each in decided(few)}
         assert "auroc.other" not in judged(few).best and "auroc" not in {
             each.metric for each in judged(few).comparisons
@@ -189,7 +189,7 @@ def test_what_is_not_known_or_may_be_due_to_other_statistics_is_not_said(regress
         (Estimate(0.05, low=-0.05, high=0.15), "does not follow"),
         (Estimate(-0.5, low=-0.7, high=-0.3), "is larger where the errors are smaller"),
         (Estimate(0.5), "may or may not follow"),
-        (Estimate(math.nan), "is the same at every point"),
+        (Estimate(math.nan), "is the same at every example"),
     ],
 )
 def test_whether_errors_grow_with_sigma_goes_by_the_rank_correlation_and_its_interval(regression, estimate, words):

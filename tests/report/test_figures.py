@@ -123,10 +123,10 @@ def test_uncertainty_and_error_holds_bands_running_mean_dots_and_the_constant(re
     np.testing.assert_allclose(dots[:, 0], np.arange(1, 61))
     np.testing.assert_allclose(line(axes, "running mean of |error|")[1], curve["running_error"])
     np.testing.assert_allclose(line(axes, "constant σ")[1], method.bounds["constant"]["sigma"].value)
-    assert axes.get_xlabel() == "test points, sorted by predicted σ"
+    assert axes.get_xlabel() == "test examples, sorted by predicted σ"
     assert axes.get_ylabel() == "|error| (target unit)"
     title, about = (text.get_text() for text in axes.figure.texts)
-    assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 points, 16 samples"
+    assert title == "Uncertainty and error, mcdo" and about == "model.pt, test set, 60 examples, 16 samples"
 
 
 def test_bands_promise_no_shares_where_sigma_is_of_the_draws_alone_or_of_several_outputs(
@@ -171,7 +171,7 @@ def test_reliability_is_drawn_of_every_bin_and_lines_join_those_of_enough_points
     np.testing.assert_allclose(joined, calibration["confidence"][[7, 11]])
     hollow = [each for each in upper.get_lines() if each.get_markerfacecolor() == "none"]
     assert any(list(each.get_xdata()) == [calibration["confidence"][4]] for each in hollow)
-    assert lower.get_ylabel() == "points (%)"
+    assert lower.get_ylabel() == "examples (%)"
 
 
 def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_path, drawn):
@@ -185,7 +185,7 @@ def test_an_ood_set_is_drawn_by_the_score_of_largest_auroc(four_methods, tmp_pat
     title, about = (text.get_text() for text in axes.figure.texts)
     assert title.startswith("other against the test set: ")
     assert best[1] in title or "the deterministic network" in title
-    assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other points" in about
+    assert f"AUROC {best[0]:.3f}" in about and "60 test and 50 other examples" in about
 
 
 @pytest.mark.parametrize("spread", ["flat", "constant", "heavy"])

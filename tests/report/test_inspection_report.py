@@ -377,7 +377,7 @@ def test_mixed_batches_of_one_domain_hold_the_reference_too():
     assert whole.domains is not None
     assert "mixed: batches of all domains in equal parts" in " ".join(drawn(whole).split())
     alone = replace(whole, domains=replace(whole.domains, domains=whole.domains.domains[:1]))
-    assert "mixed: batches of jpeg and the reference in equal parts" in " ".join(drawn(alone).split())
+    assert "mixed: batches of jpeg and the training set in equal parts" in " ".join(drawn(alone).split())
 
 
 def test_a_cumulative_average_is_called_so():

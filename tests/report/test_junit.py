@@ -36,7 +36,7 @@ def test_every_verdict_is_xml_whose_counts_hold(name: str) -> None:
 
 def test_an_inconclusive_estimate_fails_where_it_is_asked_to_and_a_slope_has_a_name_of_its_own() -> None:
     (first, _) = suite_of(junit(made.ALL["inconclusive fails"])).iter("failure")
-    assert first.get("type") == "inconclusive" and "3,400 points and 128 samples would decide" in first.get(
+    assert first.get("type") == "inconclusive" and "3,400 examples and 128 samples would decide" in first.get(
         "message", ""
     )
     names = [case.get("name") for case in suite_of(junit(made.ALL["a history"])).iter("testcase")]

@@ -100,10 +100,10 @@ def test_a_row_of_nothing_but_zeros_has_the_usual_decimals():
 
 def test_the_deterministic_network_has_no_row_where_it_has_no_score(regression):
     text = drawn(regression)
-    of_ood = text[text.index("far, 40 points, against") :]
+    of_ood = text[text.index("far, 40 examples, against") :]
     assert re.search(r"^ mcbn$\n^   var. of samples", of_ood, flags=re.MULTILINE)
     assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
-    assert "far: how often a point of it ranks above a test point" in one_line(drawn(regression, full=False))
+    assert "far: how often its examples rank above test examples" in one_line(drawn(regression, full=False))
 
 
 def test_noise_is_told_beside_its_precision(regression):
@@ -123,7 +123,7 @@ def test_without_a_constant_baseline_no_bounds_are_shown(given_tau):
 
 def test_without_tau_the_report_says_what_is_absent_and_why(without_tau):
     text = one_line(drawn(without_tau))
-    assert "How far predictions are off is not known: no points held out of training were named." in text
+    assert "How far predictions are off is not known: no examples held out of training were named." in text
     assert "τ, PLL, CRPS and coverage, the constant baseline and the normalised scores are not available" in text
     assert not re.search(r"^ . (CRPS|PLL|coverage)", drawn(without_tau), flags=re.MULTILINE)
 
@@ -141,11 +141,11 @@ def normalised(result: Result, exact: int, **values: float) -> Result:
 
 def test_points_that_are_met_exactly_are_counted_and_left_out(regression):
     text = one_line(drawn(normalised(regression, 3, crps=5.0, pll=math.nan, pll_without_exact=-12.34)))
-    assert "mcdo: the optimal PLL is infinite, as 3 points are predicted exactly" in text
+    assert "mcdo: the optimal PLL is infinite, as 3 examples are predicted exactly" in text
     assert "the normalised PLL of the others is −12.3 %." in text
-    assert "1 point is predicted exactly." in one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
+    assert "1 example is predicted exactly." in one_line(drawn(normalised(regression, 1, crps=5.0, pll=math.nan)))
     coinciding = one_line(drawn(normalised(regression, 0, crps=math.nan, pll=5.0)))
-    assert "mcdo: a normalised score is –, as no σ of each point is better than the constant one." in coinciding
+    assert "mcdo: a normalised score is –, as no σ of each example is better than the constant one." in coinciding
 
 
 def test_a_score_above_its_bound_is_explained(regression):
@@ -181,7 +181,7 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
             {"pll": "moment"},
             "PLL: mean log density of the target, in nats, under the Gaussian with the mean and variance",
         ),
-        ({"fit": "pll"}, "τ: observation precision, fitted by PLL to the validation points."),
+        ({"fit": "pll"}, "τ: observation precision, fitted by PLL to the validation examples."),
     ],
 )
 def test_the_legend_says_which_scores_these_are(regression, scoring, words):

@@ -181,7 +181,7 @@ def test_a_classification_shows_its_bounds_only_where_there_are_validation_point
 def test_long_names_of_sets_are_never_cut(two_sets):
     for width in (40, 80):
         text = "".join(drawn(two_sets, width=width).split())
-        assert "even_stranger_things_seen_at_night_from_far,50points,againstthetestset" in text
+        assert "even_stranger_things_seen_at_night_from_far,50examples,againstthetestset" in text
 
 
 def test_zero_has_no_sign_and_what_rounding_leaves_of_it_is_zero() -> None:

@@ -181,8 +181,8 @@ def test_the_report_says_that_small_classes_are_left_out(result: Result) -> None
 
     test = result.sets["test"]
     few = np.r_[test.labels[:-1], 99]
-    assert "of fewer than 20 points is left out" not in texts(result)
-    assert "A class of fewer than 20 points is left out." in texts(
+    assert "of fewer than 20 examples is left out" not in texts(result)
+    assert "A class of fewer than 20 examples is left out." in texts(
         replace(result, sets={**result.sets, "test": replace(test, labels=few)})
     )
 

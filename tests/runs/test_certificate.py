@@ -115,7 +115,7 @@ def promise(result: Result) -> str:
 def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     text = markdown(report(result))
     assert re.match(
-        r"Leave the [\d.]+ % least certain points to a person \(.* above .*\): of the rest, [\d.]+ % are wrong\. "
+        r"Leave the [\d.]+ % least certain examples to a person \(.* above .*\): of the rest, [\d.]+ % are wrong\. "
         r"Promised: at most 10 % with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
         promise(result),
     )
@@ -153,15 +153,15 @@ def test_points_in_groups_are_units_and_a_known_group_has_a_promise_of_its_own(p
     assert east.is_kept and north.is_kept and east.points == 197
     assert not rare.is_kept and rare.points == 6 < rare.needed == certificates.points_needed(0.15, 0.975)
     text = markdown(report(by_site))
-    assert f"needs {rare.needed} points, has 6" in text
-    assert "groups of validation points; it needs at least 19; promised of 2 of 3 groups alone;" in text
+    assert f"needs {rare.needed} examples, has 6" in text
+    assert "groups of validation examples; it needs at least 19; promised of 2 of 3 groups alone;" in text
 
 
 def test_what_cannot_be_kept_is_said_with_what_could_be(place: Path) -> None:
     none = evaluated(place, "none", risk=0.001)
     assert "promise-not-earned" in {finding.code for finding in none.findings}
     assert none.methods["deterministic"].sets["test"].estimates["certified_coverage"].value == 0
-    assert "cannot be promised on 400 validation points; it needs at least 2,995." in promise(none)
+    assert "cannot be promised on 400 validation examples; it needs at least 2,995." in promise(none)
     wrong = evaluated(place, "wrong", risk=0.01, validation="held_out.npz", confidence=0.9)
     assert not next(outcomes(wrong, "deterministic")).is_kept
     smallest = next(outcomes(wrong, "deterministic")).smallest_risk

@@ -17,7 +17,7 @@ from bnuq.records.verdict import judged
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
-    r"Leave the ([\d.]+) % least certain points to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+))?\)|"
+    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+))?\)|"
     r"predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
 )
 
@@ -62,7 +62,7 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
             found.append("no temperature")
     for text in (each["text"] for each in others if each["code"] == "defer"):
         if (match := DEFERRED.match(text)) is None:
-            if kind != "all right" or not text.startswith("Leave nothing to a person: none of 1,000 points was wrong."):
+            if kind != "all right" or not text.startswith("Leave nothing to a person: none of 1,000 examples was"):
                 found.append(f"not understood: {text}")
             continue
         of = dict(zip(("share", "theta", "threshold", "error"), match.groups(), strict=True))
@@ -118,7 +118,7 @@ def test_of_one_point_or_of_equal_differences_it_cannot_be_told_which_file_is_be
     assert "b may be as good." in text
     few = {name: p[:7] for name, p in files.items()}
     said = bnuq.score(few, y[:7], calibrate="off", out=tmp_path / "o.h5").summary()["decisions"][0]["text"]
-    assert said.endswith("7 points are too few to tell. 100 % of them are right; of all it may be 59 % to 100 %.")
+    assert said.endswith("7 examples are too few to tell. 100 % of them are right; of all it may be 59 % to 100 %.")
 
 
 def test_a_promise_that_the_test_set_refutes_is_a_warning_and_intervals_that_miss_are_too_narrow() -> None:

@@ -280,7 +280,7 @@ def test_what_a_cross_fit_would_give_is_said_where_there_is_none(folder: Path) -
     for said, result in ((False, cross_fitted(folder)), (True, off)):
         page = " ".join(rendered(report, result, full=True).split())
         assert ("`--calibrate cross` fits that to each half of the test set" in page) == said
-        assert ("each half of the test points, for the other half" in page) != said
+        assert ("each half of the test examples, for the other half" in page) != said
 
 
 def values_of_method(result: Result, code: str, method: str) -> dict[str, Any]:

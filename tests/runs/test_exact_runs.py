@@ -128,7 +128,7 @@ def test_an_output_that_is_not_finite_is_named_with_its_set(tmp_path):
         x, y = test["x"], test["y"]
     x[3] = 3e38
     np.savez(tmp_path / "test.npz", x=x, y=y)
-    with pytest.raises(SamplingError, match=r"for point 3 of those evaluated of test.npz .*--precision float64"):
+    with pytest.raises(SamplingError, match=r"for point 3 of test.npz .*--precision float64"):
         small_run.evaluated(tmp_path)
 
 

@@ -136,7 +136,7 @@ def test_a_set_with_fewer_points_is_one_batch_and_said_to_be(folder: Path) -> No
     inputs = torch.from_numpy(np.load(folder / "other.npz")["x"])
     p = in_training_mode(small_run.stored(folder), inputs, [range(len(inputs))])
     np.testing.assert_allclose(result.methods[OWN].sets["other"].points["max_probability"], p.max(-1), atol=1e-5)
-    assert "one batch of all points: other (50)" in " ".join(rendered(report, result, full=True).split())
+    assert "all in one batch: other (50)" in " ".join(rendered(report, result, full=True).split())
 
 
 def test_what_it_cannot_be_drawn_of_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_each_is_a_labelled_set_and_one_to_be_told_from_the_test_set(folder: Pat
         assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
         address = f"mcbn.sets.{name}.pll"
         assert address_of(coordinates_of(address)) == address and address in estimates_of(whole)
-    [text] = [each for each in report(whole).notes if each.startswith("fgsm computes separate points")]
+    [text] = [each for each in report(whole).notes if each.startswith("fgsm computes separate examples")]
     assert "mcbn, mcdo, mcbn+mcdo through the mean prediction of its first 8 samples" in text
     assert "deterministic through the network in evaluation mode" in text
 

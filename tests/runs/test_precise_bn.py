@@ -167,7 +167,7 @@ def test_same_seed_same_statistics_and_another_seed_other_points(reset):
 def test_what_was_left_to_a_default_or_could_not_be_had_is_said(reset):
     result = mended(reset)
     assert values_of(result, "all-points-used") == {"points": 96, "requested": 10_000}
-    assert "all 96 points of the reference were used; --points allows 10,000" in catalogue.noted(result.findings)
+    assert "all 96 examples of the training set were used; --points allows 10,000" in catalogue.noted(result.findings)
     assert values_of(result, "few-points")["points"] == 96 and "dropout-off" in noted(result)
     assert "default-batch-size" not in noted(result)
     (reset / "run.toml").write_text(small_run.RUN.replace("train_batch_size = 16\n", ""))

@@ -152,8 +152,8 @@ WRONG = {
     "[sampling]\nlayers = 3": "sampling.layers is 3; expected a text or a list.",
     "[data]\nnormalize = { mean = [1], st = [1] }": "data.normalize.st is not known. Did you mean std?",
     "[data]\nnormalize = { mean = [1] }": "data.normalize.std is missing; it has no default.",
-    "[data]\nnormalize_targets = 3": 'data.normalize_targets is 3; expected "train" (mean and std of the reference), '
-    'numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD".',
+    "[data]\nnormalize_targets = 3": 'data.normalize_targets is 3; expected "train" (mean and std of the training set)'
+    ', numbers, as in { mean = [0.5], std = [0.25] }, or "MEAN/STD".',
     "[data]\naugment = { flip = 1 }": "data.augment.flip is 1; expected true or false.",
     '[data]\naugment = { pad_mode = "wrap" }': 'data.augment.pad_mode is "wrap"; expected one of constant, reflect.',
     '[model]\ntask = "ranking"': 'model.task is "ranking"; expected one of classification, regression, segmentation.',

@@ -875,16 +875,16 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
         (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions with its logits divided by 0.99"),
         (
             -8.0 * np.eye(K)[LABELS],
-            "First check the labels, the order of the classes and `--outputs`: 0 % of 240 points are right",
+            "First check the labels, the order of the classes and `--outputs`: 0 % of 240 examples are right",
         ),
-        (np.zeros((N, K)), "First check the outputs: they are the same for all points."),
+        (np.zeros((N, K)), "First check the outputs: they are the same for all examples."),
     ],
     ids=["all right", "all wrong", "constant"],
 )
 def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.ndarray, text: str) -> None:
     [decision, *others] = decided(bnuq.score(logits, LABELS, outputs="logits", calibrate="cross").record)
     assert sentence(decision, DECISIONS).startswith(text)
-    said = "Leave nothing to a person: none of 240 points was wrong. Measured, not promised; `--risk 0.05` promises."
+    said = "Leave nothing to a person: none of 240 examples was wrong. Measured, not promised; `--risk 0.05` promises."
     assert [sentence(each, DECISIONS) for each in others] == [said] * (decision.code == "use")
 
 

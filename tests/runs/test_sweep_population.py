@@ -126,5 +126,5 @@ def test_a_file_gives_it_back_and_is_refused_where_it_holds_half_of_it(tmp_path:
 
 def test_no_size_is_recommended(folder: Path, stale: Sweep) -> None:
     assert stale.recommended is None and summary(stale)["recommended"] is None
-    assert "No size is recommended while the reference check fails" in words_of(stale)
+    assert "No size is recommended while the check of the training set fails" in words_of(stale)
     assert swept(folder, "run.toml").recommended is not None

@@ -223,7 +223,7 @@ def test_what_was_renamed_is_read_under_its_name_of_today(frozen: Callable[[str]
     old = evaluation_file.read(edited(frozen("classification"), with_old_names))
     assert old.run["sampling"]["noise_model_draws"] == 16 and "law_draws" not in old.run["sampling"]
     assert [finding.code for finding in old.findings[-2:]] == ["without-digest", "made-by-another-version"]
-    assert text_of(old.findings[-3]).startswith("mcbn-chi2: without a reference, the noise model cannot be compared")
+    assert text_of(old.findings[-3]).startswith("mcbn-chi2: without a training set, the noise model cannot be compared")
     assert resolve_again(dict(old.run), old.path, Options(), folder=tmp_path).sampler == SamplerSettings(
         noise_model_draws=16
     )
@@ -252,4 +252,4 @@ def test_runs_and_sweeps_leave_out_unknown_estimates_too(frozen: Callable[[str],
 def test_a_warning_that_this_version_does_not_know_is_named_with_what_to_do() -> None:
     finding = warning("of-tomorrow", layers=["a", "b"])
     said = "of-tomorrow, which another version of bnuq found and this one does not know: layers: ['a', 'b']"
-    assert advised([finding]) == ((said, "of-tomorrow", "Update bnuq: a newer one says what this means."),)
+    assert advised([finding]) == ((said, "of-tomorrow", "Update bnuq: a newer version explains this finding."),)

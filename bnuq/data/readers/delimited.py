@@ -201,7 +201,7 @@ _MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "?", 
 MISSING_VALUES = "Fill in what was used in training, or leave the rows without a value, or the column, out."
 WORDS_IN_TABLES = (
     "Leave a column of words out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
-    "file.py:function. If it is the target, or names groups of points, say so: --target COLUMN, --group COLUMN."
+    "file.py:function. If it is the target, or names groups of examples, name it: --target COLUMN, --group COLUMN."
 )
 
 

@@ -317,7 +317,7 @@ class ClassReduction:
         """Raise SamplingError where the probabilities of a point do not sum to 1 in every sample."""
         if (rows := np.argwhere(as_numpy(wrong))).size:
             sample, point = rows[0].tolist()
-            where = self._where and f" of those evaluated of {self._where}"
+            where = self._where and f" of {self._where}"
             raise SamplingError(
                 f"the probabilities that the network gives for point {self._n + point}{where} (counted from 0) sum to "
                 f"{math.exp(float(log_total[sample, point])):.4g}; expected 1. Check that the outputs are what "

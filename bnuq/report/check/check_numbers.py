@@ -54,7 +54,7 @@ def decided_by(decisive: Decisive) -> str:
     """ "34,000 points", or of an OOD estimate "34,000 + 68,000 points"; "128 samples"; or both."""
     points = " + ".join(f"{n:,}" for _, n in decisive.points)
     samples = "" if decisive.samples is None else f"{decisive.samples:,} samples"
-    return " and ".join(filter(None, (points and f"{points} points", samples)))
+    return " and ".join(filter(None, (points and f"{points} examples", samples)))
 
 
 def chance(p: float) -> str:

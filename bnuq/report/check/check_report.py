@@ -137,7 +137,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     shared = [name for name in verdict.pairing.points if name in gated]
     yield (
         "compared",
-        f"{names[0]} with {names[1]}, {f'point by point on {all_of(shared)}' if shared else 'on other points'}",
+        f"{names[0]} with {names[1]}, {f'example by example on {all_of(shared)}' if shared else 'on other examples'}",
     )
     known = sorted((each for each in verdict.comparisons if each.detectable), key=lambda each: each.detectable or 0.0)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
@@ -177,7 +177,7 @@ def _side(side: Side, *, other: Side | None) -> str:
         parts.append(_time(side.time))
     if side.samples > 1:
         size = "" if side.batch_size is None else f", mini-batches of {side.batch_size}"
-        parts.append(f"{side.samples} samples per point{size}, seed {side.seed}")
+        parts.append(f"{side.samples} samples per example{size}, seed {side.seed}")
     return ", ".join(parts)
 
 
@@ -236,7 +236,7 @@ def _decided_by(comparison: EstimateComparison) -> Cell:
         return Cell("–")
     points = sum(n for _, n in comparison.decisive.points)
     samples = comparison.decisive.samples
-    parts = [f"{n:,} {unit}" for n, unit in ((points, "points"), (samples, "samples")) if n]
+    parts = [f"{n:,} {unit}" for n, unit in ((points, "examples"), (samples, "samples")) if n]
     return Cell(*parts)
 
 
@@ -303,22 +303,22 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
     if is_unchanged(verdict.comparisons):
         return
     yield (
-        "Change: current − baseline, ± its standard error over points and samples together. ↑ higher, ↓ lower is "
+        "Change: current − baseline, ± its standard error over examples and samples together. ↑ higher, ↓ lower is "
         "better."
     )
     if verdict.gated:
         yield (
-            "Worse: by more than the tolerance and by more than chance explains. p is the probability of a "
+            "Worse: by more than the tolerance, and significantly. p is the probability of a "
             "change at least this bad by chance, Holm-adjusted for the gated estimates, and apart from these for "
-            "classes and for groups; worse means p below 0.05."
+            "classes and for groups; significant means p below 0.05."
         )
         yield (
-            "Can see: the smallest true worsening that fails the check with probability 0.8, with these points and "
+            "Can see: the smallest true worsening that fails the check with probability 0.8, with these examples and "
             "samples, by its share of the level of 0.05: what Holm's method asks for at first."
         )
     if verdict.inconclusive:
         yield (
-            "Inconclusive: worse by more than the tolerance, but not significantly. Decided by: how many points (of "
+            "Inconclusive: worse by more than the tolerance, but not significantly. Decided by: how many examples (of "
             "all its sets) or samples would show a change of this size, with probability 0.8, if it is real."
         )
     if verdict.history:
@@ -328,6 +328,6 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
         )
     if any(comparison.metric == "fpr95_id_positive" for comparison in verdict.comparisons):
         yield (
-            "FPR95: share of test points classified as OOD at the threshold that detects 95 % of OOD points; FPR95*: "
-            "with test and OOD points swapped."
+            "FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD examples; "
+            "FPR95*: with test and OOD examples swapped."
         )

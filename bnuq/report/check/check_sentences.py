@@ -58,7 +58,7 @@ def subject(comparison: EstimateComparison) -> str:
 def paired(verdict: CheckVerdict) -> str:
     """What the two results share."""
     assert verdict.pairing is not None
-    shared = [("points", verdict.pairing.points), ("draws", verdict.pairing.draws)]
+    shared = [("examples", verdict.pairing.points), ("draws", verdict.pairing.draws)]
     return "; ".join(f"the {noun} of {all_of(names)}" for noun, names in shared if names) or "nothing"
 
 
@@ -70,7 +70,7 @@ def not_paired(verdict: CheckVerdict) -> str:
     methods: dict[str, list[str]] = {}
     for method, reason in verdict.pairing.why_not:
         methods.setdefault(reason, []).append(method)
-    parts = [f"the points of {all_of(sets)}: they are different points"] if sets else []
+    parts = [f"the examples of {all_of(sets)}: they are different examples"] if sets else []
     return "; ".join([*parts, *(f"the draws of {all_of(names)}: {reason}" for reason, names in methods.items())])
 
 
@@ -116,9 +116,9 @@ def _gated(*, regressions: int, gated: int, movement: str, inconclusive: int, **
     unclear = f"; {inconclusive} inconclusive" if inconclusive else ""
     if regressions:
         share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-        return f"{share} {movement} beyond tolerance and chance{unclear}"
+        return f"{share} {movement} significantly and by more than tolerated{unclear}"
     share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
-    return f"{share} worse beyond tolerance and chance{unclear}" if gated else ""
+    return f"{share} worse significantly and by more than tolerated{unclear}" if gated else ""
 
 
 def _unclear(*, inconclusive: int, gated: int, **_: Any) -> str:

@@ -126,7 +126,7 @@ def _settings(settings: Sequence[Difference]) -> Iterator[str]:
             for name, value in setting.values.items():
                 names.setdefault(value, []).append(name)
             values = "; ".join(f"{value} in {' and '.join(results)}" for value, results in names.items())
-            other = "; estimates on it are from different points" if setting.other_points else ""
+            other = "; estimates on it are from different examples" if setting.other_points else ""
             yield f"{setting.what}: {values}{other}."
     shared = [f"{setting.what} {next(iter(setting.values.values()))}" for setting in settings if not setting.differs]
     yield f"The same in all: {'; '.join(shared) or 'none'}."
@@ -149,7 +149,7 @@ def _words(rows: Sequence[EstimateAcross]) -> Iterator[Part]:
 
 def _facts(result: Result) -> Iterator[str]:
     yield Path(str(result.model["path"])).name
-    yield f"{result.sets['test'].n} test points"
+    yield f"{result.sets['test'].n} test examples"
     if warned := warnings(result.findings):
         yield count(len(warned), "warning")
     if result.path is not None:

@@ -56,7 +56,7 @@ def _points(result: Result, name: str) -> _File | None:
     evaluated = result.sets.get(name)
     if evaluated is None:
         return None
-    return f"{of_reference(evaluated.reference)} of {count(evaluated.n, 'point')}", evaluated.sha256
+    return f"{of_reference(evaluated.reference)} of {count(evaluated.n, 'example')}", evaluated.sha256
 
 
 def _reference(result: Result) -> _File | None:

@@ -19,18 +19,18 @@ def domain_parts(domains: Domains, *, name: int) -> Iterator[Part]:
     """How far the domains lie from the reference, and the estimates of their points under whose statistics."""
     if domains.domains:
         yield Table(
-            ("points", "labels", "median ×", "worst ×", "layer"),
+            ("examples", "labels", "median ×", "worst ×", "layer"),
             tuple((short(domain.name, name), _domain_cells(domain)) for domain in domains.domains),
         )
         yield explanation(
-            "×: difference between a domain's statistics and the reference's, divided by what chance "
-            "explains, in the median and the worst layer; 1 means no difference."
+            "×: difference between a domain's statistics and the training set's, divided by its "
+            "random error, in the median and the worst layer; 1 means no difference."
         )
     if any(crossing.estimates for crossing in domains.crossings):
         yield Heading("Each domain under the statistics of each")
         yield _crossings(domains, name)
         yield explanation(
-            "Rows: domain of the evaluated points, which contributed no statistics; columns: domain of the "
+            "Rows: domain of the evaluated examples, which contributed no statistics; columns: domain of the "
             f"statistics that normalise them. running: the checkpoint's; mixed: batches of {_mixed(domains)}. Mutual "
             f"information is that of MCBN with mini-batches of {domains.batch_size:,} from that domain "
             f"({domains.samples} samples); other estimates are those of the network with population statistics. ± "
@@ -55,7 +55,7 @@ def _mixed(domains: Domains) -> str:
     """Whose points the batches called mixed hold."""
     names = list(dict.fromkeys(domain.name for domain in domains.domains))
     alone = len(names) == 1
-    return f"{short(names[0], 24)} and the reference in equal parts" if alone else "all domains in equal parts"
+    return f"{short(names[0], 24)} and the training set in equal parts" if alone else "all domains in equal parts"
 
 
 def _crossings(domains: Domains, name: int) -> Table:
@@ -100,8 +100,8 @@ def pipeline_parts(pipelines: Pipelines, *, name: int) -> Iterator[Part]:
     if more := len(pipelines.candidates) + len(pipelines.first_round) - len(names):
         yield explanation(f"… and {more} more, in the result file and under --json.")
     yield explanation(
-        "×: difference between the reference's statistics through that pipeline and the running statistics, divided "
-        f"by what chance explains; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst "
+        "×: difference between the training set's statistics through that pipeline and the running statistics, divided "
+        f"by its random error; up to {MEDIAN_LIMIT:.0f} in the median and {WORST_LIMIT:.0f} in the worst "
         f"layer is normal. {_GOOD if fits else 'closest: none fits.'}"
     )
     if text := pipelines.lines.rstrip("\n"):

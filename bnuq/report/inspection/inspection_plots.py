@@ -30,7 +30,7 @@ _SIZE = (6.4, 4.6)  # inches, of a picture with the names of layers below it
 _HOW = {
     "gap": (
         "Layers in execution order. Inside the band, batch noise explains the difference between running "
-        "statistics and population; a layer above the dashed line was not trained on this reference and "
+        "statistics and population; a layer above the dashed line was not trained on this training set and "
         "pipeline. A wrong pipeline shows in the first layers; stale running statistics deviate more towards the "
         "last."
     ),
@@ -51,7 +51,7 @@ _HOW = {
     ),
     "spread": "The batch variances of the first layer, one in the middle and the last.",
     "domains": (
-        "Inside the band, a domain's statistics match the reference's. Where a line lies above it, a mini-batch "
+        "Inside the band, a domain's statistics match the training set's. Where a line lies above it, a mini-batch "
         "from that domain normalises the layer differently than training did."
     ),
     "pipelines": (
@@ -131,7 +131,7 @@ def _plot_layers(axes: Axes, values: Sequence[float] | np.ndarray, look: drawing
 def _gap(record: Inspection, gap: Gap, path: Path) -> None:
     layers = gap.layers
     means, variances = [layer.ratio_mean for layer in layers], [layer.ratio_log_variance for layer in layers]
-    about = _about(record, f"{gap.points:,} reference points")
+    about = _about(record, f"{gap.points:,} training examples")
     with picture(path, title="Running statistics compared with the population", about=about, size=_SIZE) as [axes]:
         _normal_band(axes)
         _plot_layers(axes, means, _LOOKS[0], "mean")

@@ -91,7 +91,7 @@ def _facts(record: Inspection) -> Iterator[tuple[str, str]]:
     data = record.run.get("data")
     train = data.get("train") if isinstance(data, dict) else None
     if isinstance(train, str) and (record.gap is not None or record.noise is not None):
-        points = "" if record.gap is None else f", {record.gap.points:,} points used"
+        points = "" if record.gap is None else f", {record.gap.points:,} examples used"
         yield "reference", f"{of_reference(train)}{points}"
     if record.noise is not None:
         yield "noise", f"{record.noise.draws} draws of mini-batches of {record.noise.batch_size:,}"
@@ -99,5 +99,5 @@ def _facts(record: Inspection) -> Iterator[tuple[str, str]]:
         labels = "" if domain.labelled else ", without labels"
         base = of_reference(domain.reference)
         file = "" if base == domain.name else f" ({base})"
-        yield "domain", f"{domain.name}{file}, {domain.n:,} point{'s' * (domain.n != 1)}{labels}"
+        yield "domain", f"{domain.name}{file}, {domain.n:,} example{'s' * (domain.n != 1)}{labels}"
     yield "time", f"{record.seconds['total']:.1f} s"

@@ -28,7 +28,7 @@ def _slopes_between(slopes: Sequence[float]) -> str:
 
 
 def _ratios(layers: Sequence[tuple[str, float]]) -> str:
-    return ", ".join(f"{layer} ({times(ratio)} times what chance explains)" for layer, ratio in layers)
+    return ", ".join(f"{layer} ({times(ratio)} times the random error)" for layer, ratio in layers)
 
 
 def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
@@ -41,10 +41,9 @@ def _changes(changes: Mapping[str, tuple[float, float, bool | None]]) -> str:
 
 def _limits(exceeded: Sequence[tuple[float, str, float]]) -> str:
     texts = (
-        f"{times(r)} times what chance explains in {where} (up to {limit:.0f} is normal)"
-        for r, where, limit in exceeded
+        f"{times(r)} times the random error in {where} (up to {limit:.0f} is normal)" for r, where, limit in exceeded
     )
-    return " and ".join(texts) or "by the reference check"
+    return " and ".join(texts) or "by the check of the training set"
 
 
 _FORMATS = {
@@ -63,22 +62,22 @@ _FORMATS = {
     "limits": _limits,
 }
 _SIZE = (
-    "{median:times} times what chance explains in the median layer, {worst:times} times in the worst, {layer} (up to "
-    f"{MEDIAN_LIMIT:.0f} and {WORST_LIMIT:.0f} is normal)"
+    f"{{median:times}} times the random error in the median layer (up to {MEDIAN_LIMIT:.0f} is normal), and "
+    f"{{worst:times}} times in the worst, `{{layer}}` (up to {WORST_LIMIT:.0f})"
 )
 _TEXTS = {
     "healthy": (
         f"Healthy: means and variances in the BatchNorm layers are those of the training data. They differ by {_SIZE}."
     ),
     "unhealthy-elsewhere": (
-        f"Not healthy, see below; the other running statistics match the reference: they differ by {_SIZE}."
+        f"Not healthy, see below; the other running statistics match the training set: they differ by {_SIZE}."
     ),
     "statistics-match-where-checked": (
-        f"The running statistics that could be checked match the reference's: they differ by {_SIZE}."
+        f"The running statistics that could be checked match the training set's: they differ by {_SIZE}."
     ),
     "statistics-mismatch": (
-        f"Not healthy: the running statistics do not match this reference; they differ by {_SIZE}. The pipeline or the "
-        "data differ from training, or the running statistics are stale."
+        f"Not healthy: the running statistics do not match this training set; they differ by {_SIZE}. The pipeline or "
+        "the data differ from training, or the running statistics are stale."
     ),
     "pipeline-incomplete": "Neither a run file nor an option sets {keys}; if training used it, that may be the cause.",
     "search-pipeline": (
@@ -86,8 +85,8 @@ _TEXTS = {
         "`bnuq precise-bn` recomputes them."
     ),
     "recompute-statistics": "If the pipeline is right, `bnuq precise-bn` recomputes the running statistics.",
-    "statistics-far": ("Not healthy: the running statistics differ from the reference's by more than chance explains."),
-    "statistics-unchecked": "Whether the running statistics fit the reference could not be checked.",
+    "statistics-far": ("Not healthy: the running statistics are not those of the training set."),
+    "statistics-unchecked": "Whether the running statistics fit the training set could not be checked.",
     "layers-unchecked": "Not checked: {layers:names} ({why}).",
     "layers-broken": "Not healthy: see {layers:names}.",
     "weights-not-finite": "Not healthy: weights contain NaN or infinity; see the warnings.",
@@ -100,12 +99,12 @@ _TEXTS = {
         "for a layer-by-layer comparison."
     ),
     "fit-unread": (
-        "Whether the running statistics fit the data was not measured: the reference cannot be read; see the warnings."
+        "Whether the running statistics fit the data was not measured: the training set cannot be read; see the "
+        "warnings."
     ),
     "fit-unmeasured": "Whether the running statistics fit the data was not measured: {why}.",
     "fit-without-reference": (
-        "Whether the running statistics fit the data can only be measured with a reference: name the training set with "
-        "`--train`."
+        "Whether the running statistics fit the data can only be measured on the training set: name it with `--train`."
     ),
     "not-finite": (
         "Not-finite: {layers:layers}. Its statistics or weights contain NaN or infinity, and so do the network's "
@@ -154,15 +153,15 @@ _TEXTS = {
     "slopes-off": (
         "In {layers:len} of {of:of} the noise does not fall as 1/b ({slopes:slopes}, −1 expected): {layers:names}."
     ),
-    "domain-distinguishable": "{name} is distinguishable from the reference, most in {layers:ratios}.",
+    "domain-distinguishable": "{name} is distinguishable from the training set, most in {layers:ratios}.",
     "domain-alike": (
-        "No layer distinguishes {name} from the reference: at most {worst:times} times what chance explains "
+        "No layer distinguishes {name} from the training set: at most {worst:times} times the random error "
         f"(up to {MEDIAN_LIMIT:.0f} is normal)."
     ),
-    "domain-unmeasured": "No layer of {name} could be compared with the reference.",
+    "domain-unmeasured": "No layer of {name} could be compared with the training set.",
     "own-statistics-no-effect": "With its own statistics, {name} changes little: {changes:changes}.",
     "own-statistics-unknown": (
-        "Whether its own statistics change {name} cannot be told from so few points: {changes:changes}."
+        "Whether its own statistics change {name} cannot be told from so few examples: {changes:changes}."
     ),
     "own-statistics-better": "With its own statistics, {name} is better: {changes:changes}.",
     "own-statistics-worse": "With its own statistics, {name} is worse: {changes:changes}.",
@@ -175,8 +174,8 @@ _TEXTS = {
         "Of the normalisations, {normalize}{pixels} is by far the closest, though the running averages fit none."
     ),
     "pipeline-fits": (
-        "The running statistics fit {pipeline} best: {worst:times} times what chance explains in the worst layer, "
-        "{layer}."
+        "The running statistics fit {pipeline} best: {worst:times} times the random error in the worst layer, "
+        "`{layer}`."
     ),
     "pipeline-undetermined": "Undetermined by the statistics: {text}.",
     "pipelines-equivalent": "These pipelines fit equally well: {pipelines:names}.",

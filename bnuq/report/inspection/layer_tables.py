@@ -51,7 +51,7 @@ def site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
         momentum = _momentum(norms)
         average = "the running averages are cumulative" if momentum == "cumulative" else f"momentum is {momentum}"
         same = f" ε is {_span([norms[0].eps])} in all of them, and {average}." if alike else ""
-        yield explanation(f"z: values per channel that one point contributes.{same}")
+        yield explanation(f"z: values per channel that one example contributes.{same}")
 
 
 def short_site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
@@ -72,7 +72,7 @@ def short_site_parts(record: Inspection, *, name: int) -> Iterator[Part]:
     yield Table(header, tuple(rows))
     if off:
         yield explanation(
-            "off by: difference of means or variances from the training data, in units of what chance explains; up to "
+            "off by: difference of means or variances from the training data, in units of its random error; up to "
             f"{WORST_LIMIT:.0f} is normal."
         )
 
@@ -115,7 +115,7 @@ def _site_cells(group: Sequence[SiteRow], header: Sequence[str]) -> tuple[Cell, 
         "ε": Cell(_span([site.eps for site in group])),
         "momentum": Cell(_momentum(group)),
         "p": Cell(_span([site.p for site in group])),
-        "numbers": Cell(_span([site.numbers for site in group]) + " per point" * bool(first.per_point)),
+        "numbers": Cell(_span([site.numbers for site in group]) + " per example" * bool(first.per_point)),
         "stochastic": Cell("yes" if live else "no", style="green" if live else "yellow"),
         "flags": Cell(flags, style="bold red" if {"not-finite", "never-trained"} & set(first.flags) else "yellow"),
     }
@@ -154,7 +154,7 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
             "them."
         )
     yield explanation(
-        f"Running statistics compared with those of {gap.points:,} points of the reference, in batches of "
+        f"Running statistics compared with those of {gap.points:,} examples of the training set, in batches of "
         f"{gap.batch_size:,}. ×: the difference divided by what batch noise explains; 1 is normal, more than "
         f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square "
         "over channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by "

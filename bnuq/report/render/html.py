@@ -41,7 +41,7 @@ _COLOURS = {
 _PICTURES, _REST = "Figures", "Everything else"
 _SEEN = 8  # images of a kind that are not folded
 _EVALUATION = (
-    ("the points to look at first", "bnuq report {} --points 20"),
+    ("the examples to look at first", "bnuq report {} --points 20"),
     ("is a later result worse?", "bnuq check NEW.h5 {}"),
     ("the same again", "bnuq evaluate --from {}"),
 )

@@ -91,8 +91,8 @@ def _assumptions(sweep: Sweep, line: SweepLine) -> str:
         f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "
         f"are assumed independent; where they are not, the KL is overestimated{weight}. {_counted(terms)} The prior "
         f"is {prior}{improper}. Weights are fixed{noise}. The likelihood is that of {first.points:,} training "
-        f"points, times N = {first.train_size:,}. The KL ignores that mini-batches are drawn without replacement from "
-        f"a finite reference of {first.reference_points:,}."
+        f"examples, times N = {first.train_size:,}. The KL ignores that mini-batches are drawn without replacement "
+        f"from a finite training set of {first.reference_points:,}."
     )
 
 

@@ -42,7 +42,7 @@ def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - eve
     networks = count(len(sweep.models), "network") if len(sweep.models) > 1 else sweep.models[0].name
     sizes = len({point.batch_size for point in sweep.points})
     test = next(swept.n for swept in sweep.sets if swept.role == "test")
-    facts = (networks, f"{test:,} test points", count(sizes, "mini-batch size"), f"{sweep.samples} samples")
+    facts = (networks, f"{test:,} test examples", count(sizes, "mini-batch size"), f"{sweep.samples} samples")
     return Report(
         command=f"bnuq {Sweep.COMMAND}",
         version=sweep.provenance["bnuq"],
@@ -85,7 +85,7 @@ def _facts(sweep: Sweep) -> Iterator[tuple[str, str]]:
     for role in ("test", "validation", "ood"):
         for swept in sweep.sets:
             if swept.role == role:
-                points = f"{swept.n:,} point{'s' * (swept.n != 1)}"
+                points = f"{swept.n:,} example{'s' * (swept.n != 1)}"
                 yield role, points if swept.name == role else f"{swept.name}, {points}"
     draws = f"{_draw_sets(sweep)} sets of {sweep.samples} at each size"
     yield "draws", f"{draws}, seed {sweep.seed}{_STOPPED[sweep.stopped]}"
@@ -105,14 +105,14 @@ def _reference(model: SweptModel) -> str:
     if model.elbo is None:
         return name
     points, train_size = model.elbo.reference_points, model.elbo.train_size
-    text = f"{points:,} points" + (f" of {name}" if name else "")
+    text = f"{points:,} examples" + (f" of {name}" if name else "")
     return text if points == train_size else f"{text}, for a training set of {train_size:,}"
 
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
     yield " ".join(_columns(sweep, lines))
     yield (
-        f"Errors are over points and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
+        f"Errors are over examples and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
         "↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
@@ -134,7 +134,7 @@ def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
             "which samples disagree."
         )
     if names_of(sweep, "ood"):
-        yield f"AUROC: how often a point of the set has more {score_name(sweep)} than a test point (0.5 is chance)."
+        yield f"AUROC: how often examples of the set have more {score_name(sweep)} than test examples (0.5 is chance)."
     if any(point.degenerate for line in lines for point in line.points):
         yield "* nothing is random: no draw changes an output."
     yield "± standard error."

@@ -56,9 +56,9 @@ _TEXTS = {
     "ood-separated-equally": f"{{name}} is told from the test set equally well at all sizes: {_RANKED}.",
     "ood-separated-less": f"{{name}} is told from the test set less well by larger mini-batches: {_RANKED}.",
     "ood-separated-better": f"{{name}} is told from the test set better by larger mini-batches: {_RANKED}.",
-    "ood-chance": "From size {size:,} on that may be chance.",
+    "ood-chance": "From size {size:,} on, the separation is not significant.",
     "statistics-stale": (
-        "the running statistics do not fit the reference. {metric:metric} on the test set, MCBN minus the "
+        "the running statistics do not fit the training set. {metric:metric} on the test set, MCBN minus the "
         "deterministic network: {deterministic:estimates} at {sizes:sizes}; minus the network with population "
         "statistics: {population:estimates}. The rest is a repair, not a gain from uncertainty."
     ),
@@ -69,11 +69,11 @@ _TEXTS = {
         "and retraining may change them by more than the stated errors."
     ),
     "not-recommended-mismatched": (
-        "No size is recommended while the reference check fails, because MCBN may not describe your network at any "
-        "size."
+        "No size is recommended while the check of the training set fails, because MCBN may not describe your network "
+        "at any size."
     ),
     "not-recommended-scale": (
-        "No size is recommended, because the criterion uses inputs that are scaled differently from the reference's."
+        "No size is recommended, because the criterion uses inputs that are scaled differently from the training set's."
     ),
     "not-recommended-criterion": "No size is recommended: the criterion is not available; the notes say why.",
     "not-recommended-few": "No size is recommended: fewer than two sizes could be compared.",
@@ -87,14 +87,14 @@ _TEXTS = {
         }.items()
     },
     "recommended-costs": (
-        "By the log-likelihood of the test set, {size:,} is better by {change:.4f} ± {se:.4f}{clear:|, which may be "
-        "chance}."
+        "By the log-likelihood of the test set, {size:,} is better by {change:.4f} ± {se:.4f}{clear:| (not "
+        "significant)}."
     ),
-    "recommended-among": "By that, {sizes:sizes} are equally good within their errors.",
-    "recommended-alone": "By that, no other size is as good within its error.",
+    "recommended-among": "By this criterion, {sizes:sizes} are equally good within their errors.",
+    "recommended-alone": "By this criterion, no other size is as good within its error.",
     "recommended-without-errors": "The errors of the differences between sizes are unknown.",
     "prior-decides": (
-        "The likelihood changes by less than its error between sizes: the prior decides, and another one (`--prior`) "
+        "The likelihood changes by less than its error between sizes: the prior decides, and another prior (`--prior`) "
         "may decide differently."
     ),
     "recommended-is-trained-end": ("It is the {end} of the training batch sizes: the optimum may lie beyond."),
@@ -109,12 +109,12 @@ _TEXTS = {
 }
 _TEXTS |= {
     OTHER_SCALE: (
-        "Warning: the inputs of {set} are scaled differently from the reference's (standard deviations {sd:.3g} and "
+        "Warning: the inputs of {set} are scaled differently from the training set's (standard deviations {sd:.3g} and "
         "{reference_sd:.3g}). The estimates on {set} are meaningless, and no conclusion is drawn from them; the "
         "warnings below say what to do."
     ),
     "reference-mismatch": (
-        "Warning: the reference or its pipeline does not match what the network was trained on, or "
+        "Warning: the training set (`train`) or its pipeline does not match what the network was trained on, or "
         "the running averages lag behind the weights. The results below may not describe your network; see the "
         "warnings."
     ),

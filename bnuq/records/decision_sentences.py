@@ -48,7 +48,7 @@ def _used(
     also: Sequence[str] = (),
     **_: Any,
 ) -> str:
-    lost = _of_others(but)
+    lost = of_others(but)
     text = f"{f'By {plain(metric)} use' if lost and files < 2 and gain is None else 'Use'} "
     text += _prediction(method, passes, temperatures)
     if method_named(method).plain.name == POPULATION:
@@ -72,12 +72,12 @@ def _used(
     return f"{text}{lost}. {most_passes} samples a point add nothing that {shown}.{perhaps}{undecided}"
 
 
-def _of_others(but: Sequence[Mapping[str, Any]]) -> str:
-    """What others are better by, by the one that is."""
+def of_others(but: Sequence[Mapping[str, Any]], where: str = "") -> str:
+    """What others are better by, by the one that is, and `where`."""
     found: dict[str, list[str]] = {}
     for each in but:
         found.setdefault(each["against"], []).append(f"by {_size(each)} in {plain(each['metric'])}")
-    return "".join(f"; but {name} is better {all_of(sizes)}" for name, sizes in found.items())
+    return "".join(f"; but {where}{name} is better {all_of(sizes)}" for name, sizes in found.items())
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:

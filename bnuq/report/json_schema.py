@@ -199,7 +199,7 @@ def _sweep() -> type:
         {"kind": Literal["sweep"], "task": str, "models": list[models],
          "sampling": _struct("Sampling", sampling | optional, {*optional}),
          "sets": dict[str, swept], "score": str | None, "points": list[SweepEstimates],
-         "recommended": chosen | None, "by_pll": _record(sweep.BestByPll, False) | None,
+         "recommended": chosen | None, "on_test": dict[str, _record(sweep.BestOther, False)],
          "seconds": dict[str, float], "result": str | None},
     )  # fmt: skip
 

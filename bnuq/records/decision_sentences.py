@@ -10,10 +10,7 @@ from bnuq.findings import Catalogue, Entry, all_of
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 
-_NETWORKS = {
-    DETERMINISTIC: "the network as it is",
-    POPULATION: "the network with corrected BatchNorm statistics",
-}
+_NETWORKS = {DETERMINISTIC: "the network as it is", POPULATION: "the network with corrected BatchNorm statistics"}
 _CORRECT = (
     "The BatchNorm statistics do not fit the data: correct the network (`bnuq precise-bn`) and evaluate it again."
 )
@@ -260,8 +257,8 @@ def _whose(method: str, used: str) -> str:
 
 
 def _entropy(of: str, temperature: float | None, several: bool) -> str:
-    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
-    return f"entropy of {'the mean of ' * several}softmax({scaled})"
+    scaled, before = (of, ", before recalibration,") if temperature is None else (f"{of} / {_three(temperature)}", "")
+    return f"entropy of {'the mean of ' * several}softmax({scaled}){before}"
 
 
 def _not_promised(

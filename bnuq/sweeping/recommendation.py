@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run, SizeCriterion, SweepSection
+from bnuq.config import SizeCriterion
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
@@ -20,7 +20,6 @@ from bnuq.metrics.replicates import error_of_change, independent_units
 from bnuq.records.evaluation import FEWEST_POINTS
 from bnuq.records.sweep import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.sweeping.elbo import LowerBound, with_interval
-from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize
 
 _IN_TABLE = {
@@ -166,7 +165,7 @@ def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: Criterion
 
 
 def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
-    return float(candidate.at_size.points[data.name]["pll"].mean())
+    return float(_on_points(candidate, "pll", data)[0].mean())
 
 
 def _difference(first: SizeCandidate, second: SizeCandidate, data: CriterionData, metric: str = "pll") -> Estimate:
@@ -198,21 +197,13 @@ def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndar
 
 def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in (candidate, best)]
-    errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
+    both, errors = (candidate, best), []
+    for name, points in data.ood.items():
+        inside, outside = ([x.at_size.points[of][data.score].mean(0) for x in both] for of in (data.name, name))
+        groups = {"test_group": data.points.group, "ood_group": points.group}
+        errors.append(math.sqrt(metrics.delong_difference_variance(*zip(inside, outside, strict=True), **groups)))
+    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in both]
     return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
-
-
-def _error_of_difference(
-    first: SizeCandidate, second: SizeCandidate, data: CriterionData, name: str, ood: Points
-) -> float:
-    """The error over points of the difference between the AUROCs of an OOD set."""
-    pairs = [
-        tuple(candidate.at_size.points[set_name][data.score].mean(0) for set_name in (data.name, name))
-        for candidate in (first, second)
-    ]
-    groups = {"test_group": data.points.group, "ood_group": ood.group}
-    return math.sqrt(metrics.delong_difference_variance(*pairs, **groups))
 
 
 _FIRST = 2  # draw sets that a size has at first
@@ -231,12 +222,6 @@ class Grid:
     draw_sets: int
     samples: int
     by_peak: bool
-
-    @staticmethod
-    def of(run: Run, settings: SweepSection, sizes: tuple[int, ...], *, has_elbo: bool) -> Grid:
-        """That of a sweep; RequestError as for `samples_of`."""
-        by_peak = settings.criterion == "elbo" and has_elbo and settings.batch_sizes is None
-        return Grid(sizes, settings.draw_sets, samples_of(run), by_peak)
 
     @property
     def first(self) -> dict[int, int]:

@@ -54,8 +54,7 @@ _SPREADS = {
     "spread-falls-slower": "falls, but more slowly than 1/size",
     "spread-not-clearly-falling": "does not clearly fall",
     "spread-rises": "rises",
-    "spread-increases": "rises",
-    "spread-decreases": "falls",
+    "spread-falls": "falls",
     "spread-unchanged": "stays the same",
 }
 _RANKED = "{ends[0]:percent} of all pairs are ranked rightly at size {sizes[0]:,}, {ends[1]:percent} at {sizes[1]:,}"
@@ -101,8 +100,8 @@ _TEXTS = {
             "auroc": "{ood:names} {ood:is|are} told from the {of} set{mean} best by these",
         }.items()
     },
-    "recommended-among": "By that, {sizes:sizes} are equally good within their errors.",
-    "recommended-alone": "By that, no other size is as good within its error.",
+    "recommended-among": "By this criterion, {sizes:sizes} are equally good within their errors.",
+    "recommended-alone": "By this criterion, no other size is as good within its error.",
     "recommended-without-errors": "The errors of the differences between sizes are unknown.",
     "prior-decides": (
         "The likelihood changes by less than its error between sizes: the prior decides, and another one (`--prior`) "

@@ -30,7 +30,6 @@ from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
 from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
-from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize, SweepPasses
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
@@ -106,8 +105,7 @@ class SweptNetwork:
         self._training, self._tau, self._why_no_elbo = training_likelihood(
             prepared, run, self.plan, self._validation, points=settings.train_points
         )
-        by_peak = settings.criterion == "elbo" and self._training is not None and settings.batch_sizes is None
-        self._grid = Grid(self.sizes, settings.draw_sets, samples_of(run), by_peak)
+        self._grid = Grid.of(run, settings, self.sizes, has_elbo=self._training is not None)
         check_resources_of_sweep(
             self.subject, sizes=len(self.sizes), samples=self._grid.samples, draw_sets=self._grid.draw_sets
         )

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from bnuq import __version__
 from bnuq.config import Run, data_without_effect
-from bnuq.config.effects import NAMES
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
 from bnuq.evaluation.augmentation import augmenting, check_augmentation
 from bnuq.evaluation.draws import omega_of
@@ -26,7 +25,6 @@ from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import target_scale
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.files.writing import alone, replaced, within
-from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, Method, method_named
 from bnuq.models.exported import check_target, encoded, loaded
@@ -58,7 +56,7 @@ class Exported:
     difference: float
     points: int
     bytes: int
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Any, ...] = ()
 
 
 @within(lambda _, path, **__: alone(path))
@@ -106,7 +104,7 @@ class Assembled:
     inputs: Tensor
     ood: dict[str, Tensor]
     metadata: dict[str, Any]
-    findings: tuple[Finding, ...]
+    findings: tuple[Any, ...]
 
 
 def assembled(
@@ -155,7 +153,7 @@ def assembled(
         metadata["outputs"].append("drift")
         metadata["monitor"] = watched.summary()
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
-    idle = data_without_effect(run, subject.sets.values(), subject.plan.task, (NAMES,))
+    idle = data_without_effect(run, subject.sets.values(), subject.plan.task, ("names of classes",))
     return Assembled(predictor, compared_engine, inputs, own, metadata, tuple(idle))
 
 

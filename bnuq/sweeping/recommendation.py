@@ -119,7 +119,7 @@ def _beside_others(
             others = [(_difference(chosen, each, test, metric), each) for each in comparable if each is not chosen]
             least, best = min(others, key=lambda other: sign * other[0].value)
             se = math.hypot(least.se or 0.0, least.mc_se or 0.0)
-            found[metric] = BestOther(best.at_size.batch_size, least.value, None if few else se)
+            found[metric] = BestOther(best.at_size.batch_size, least.value, None if few or math.isnan(se) else se)
     return found
 
 

@@ -53,9 +53,10 @@ def _beside(chosen: Recommended) -> dict[str, Any] | None:
     also, but, known = [], [], {name: each for name, each in chosen.on_test.items() if each.se and name != said}
     for metric, other in known.items():
         gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1)
-        if gain > REACH * other.se:
+        reach = REACH * (other.se or 0.0)
+        if gain > reach:
             also.append(metric)
-        elif gain < -REACH * other.se:
+        elif gain < -reach:
             values = {"difference": other.difference, "se": other.se}
             but.append({"metric": metric, "against": f"{other.batch_size:,}", **values})
     return {"also": also, "but": but} if known else None

@@ -226,8 +226,10 @@ def _defer(
         return f"State predictions {_whose(method, used)}with an interval of {reach}{missed}. {promise}"
     nothing_left = deferred == 0 or math.isinf(threshold)
     share = "the" if deferred is None else f"the {percent(deferred)}"
-    by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
-    by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
+    is_raw = method != used and method == method_named(used).plain.name
+    by = f"{metric_of(score).label} {'' if is_raw else _whose(method, used)}".rstrip()
+    by = _entropy(of, temperature, several) if of and (is_raw or temperature is not None) else by
+    by += ", before recalibration," if is_raw else ""
     subject = f"{share} least certain {'points' if what == 'labels' else what} to a person"
     rule = f"({by} above {_three(threshold)})"
     units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
@@ -257,8 +259,8 @@ def _whose(method: str, used: str) -> str:
 
 
 def _entropy(of: str, temperature: float | None, several: bool) -> str:
-    scaled, before = (of, ", before recalibration,") if temperature is None else (f"{of} / {_three(temperature)}", "")
-    return f"entropy of {'the mean of ' * several}softmax({scaled}){before}"
+    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
+    return f"entropy of {'the mean of ' * several}softmax({scaled})"
 
 
 def _not_promised(

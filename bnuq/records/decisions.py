@@ -281,7 +281,7 @@ def certified(result: Result, method: str, used: str) -> Finding:
     values |= {"threshold": outcome.threshold, "error": error, "before": None}
     values |= {"deferred": None if chosen.is_of_width or covered is None else 1 - covered}
     values |= {"width": outcome.threshold if outcome.width is None else outcome.width.value}
-    if chosen.score == "predictive_entropy" and method_named(used).plain.name == method:
+    if chosen.score == "predictive_entropy":
         values |= _of_entropy(result, method, None)
     return finding("defer", what=what, **values)
 

@@ -226,12 +226,8 @@ def _defer(
         return f"State predictions {_whose(method, used)}with an interval of {reach}{missed}. {promise}"
     nothing_left = deferred == 0 or math.isinf(threshold)
     share = "the" if deferred is None else f"the {percent(deferred)}"
-    is_raw = method != used and method == method_named(used).plain.name
-    by = f"{metric_of(score).label} {'' if is_raw else _whose(method, used)}".rstrip()
-    by = _entropy(of, temperature, several) if of and (is_raw or temperature is not None) else by
-    by += ", before recalibration," if is_raw else ""
     subject = f"{share} least certain {'points' if what == 'labels' else what} to a person"
-    rule = f"({by} above {_three(threshold)})"
+    rule = f"({_of_score(score, method, used, of, temperature, several)} above {_three(threshold)})"
     units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
     wrong = "pixels" if what == "images" else what
     before_is_known = before is not None and error is not None
@@ -258,9 +254,14 @@ def _whose(method: str, used: str) -> str:
     return "" if method == used else f"of {method} "
 
 
-def _entropy(of: str, temperature: float | None, several: bool) -> str:
-    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
-    return f"entropy of {'the mean of ' * several}softmax({scaled})"
+def _of_score(score: str, method: str, used: str, of: str, temperature: float | None, several: bool) -> str:
+    """A score, and whose it is where that is not clear: of other outputs than those that are used."""
+    is_raw = method != used and method == method_named(used).plain.name
+    text = f"{metric_of(score).label} {'' if is_raw else _whose(method, used)}".rstrip()
+    if of and (is_raw or temperature is not None):
+        scaled = of if temperature is None else f"{of} / {_three(temperature)}"
+        text = f"entropy of {'the mean of ' * several}softmax({scaled})"
+    return f"{text}, before recalibration," if is_raw else text
 
 
 def _not_promised(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bnuq import catalogue
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_result
@@ -115,7 +116,7 @@ def command(
         for line in _lines(record):
             print_line("\n".join(textwrap.wrap(line, 80, subsequent_indent="  ", break_long_words=False)))
 
-    print_result(exported, printing, summary=_summary, show=show, findings=())
+    print_result(exported, printing, summary=_summary, show=show)
 
 
 def _summary(exported: Any) -> dict[str, Any]:
@@ -124,6 +125,7 @@ def _summary(exported: Any) -> dict[str, Any]:
         "bytes": exported.bytes,
         **exported.metadata,
         "compared": {"points": exported.points, "largest_difference": exported.difference},
+        **catalogue.summary(exported.findings),
     }
 
 
@@ -145,6 +147,7 @@ def _lines(exported: Any) -> tuple[str, ...]:
         *(cross if about["cross_fitted"] else ()),
         *(f"Unfamiliar by the report: {k} above {v:g}." for k, v in about["ood_scores"].items() if v is not None),
         *(_of_monitor(about["monitor"]) if "monitor" in about else ()),
+        *catalogue.texts(exported.findings),
     )
 
 

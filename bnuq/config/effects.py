@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,36 +12,50 @@ from bnuq.findings import Finding, note
 from bnuq.methods import Method
 from bnuq.tasks import TASKS, Task
 
+ERRORS, NAMES = "errors of estimates", "names of classes"
+_ARRAYS = re.compile(r"\.(npz|npy|mat|h5|hdf5)\b", re.IGNORECASE)
+
 
 def settings_without_effect(
     run: Run,
     task: Task | None,
     methods: Sequence[Method],
     calibration: Calibration,
-    findings: Iterable[Finding],
+    sets: Iterable[Any],
     *,
     section: str = "",
+    gives: Collection[str] = (ERRORS, NAMES),
 ) -> Iterator[Finding]:
     """Notes on the settings of a run by these methods, or of a section of them, as far as what they need is in the
-    schema. The `findings` on its sets say which were adapted. An unknown task may be any."""
+    schema, on the points of `sets`, where the command `gives` this. An unknown task may be any."""
+    sets, record = tuple(sets), run.record()
+    data = record["data"]
+    named = [data.get("train"), data.get("test"), data.get("validation"), *data.get("ood", ())]
+    references = [each for each in (*named, *(points.reference for points in sets)) if isinstance(each, str)]
     known = {
         **{f"a {each}": task in (None, each) for each in TASKS},
-        "images of another size": any(finding.code == "set-adapted" for finding in findings),
+        "masks": any(points.masks is not None for points in sets),
+        "a table": not all(map(_ARRAYS.search, references)),
+        "pictures": any(points.is_picture for points in sets),
+        "images of another size": any(finding.code == "set-adapted" for points in sets for finding in points.findings),
         "--samples auto": run.samples == "auto",
         "a method of mini-batches": any(method.is_sampled_batchnorm for method in methods),
         "deterministic+own": any(method.normalizes_jointly for method in methods),
         "a method of test-time augmentation": any("augmentation" in method.differs_by for method in methods),
         "a temperature of a classification": task is not None and task.classifies_points and calibration != "off",
+        **dict.fromkeys(gives, True),
     }
     facts = [fact for fact, holds in known.items() if holds]
-    for place, needs in without_effect(run.record(), facts):
+    for place, needs in without_effect(record, facts):
         if place.startswith(section) and place.removeprefix("data.") not in run.configured:
             yield note("without-effect", key=place, needs=needs)
 
 
-def data_without_effect(run: Run, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The same of the data of a run that is not scored, and whose task may be any."""
-    return settings_without_effect(run, None, (), "off", findings, section="data.")
+def data_without_effect(
+    run: Run, sets: Iterable[Any], task: Task | None = None, gives: Collection[str] = ()
+) -> Iterator[Finding]:
+    """The same of the data of a run that is not evaluated."""
+    return settings_without_effect(run, task, (), "off", sets, section="data.", gives=gives)
 
 
 def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -198,7 +198,7 @@ class ModelSection(Section, frozen=True):
         Outputs,
         setting(
             "What the network's outputs are: logits, probabilities (a softmax or sigmoid at the end), "
-            "log_probabilities, binary (one logit, of class 1), or multilabel (one logit per yes/no label).",
+            "log_probabilities, binary (one logit, of class 1), or multilabel (one logit per yes/no label)."
         ),
     ] = "logits"
     train_batch_size: Annotated[
@@ -254,6 +254,7 @@ class DataSection(Section, frozen=True):
             "Data",
             metavar="COLUMN",
             shown="label, target, class or y, else the last",
+            needs="a table",
         ),
     ] = None
     group: Annotated[
@@ -263,6 +264,7 @@ class DataSection(Section, frozen=True):
             "Data",
             metavar="NAME",
             shown="group",
+            needs="errors of estimates|sampling.batches",
         ),
     ] = None
     ignore: Annotated[
@@ -278,7 +280,7 @@ class DataSection(Section, frozen=True):
             "Class file of masks: the names of the classes, and for colour-coded masks `name r g b` on each line.",
             "Data",
             metavar="FILE",
-            needs="a segmentation",
+            needs="masks",
         ),
     ] = None
     classes: Annotated[
@@ -288,6 +290,7 @@ class DataSection(Section, frozen=True):
             "Data",
             metavar="FILE|NAMES",
             shown="the order of the training set",
+            needs="names of classes",
         ),
     ] = None
     resize: Annotated[
@@ -774,8 +777,7 @@ class SweepSection(Section, frozen=True):
         ),
     ] = "elbo"
     prior: Annotated[
-        PriorKind,
-        setting("p(ω): unit (one value's information), gaussian, weight_decay, flat or gamma.", "ELBO"),
+        PriorKind, setting("p(ω): unit (one value's information), gaussian, weight_decay, flat or gamma.", "ELBO")
     ] = "unit"
     prior_mean: Annotated[
         tuple[Finite, PositiveNumber] | None,
@@ -916,9 +918,7 @@ class InspectSection(Section, frozen=True):
         setting("Training examples that the population statistics are computed from.", "Sampling"),
     ] = 10_000
     draws: Annotated[
-        int,
-        Meta(ge=8, le=MAX_COUNT),
-        setting("Mini-batches per size that the noise is measured on.", "Sampling"),
+        int, Meta(ge=8, le=MAX_COUNT), setting("Mini-batches per size that the noise is measured on.", "Sampling")
     ] = 64
     batch_size: Annotated[
         BatchSize | None,
@@ -938,7 +938,7 @@ class PreciseBnSection(Section, frozen=True):
         PopulationEstimator,
         setting(
             "population (all values of the mini-batches together), mean_of_var (mean of their unbiased variances) or "
-            "full (all examples as one batch).",
+            "full (all examples as one batch)."
         ),
     ] = "population"
     points: Annotated[
@@ -1047,8 +1047,7 @@ class RecordedOptions(Section, frozen=True):
     limit: Annotated[Positive | None, setting("At most this many examples of each evaluated set.", shown="all")] = None
     save_samples: Annotated[bool, setting("Store the raw outputs (T, n, K) in the result file.", "Output")] = False
     save_maps: Annotated[
-        bool,
-        setting("Store the class and the scores of every pixel of a segmentation in the result file.", "Output"),
+        bool, setting("Store the class and the scores of every pixel of a segmentation in the result file.", "Output")
     ] = False
     images: Annotated[
         bool,
@@ -1059,6 +1058,7 @@ class RecordedOptions(Section, frozen=True):
             "Output",
             no="only",
             shown="",
+            needs="pictures",
         ),
     ] = True
     show_images: Annotated[

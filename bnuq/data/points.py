@@ -21,6 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.packing import Layout
 
 _BLOCK = 64 * 2**20  # bytes looked at in one go
+_SMALLEST = 8  # pixels of a side: what is smaller is no picture
 _SAMPLE = 256  # items of a Dataset, or files
 Targets = Any  # an array or None; or `Masks`, which `Points.masks` gives by their type
 
@@ -185,6 +186,12 @@ class Points:
         for numbers in (self.index, np.zeros(0) if self.group is None else self.group):
             _update(digest, np.asarray(numbers))
         return digest.hexdigest()
+
+    @property
+    def is_picture(self) -> bool:
+        """Whether points have the shape of pictures that can be shown."""
+        shape = self.point_shape
+        return self.layout is None and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST
 
     def raw(self, indices: Any) -> NDArray[Any]:
         """The points at `indices` before normalisation: float32 (float64 where the data are), uint8 scaled to 0–1."""

@@ -16,7 +16,6 @@ from bnuq.records.points import chosen_score, largest_first
 from bnuq.shapes import Float
 
 OF_EACH = 16  # pictures of a kind, of which there are three: 48 at most
-_SMALLEST = 8  # pixels of a side: what is smaller is no picture
 
 PerPoint = Float[np.ndarray, " point"]
 
@@ -65,8 +64,7 @@ def small_copies(points: Points, rows: np.ndarray, largest: int) -> np.ndarray:
     """Copies (picture, row, column, channel) of these points, of at most `largest` pixels of a side; none where they
     are no pictures of 0 to 1."""
     shape, nothing = points.point_shape, np.zeros((0, 1, 1, 1), np.uint8)
-    is_picture = points.layout is None and len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= _SMALLEST
-    if not is_picture or not len(rows):
+    if not points.is_picture or not len(rows):
         return nothing
     pixels = points.raw(rows)
     if pixels.min() < 0 or pixels.max() > 1:

@@ -23,14 +23,7 @@ from bnuq.evaluation.plan import check_random, plan_of
 from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity, provenance, surrounding
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.setup import (
-    Prepared,
-    check_listed_classes,
-    findings_on_labels,
-    findings_on_outputs,
-    prepare,
-    scored_sets,
-)
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, prepare, scored_sets
 from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.fetching import named_or_path
@@ -125,7 +118,6 @@ def checked_run(run: Run, watch: Stopwatch) -> tuple[PlannedRun, list[int]]:
     subject = planned.subject
     shown = shown_images(run, planned.sets["test"])
     prepared.pipeline.check_arithmetic()
-    check_listed_classes(run, subject.sets["test"], subject.plan.outputs)
     check_calibration(subject)
     certification.check_request(subject, prepared.data.findings)
     check_augmentation(subject)

@@ -156,24 +156,20 @@ def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer:
 
 def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
-    mini-batches of a regression."""
+    mini-batches of a regression, and DataError where a run lists more or fewer classes than the network has outputs."""
     test, train = data.test, data.train
     scorer = scorer_of(plan.task, ScoredNetwork(run, plan.outputs, test, train, plan.image))
     if train is not None and plan.batch_size is not None:
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
     sets["test"] = test if test.targets is None and test.masks is None else scorer.checked(test)
-    return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
-
-
-def check_listed_classes(run: Run, test: Points, outputs: int) -> None:
-    """DataError where a run lists more or fewer classes than the network has outputs."""
-    names = test.classes or ()
-    if run.classes is not None and len(names) != outputs:
+    names = sets["test"].classes or ()
+    if run.classes is not None and len(names) != plan.outputs:
         raise DataError(
-            f"data.classes (--classes) lists {len(names)} names, and the network has {outputs} outputs. List one name "
-            f"for each output, in their order; the first are {', '.join(names[:5])}."
+            f"data.classes (--classes) lists {len(names)} names, and the network has {plan.outputs} outputs. List one "
+            f"name for each output, in their order; the first are {', '.join(names[:5])}."
         )
+    return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 
 def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:

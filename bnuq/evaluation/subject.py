@@ -147,8 +147,8 @@ class ScoredSubject:
             points, classes = len(self.sets[name]), self.plan.outputs
             if name in ("test", self.fitted_to) and not are_kept(points, classes):
                 yield note("probabilities-not-kept", set=name, points=points, classes=classes)
-        of_sets = [finding for points in self.sets.values() for finding in points.findings]
-        yield from settings_without_effect(self.run, self.plan.task, self.plan.methods, self.calibration, of_sets)
+        sets = self.sets.values()
+        yield from settings_without_effect(self.run, self.plan.task, self.plan.methods, self.calibration, sets)
 
 
 @frozen

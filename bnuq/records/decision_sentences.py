@@ -10,10 +10,7 @@ from bnuq.findings import Catalogue, Entry, all_of
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 
-_NETWORKS = {
-    DETERMINISTIC: "the network as it is",
-    POPULATION: "the network with corrected BatchNorm statistics",
-}
+_NETWORKS = {DETERMINISTIC: "the network as it is", POPULATION: "the network with corrected BatchNorm statistics"}
 _CORRECT = (
     "The BatchNorm statistics do not fit the data: correct the network (`bnuq precise-bn`) and evaluate it again."
 )
@@ -48,7 +45,7 @@ def _used(
     also: Sequence[str] = (),
     **_: Any,
 ) -> str:
-    lost = _of_others(but)
+    lost = of_others(but)
     text = f"{f'By {plain(metric)} use' if lost and files < 2 and gain is None else 'Use'} "
     text += _prediction(method, passes, temperatures)
     if method_named(method).plain.name == POPULATION:
@@ -72,12 +69,12 @@ def _used(
     return f"{text}{lost}. {most_passes} samples an example add nothing that {shown}.{perhaps}{undecided}"
 
 
-def _of_others(but: Sequence[Mapping[str, Any]]) -> str:
-    """What others are better by, by the one that is."""
+def of_others(but: Sequence[Mapping[str, Any]], where: str = "") -> str:
+    """What others are better by, by the one that is, and `where`."""
     found: dict[str, list[str]] = {}
     for each in but:
         found.setdefault(each["against"], []).append(f"by {_size(each)} in {plain(each['metric'])}")
-    return "".join(f"; but {name} is better {all_of(sizes)}" for name, sizes in found.items())
+    return "".join(f"; but {where}{name} is better {all_of(sizes)}" for name, sizes in found.items())
 
 
 def _prediction(method: str, passes: int, temperatures: Sequence[float]) -> str:
@@ -229,10 +226,8 @@ def _defer(
         return f"State predictions {_whose(method, used)}with an interval of {reach}{missed}. {promise}"
     nothing_left = deferred == 0 or math.isinf(threshold)
     share = "the" if deferred is None else f"the {percent(deferred)}"
-    by = f"{metric_of(score).label} {_whose(method, used)}".rstrip()
-    by = _entropy(of, temperature, several) if of and (temperature is not None or method != used) else by
     subject = f"{share} least certain {'examples' if what in ('labels', 'points') else what} to a person"
-    rule = f"({by} above {_three(threshold)})"
+    rule = f"({_of_score(score, method, used, of, temperature, several)} above {_three(threshold)})"
     units = {"images": "pixels in the rest", "pixels": "rest", "labels": "labels of the rest"}.get(what, "rest")
     wrong = {"images": "pixels", "points": "examples"}.get(what, what)
     before_is_known = before is not None and error is not None
@@ -260,9 +255,14 @@ def _whose(method: str, used: str) -> str:
     return "" if method == used else f"of {method} "
 
 
-def _entropy(of: str, temperature: float | None, several: bool) -> str:
-    scaled = of if temperature is None else f"{of} / {_three(temperature)}"
-    return f"entropy of {'the mean of ' * several}softmax({scaled})"
+def _of_score(score: str, method: str, used: str, of: str, temperature: float | None, several: bool) -> str:
+    """A score, and whose it is where that is not clear: of other outputs than those that are used."""
+    is_raw = method != used and method == method_named(used).plain.name
+    text = f"{metric_of(score).label} {'' if is_raw else _whose(method, used)}".rstrip()
+    if of and (is_raw or temperature is not None):
+        scaled = of if temperature is None else f"{of} / {_three(temperature)}"
+        text = f"entropy of {'the mean of ' * several}softmax({scaled})"
+    return f"{text}, before recalibration," if is_raw else text
 
 
 def _not_promised(

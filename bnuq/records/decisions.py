@@ -66,8 +66,8 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Finding, ...]:
     is_known = use is None or use.values.get("reason") != "few-points"
     defer = next(_measured(result, method), None) if is_known else None
     if (certification := result.certification) is not None:
-        used = method_named(method).plain.name  # a temperature promises nothing else
-        defer = certified(result, used if used in certification.methods else certification.method, used)
+        plain = method_named(method).plain.name  # a temperature promises nothing else
+        defer = certified(result, plain if plain in certification.methods else certification.method, method)
     ood = [name for name, each in result.sets.items() if each.kind == "ood" and name not in rescaled]
     ood = [name for name in ood if can_be_judged(result, name)]
     foreign = _foreign(result, verdict, ood)
@@ -281,7 +281,15 @@ def certified(result: Result, method: str, used: str) -> Finding:
     values |= {"threshold": outcome.threshold, "error": error, "before": None}
     values |= {"deferred": None if chosen.is_of_width or covered is None else 1 - covered}
     values |= {"width": outcome.threshold if outcome.width is None else outcome.width.value}
+    if chosen.score == "predictive_entropy":
+        values |= _of_entropy(result, method, None)
     return finding("defer", what=what, **values)
+
+
+def _of_entropy(result: Result, method: str, temperature: float | None) -> dict[str, Any]:
+    """What the entropy of a method is that of."""
+    logits = "logits" if _kind(result, method_named(method).plain.name) == "logits" else "ln p"
+    return {"of": logits, "temperature": temperature, "several": not result.is_single(method)}
 
 
 def _measured(result: Result, method: str) -> Iterator[Finding]:
@@ -301,7 +309,8 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
             values |= {"error": 1 - covered.value, "off": off}
             yield finding("defer", **values, width=width, points=len(test.sigma))
         return
-    uncertainty, right = test.points.get("predictive_entropy"), test.points.get("accuracy")
+    uncertainty = test.points.get("predictive_entropy")
+    right = result.methods[method].sets["test"].points.get("accuracy")  # which a scale for each class changes
     if uncertainty is None or right is None or not np.isfinite(uncertainty).all():
         return
     weights = np.asarray(test.points.get("pixels", np.ones(len(right))), dtype=np.float64) * np.isfinite(right)
@@ -313,8 +322,7 @@ def _measured(result: Result, method: str) -> Iterator[Finding]:
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
     what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
     values |= {"what": what, "score": "predictive_entropy", "threshold": threshold, "width": None}
-    logits = "logits" if _kind(result, fitted.plain.name) == "logits" else "ln p"
-    values |= {"of": logits, "temperature": temperature_of(result, whose), "several": not result.is_single(whose)}
+    values |= _of_entropy(result, whose, temperature_of(result, whose))
     deferred = 1 - float(accepted.mean())
     yield finding("defer", **values, deferred=deferred, error=error, before=before, points=len(right))
 

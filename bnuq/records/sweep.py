@@ -168,13 +168,13 @@ class SweptModel:
 
 
 @frozen
-class BestByPll:
-    """The compared size with the best PLL of the test set, and by how much that is better than the recommended one's:
-    the change, and its error over points and draws."""
+class BestOther:
+    """The size with the best estimate of the test set among those that are not recommended; the recommended size's
+    estimate minus that; and the error of this difference over points and draws, None if points are too few."""
 
     batch_size: Size
-    change: float
-    se: float
+    difference: float
+    se: float | None
 
 
 @frozen
@@ -196,7 +196,7 @@ class Recommended:
     decided_by: Literal["likelihood and prior", "prior", "data"]
     predicted_batch_size: Estimate | None
     at_end: Literal["", "smallest", "largest"]
-    by_pll: BestByPll | None = None  # where the test set is labelled
+    on_test: Mapping[MetricName, BestOther] = field(default_factory=dict)  # empty without labels
 
 
 @frozen
@@ -298,7 +298,7 @@ def summary(sweep: Sweep) -> dict[str, Any]:
         "score": sweep.score,
         "points": [_point(sweep, point) for point in sweep.points],
         "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
-        "by_pll": None if sweep.recommended is None else json_value(sweep.recommended.by_pll),
+        "on_test": {} if sweep.recommended is None else json_value(sweep.recommended.on_test),
         "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
         **catalogue.summary(sweep.findings),
         "result": json_value(sweep.path),

@@ -193,13 +193,13 @@ def _sweep() -> type:
     )  # fmt: skip
     models = _of(sweep.SweptModel, "name path sha256 train_batch_size parameters batchnorm_layers layers elbo decay")
     sampling["stopped"], optional = sweep.Stopped, {"device": str, "precision": str}
-    swept = _of(sweep.SweptSet, "role n sha256")
+    swept, other = _of(sweep.SweptSet, "role n sha256"), _record(sweep.BestOther, False)
     return _summary(
         "sweep-batch-size",
         {"kind": Literal["sweep"], "task": str, "models": list[models],
          "sampling": _struct("Sampling", sampling | optional, {*optional}),
          "sets": dict[str, swept], "score": str | None, "points": list[SweepEstimates],
-         "recommended": chosen | None, "by_pll": _record(sweep.BestByPll, False) | None,
+         "recommended": chosen | None, "on_test": dict[str, other],
          "seconds": dict[str, float], "result": str | None},
     )  # fmt: skip
 

@@ -39,8 +39,8 @@ class NetworkPasses:
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Settings without effect, few values per channel, draws that do not differ, and fits at the end of their
         range."""
-        of_sets = [finding for points in subject.sets.values() for finding in points.findings]
-        yield from settings_without_effect(subject.run, subject.plan.task, subject.plan.methods, "off", of_sets)
+        sets = subject.sets.values()
+        yield from settings_without_effect(subject.run, subject.plan.task, subject.plan.methods, "off", sets)
         at_sizes = self.at_sizes.at
         for size, bank in self.at_sizes.banks.items():
             thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))

@@ -15,11 +15,20 @@ from bnuq.config import Run, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.metrics.replicates import error_of_change
-from bnuq.records.sweep import BestByPll, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
+from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.replicates import error_of_change, independent_units
+from bnuq.records.evaluation import FEWEST_POINTS
+from bnuq.records.sweep import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.sweeping.elbo import LowerBound, with_interval
 from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize
+
+_IN_TABLE = {
+    name: estimand
+    for task in ("classification", "regression")
+    for name, estimand in estimates_of_task(task, shown="sensitivity").items()
+    if estimand.direction != "none"
+}
 
 
 @frozen
@@ -53,8 +62,8 @@ def recommend(
     data: CriterionData,
     test: CriterionData | None = None,
 ) -> Recommended | None:
-    """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared. By the
-    PLL of the `test` set it is said what another size would gain.
+    """The best candidate (in ascending order of size) by the criterion; None if fewer than two can be compared. By
+    every metric of the `test` set it is compared with the best other one.
 
     Differences are paired by draw and by point, which all sizes share. Their error over points and draws together
     is √(se² + mc_se²), an upper bound.
@@ -69,7 +78,7 @@ def recommend(
     ]
     if len(comparable) < 2:
         return None
-    value, behind_best = {"elbo": (_elbo, _elbo_behind), "pll": (_pll, _pll_behind), "auroc": (_auroc, _auroc_behind)}[
+    value, behind_best = {"elbo": (_elbo, _elbo_behind), "pll": (_pll, _difference), "auroc": (_auroc, _auroc_behind)}[
         criterion
     ]
     best = max(comparable, key=lambda candidate: value(candidate, data))
@@ -93,17 +102,25 @@ def recommend(
         decided_by=decided,
         predicted_batch_size=best.bound.terms.predicted if best.bound and protocol == "single" else None,
         at_end="smallest" if size == sizes[0] else "largest" if size == sizes[-1] else "",
-        by_pll=None if test is None else _by_pll(comparable, best, test),
+        on_test={} if test is None else _beside_others(comparable, best, test),
     )
 
 
-def _by_pll(comparable: Sequence[SizeCandidate], chosen: SizeCandidate, test: CriterionData) -> BestByPll | None:
-    """The best size by the PLL of the test set beside the chosen one; None without labels."""
-    if not all("pll" in candidate.at_size.points.get(test.name, {}) for candidate in comparable):
-        return None
-    best = max(comparable, key=lambda candidate: _pll(candidate, test))
-    change = _pll_behind(best, chosen, test)
-    return BestByPll(best.at_size.batch_size, change.value, math.hypot(change.se or 0.0, change.mc_se or 0.0))
+def _beside_others(
+    comparable: Sequence[SizeCandidate], chosen: SizeCandidate, test: CriterionData
+) -> dict[str, BestOther]:
+    """The chosen size beside the best other one, by each metric of the table that is known at all."""
+    few = independent_units(len(test.points), test.points.group) < FEWEST_POINTS
+    known = set.intersection(*({*each.at_size.points.get(test.name, ())} for each in comparable))
+    found = {}
+    for metric, estimand in _IN_TABLE.items():
+        if estimand.computed.needs <= known:
+            sign = -1 if estimand.direction == "lower" else 1
+            others = [(_difference(chosen, each, test, metric), each) for each in comparable if each is not chosen]
+            least, best = min(others, key=lambda other: sign * other[0].value)
+            se = math.hypot(least.se or 0.0, least.mc_se or 0.0)
+            found[metric] = BestOther(best.at_size.batch_size, least.value, None if few or math.isnan(se) else se)
+    return found
 
 
 def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
@@ -149,14 +166,23 @@ def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: Criterion
 
 
 def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
-    return float(candidate.at_size.points[data.name]["pll"].mean())
+    return float(_on_points(candidate, "pll", data)[0].mean())
 
 
-def _pll_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
-    pll, best_pll = (x.at_size.points[data.name]["pll"] for x in (candidate, best))
-    difference = pll.mean(0) - best_pll.mean(0)
-    se = metrics.standard_error(difference, group=data.points.group)
-    return with_interval(float(difference.mean()), se, error_of_change(pll.mean(1), best_pll.mean(1)))
+def _difference(first: SizeCandidate, second: SizeCandidate, data: CriterionData, metric: str = "pll") -> Estimate:
+    """The difference of an estimate that both have."""
+    (a, c), (b, d) = (_on_points(x, metric, data) for x in (first, second))
+    se = metrics.standard_error(c - d, group=data.points.group)
+    return with_interval(float(a.mean() - b.mean()), se, error_of_change(a, b))
+
+
+def _on_points(candidate: SizeCandidate, metric: str, data: CriterionData) -> tuple[np.ndarray, np.ndarray]:
+    """An estimate in each draw set, and what each point contributes to their mean, to first order."""
+    formula = metric_of(metric).computed
+    scores = {name: candidate.at_size.points[data.name][name] for name in formula.needs}
+    of_sets = [{name: values[row] for name, values in scores.items()} for row in range(candidate.at_size.draw_sets)]
+    contributions = [formula.influence(of_set, data.points.group) for of_set in of_sets]
+    return formula.values(scores), np.mean(contributions, axis=0)
 
 
 def _auroc(candidate: SizeCandidate, data: CriterionData) -> float:
@@ -172,21 +198,13 @@ def _aurocs(candidate: SizeCandidate, data: CriterionData, name: str) -> np.ndar
 
 def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: CriterionData) -> Estimate:
     """The difference of the mean AUROC over OOD sets; the mean of their errors over points is an upper bound."""
-    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in (candidate, best)]
-    errors = [_error_of_difference(candidate, best, data, name, points) for name, points in data.ood.items()]
+    both, errors = (candidate, best), []
+    for name, points in data.ood.items():
+        inside, outside = ([x.at_size.points[of][data.score].mean(0) for x in both] for of in (data.name, name))
+        groups = {"test_group": data.points.group, "ood_group": points.group}
+        errors.append(math.sqrt(metrics.delong_difference_variance(*zip(inside, outside, strict=True), **groups)))
+    means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in both]
     return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
-
-
-def _error_of_difference(
-    first: SizeCandidate, second: SizeCandidate, data: CriterionData, name: str, ood: Points
-) -> float:
-    """The error over points of the difference between the AUROCs of an OOD set."""
-    pairs = [
-        tuple(candidate.at_size.points[set_name][data.score].mean(0) for set_name in (data.name, name))
-        for candidate in (first, second)
-    ]
-    groups = {"test_group": data.points.group, "ood_group": ood.group}
-    return math.sqrt(metrics.delong_difference_variance(*pairs, **groups))
 
 
 _FIRST = 2  # draw sets that a size has at first

@@ -9,6 +9,7 @@ import numpy as np
 
 from bnuq import metrics
 from bnuq.config import Run
+from bnuq.config.effects import ERRORS, NAMES, data_without_effect
 from bnuq.data import Points
 from bnuq.errors import ModelError
 from bnuq.estimates import Estimate
@@ -64,7 +65,8 @@ def scoring_of_test_set(
         scores = reduction.scores(group=test.group)
         return scorer.result({"test": scores}, draws).sets["test"]
 
-    return scored, tuple(findings_on_labels([test], test=test, outputs=plan.outputs))
+    idle = data_without_effect(run, sets.values(), plan.task, (ERRORS, NAMES))
+    return scored, (*findings_on_labels([test], test=test, outputs=plan.outputs), *idle)
 
 
 def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChange:
@@ -73,7 +75,8 @@ def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChan
         if name not in old.estimates:
             continue
         with np.errstate(invalid="ignore"):  # a PLL of −∞ makes the error NaN
-            apart = _contributions(name, new) - _contributions(name, old)
+            influence = metric_of(name).computed.influence
+            apart = influence(new.points, test.group) - influence(old.points, test.group)
             change = new.estimates[name].value - old.estimates[name].value
         error: float | None = metrics.standard_error(apart, group=test.group)
         if independent_units(len(test), test.group) < FEWEST_POINTS:
@@ -82,10 +85,3 @@ def change_on_test_set(test: Points, old: SetResult, new: SetResult) -> TestChan
             old.estimates[name], new.estimates[name], Estimate(change, se=error), direction
         )
     return TestChange(test.reference, test.sha256, len(test), estimates)
-
-
-def _contributions(name: str, set_result: SetResult) -> np.ndarray:
-    """What each point contributes to an estimate, to first order."""
-    if name == "rmse":
-        return metrics.rmse_influence(set_result.points["squared_error"])
-    return np.asarray(set_result.points[name], dtype=np.float64)

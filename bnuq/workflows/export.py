@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnuq import __version__
-from bnuq.config import Run
+from bnuq.config import Run, data_without_effect
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
 from bnuq.evaluation.augmentation import augmenting, check_augmentation
 from bnuq.evaluation.draws import omega_of
@@ -56,6 +56,7 @@ class Exported:
     difference: float
     points: int
     bytes: int
+    findings: tuple[Any, ...] = ()
 
 
 @within(lambda _, path, **__: alone(path))
@@ -90,7 +91,7 @@ def export(
         _check_drift(given["drift"], made.predictor.drift(made.inputs))
     with replaced(path) as file:
         file.write(data)
-    return Exported(path, made.metadata, difference, len(made.inputs), len(data))
+    return Exported(path, made.metadata, difference, len(made.inputs), len(data), made.findings)
 
 
 @frozen
@@ -103,6 +104,7 @@ class Assembled:
     inputs: Tensor
     ood: dict[str, Tensor]
     metadata: dict[str, Any]
+    findings: tuple[Any, ...]
 
 
 def assembled(
@@ -151,7 +153,8 @@ def assembled(
         metadata["outputs"].append("drift")
         metadata["monitor"] = watched.summary()
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
-    return Assembled(predictor, compared_engine, inputs, own, metadata)
+    idle = data_without_effect(run, subject.sets.values(), subject.plan.task, ("names of classes",))
+    return Assembled(predictor, compared_engine, inputs, own, metadata, tuple(idle))
 
 
 def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:

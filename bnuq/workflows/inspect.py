@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings, data_without_effect
+from bnuq.config.effects import ERRORS
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
 from bnuq.evaluation.datasets import fetch_missing
@@ -106,7 +107,11 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
         pipelines=pipelines,
         findings=(
             *notes_on_request([run], replaces=run.out if replaces else None),
-            *data_without_effect(run, () if network.train is None else network.train.findings),
+            *data_without_effect(
+                run,
+                [each for each in (network.train, network.test) if each is not None],
+                gives=(ERRORS, "a table") if settings.domains else (),
+            ),
             *health.findings_on_sites(rows, broken),
             *findings_on_dropout_rate(sites, network.loaded.dropout_arguments),
             *network.loaded.findings,

@@ -78,7 +78,7 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     replaces = run.out.exists()
     found = session.take(points)
     watch.lap("batch")
-    idle = [*data_without_effect(run, points.findings)]
+    idle = [*data_without_effect(run, [points])]
     if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
         idle.append(note("without-effect", key="--train", needs="--normalize train, or no test set"))
     findings = (*notes_on_request([run], replaces=run.out if replaces else None), *idle, *found.findings)
@@ -93,13 +93,7 @@ class Session:
     that it has taken; ResultError where these are of other networks, or of each other's."""
 
     def __init__(
-        self,
-        run: Run,
-        baseline: Baseline | None = None,
-        stream: Stream | None = None,
-        *,
-        level: float,
-        resamples: int,
+        self, run: Run, baseline: Baseline | None = None, stream: Stream | None = None, *, level: float, resamples: int
     ) -> None:
         if 1 / (resamples + 1) > level:
             raise RequestError(

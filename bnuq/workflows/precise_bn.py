@@ -118,7 +118,7 @@ def precise_bn(
         test=test,
         findings=(
             *notes_on_request([run], replaces=None),
-            *data_without_effect(run, prepared.data.findings),
+            *(() if scored else data_without_effect(run, [train])),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
             *_on_number_of_points(points, train, batches),

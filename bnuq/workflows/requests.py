@@ -97,8 +97,12 @@ def check_sweep(
     if any(run.mutual_information == "jackknife" for run in runs):
         raise RequestError("--mutual-information jackknife is not available in a sweep; expected plug-in or corrected.")
     prior_of(settings)
-    if settings.budget is not None and (settings.full_grid or len(runs) > 1):
-        raise RequestError("--budget limits an adaptive sweep, which is of one network and has no --full-grid.")
+    fewest = settings.draw_sets == 2 and (settings.batch_sizes is not None or settings.criterion != "elbo")
+    if settings.budget is not None and (settings.full_grid or len(runs) > 1 or fewest):
+        raise RequestError(
+            "--budget limits an adaptive sweep, which is of one network and has no --full-grid. It adds draw sets "
+            "(--draw-sets above 2) or, by the ELBO and without --batch-sizes, sizes."
+        )
     if runs[0].on != "local":
         check_shareable(runs, work, f"--on {runs[0].on}")
 

@@ -136,6 +136,8 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     if 0 < len(loaded.points.get(VALIDATION, ())) < _FEW:
         findings.append(warning("few-validation-points", points=len(loaded.points[VALIDATION])))
     findings += _of_numbers(loaded)
+    if run.seed and request.section.held_out is None and subject.fitted_to != "test":
+        findings.append(note("without-effect", key="--seed", needs="--held-out or --calibrate cross"))
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
     record["scoring"] = msgspec.to_builtins(scoring)

@@ -263,11 +263,7 @@ def _check_ignored(
 
 
 def _add_others(
-    sets: dict[str, GivenSet],
-    request: ScoreRequest,
-    section: ScoreSection,
-    of: tuple[int, int],
-    task: Task,
+    sets: dict[str, GivenSet], request: ScoreRequest, section: ScoreSection, of: tuple[int, int], task: Task
 ) -> None:
     """Adds the OOD and validation sets of file number … of so many to its test set."""
     (number, count), like = of, Sought(section, task, like=sets["test"])

@@ -280,6 +280,8 @@ def test_a_setting_has_an_effect_if_something_that_it_needs_is_there() -> None:
         "certificate.confidence": "certificate.risk",
     }
     assert "scoring.tau" in dict(without_effect(record, {"a classification"}))
+    of_data = {"data": {"target": "y", "group": "lab", "classes": ["a"], "palette": "p.txt"}}
+    assert [*dict(without_effect(of_data, {"a table", "masks"}))] == ["data.group", "data.classes"]
 
 
 def test_a_help_with_many_options_shows_the_common_ones_in_a_screen(cli) -> None:

@@ -17,8 +17,8 @@ from bnuq.records.verdict import judged
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
-    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+))?\)|"
-    r"predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
+    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+)\)|"
+    r"\), before recalibration,)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
 )
 
 
@@ -65,6 +65,8 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
             if kind != "all right" or not text.startswith("Leave nothing to a person: none of 1,000 examples was"):
                 found.append(f"not understood: {text}")
             continue
+        if values.get("temperatures") and "predictive entropy" in text:
+            found.append(f"of which logits? {text}")
         of = dict(zip(("share", "theta", "threshold", "error"), match.groups(), strict=True))
         theta, error = (float(of[key] or default) for key, default in (("theta", 1.0), ("error", 0.0)))
         share, threshold = float(of["share"]), float(of["threshold"].replace("−", "-"))

@@ -35,7 +35,7 @@ def pictures(tmp_path_factory):
             rest = {key: values for key, values in file.items() if key != "x"}
         np.savez(folder / f"{name}.npz", x=rng.integers(0, 256, (count, 1, 6, 6), dtype=np.uint8), **rest)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gallery, "_SMALLEST", 6)
+        patch.setattr("bnuq.data.points._SMALLEST", 6)
         yield folder
 
 

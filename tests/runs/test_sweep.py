@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation import setup
 from bnuq.progress import Advance
 from bnuq.records import sweep as sweep_file
-from bnuq.records.sweep import Sweep
+from bnuq.records.sweep import BestOther, Sweep
 from bnuq.report.sweep.sweep_sentences import sentences
 from bnuq.sampling import counter_rng
 from bnuq.workflows.evaluate import evaluate
@@ -319,15 +320,36 @@ def test_the_best_pll_may_choose_on_the_test_points_with_a_warning(folder: Path)
     assert "chosen-on-test" in warned(record)
 
 
-def test_what_a_size_costs_by_the_pll_of_the_test_set_is_said(folder: Path) -> None:
-    record = swept(folder, criterion="auroc", ood=None)
-    assert record.recommended is not None and record.recommended.by_pll is not None
-    best = record.recommended.by_pll
-    plls = {point.batch_size: value(record, point.batch_size, "pll") for point in record.points}
-    assert best.batch_size == max(plls, key=lambda size: plls[size])
-    assert best.change == pytest.approx(plls[best.batch_size] - plls[record.recommended.batch_size])
-    said = f"the test set, {best.batch_size} is better by {best.change:.4f} ± {best.se:.4f} (not significant)"
-    assert best.batch_size != record.recommended.batch_size and said in " ".join(sentences(record))
+@pytest.mark.parametrize(("network", "metrics"), [(small_run, "accuracy pll ece"), (small_regression, "rmse pll crps")])
+def test_a_size_is_compared_with_the_best_other_one_by_each_metric_of_the_table(
+    tmp_path: Path, network: Any, metrics: str
+) -> None:
+    network.write(tmp_path)
+    record = swept(tmp_path, criterion="pll", sizes=(8, 16, 32))
+    chosen = record.recommended
+    assert chosen is not None and {*chosen.on_test} == {*metrics.split()}
+    for metric, other in chosen.on_test.items():
+        sign = 1 if metric in ("accuracy", "pll") else -1
+        others = {size: sign * value(record, size, metric) for size in (8, 16, 32) if size != chosen.batch_size}
+        assert others[other.batch_size] == max(others.values())
+        apart = value(record, chosen.batch_size, metric) - value(record, other.batch_size, metric)
+        assert other.difference == pytest.approx(apart)
+        assert other.se is not None and other.se > 0
+
+
+def test_a_recommendation_says_by_which_metrics_another_size_is_better_or_worse(record: Sweep) -> None:
+    assert record.recommended is not None
+    other = partial(BestOther, 32)
+    for on_test, said in (
+        ({"accuracy": other(0.02, 0.011), "pll": other(0.02, None)}, "; on the test set the best other size is not"),
+        ({"accuracy": other(0.03, 0.01), "ece": other(-0.01, 0.004)}, "they are the best by accuracy and expected"),
+        (
+            {"accuracy": other(-0.03, 0.01), "pll": BestOther(8, -0.05, 0.01), "ece": other(0.01, 0.004)},
+            "; but on the test set 32 is better by 0.0300 ± 0.0100 in accuracy and by 0.0100 ± 0.0040 in expected",
+        ),
+    ):
+        [text, *_] = sentences(replace(record, recommended=replace(record.recommended, on_test=on_test)))
+        assert said in text.partition(". ")[0], text
 
 
 def test_validation_points_choose_where_there_are_any(folder: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from bnuq.findings import Finding, verdict
+from bnuq.metrics.registry import metric_of
 from bnuq.records.sweep import Recommended, Sweep
-from bnuq.records.verdict import on_another_scale
+from bnuq.records.verdict import REACH, on_another_scale
 from bnuq.report.sweep.sweep_lines import names_of
 
 
@@ -36,14 +38,28 @@ def recommendation_findings(sweep: Sweep) -> Iterator[Finding]:
             of=chosen.of,
             mean=" on average" if len(names_of(sweep, "ood")) > 1 else "",
             ood=names_of(sweep, "ood"),
+            beside=_beside(chosen),
         )
         sizes = sorted({*chosen.behind, chosen.batch_size})
         position = sizes.index(chosen.batch_size)
         yield from _lead(chosen)
-        if (by_pll := chosen.by_pll) is not None and by_pll.batch_size != chosen.batch_size:
-            clear = by_pll.change > 2 * by_pll.se
-            yield verdict("recommended-costs", size=by_pll.batch_size, change=by_pll.change, se=by_pll.se, clear=clear)
         yield from _optimum(chosen, sizes, position)
+
+
+def _beside(chosen: Recommended) -> dict[str, Any] | None:
+    """The metrics of the test set by which the recommended size is better than all others, and those by which another
+    one is, beyond twice their paired errors; None where no metric has an error."""
+    said = chosen.criterion if chosen.of == "test" else ""
+    also, but, known = [], [], {name: each for name, each in chosen.on_test.items() if each.se and name != said}
+    for metric, other in known.items():
+        gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1)
+        reach = REACH * (other.se or 0.0)
+        if gain > reach:
+            also.append(metric)
+        elif gain < -reach:
+            values = {"difference": other.difference, "se": other.se}
+            but.append({"metric": metric, "against": f"{other.batch_size:,}", **values})
+    return {"also": also, "but": but} if known else None
 
 
 def _lead(chosen: Recommended) -> Iterator[Finding]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import takewhile
 
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding
@@ -87,8 +88,8 @@ def _disagreement(sweep: Sweep, line: SweepLine, verdict: Callable[..., Finding]
     }
     decay = None if line.model is None else line.model.decay.get(test)
     if decay is None:
-        higher, lower = after.value > before.value, after.value < before.value
-        return verdict(f"spread-{'increases' if higher else 'decreases' if lower else 'unchanged'}", **values)
+        change = after.value - before.value
+        return verdict(f"spread-{'rises' if change > 0 else 'falls' if change < 0 else 'unchanged'}", **values)
     return verdict(f"spread-{decay_rate(*interval_of(decay.slope))}", **values)
 
 
@@ -105,9 +106,8 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = first.estimate.value, last.estimate.value
     verdict = partial(verdict, name=name, sizes=(smallest, largest), ends=ends)
-    chance_from = _smallest_from_which(
-        [(b, not interval_of(auroc.estimate)[0] > 0.5) for b, auroc in known]
-    )  # NaN: unknown
+    by_chance = takewhile(lambda each: not interval_of(each[1].estimate)[0] > 0.5, reversed(known))  # NaN: unknown
+    chance_from = min((size for size, _ in by_chance), default=None)
     if chance_from == smallest:
         intervals = [interval_of(auroc.estimate) for _, auroc in known]
         familiar, vague = all(high < 0.5 for _, high in intervals), any(high - low > _VAGUE for low, high in intervals)
@@ -122,16 +122,6 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str, verdict: Callable[..., Fi
         yield verdict(f"ood-separated-{direction}", change=change)
     if chance_from is not None:
         yield verdict("ood-chance", size=chance_from)
-
-
-def _smallest_from_which(claims: Sequence[tuple[int, bool]]) -> int | None:
-    """The size from which on the claim holds, up to the largest; None if it does not hold there."""
-    smallest = None
-    for size, holds in reversed(claims):
-        if not holds:
-            break
-        smallest = size
-    return smallest
 
 
 def _change(first: Repeated, last: Repeated) -> Estimate:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from bnuq.findings import Catalogue, Entry, all_of, sentence
-from bnuq.records.decision_sentences import percent, plain
+from bnuq.records.decision_sentences import of_others, percent, plain
 from bnuq.records.sweep import Sweep
 from bnuq.records.verdict import OTHER_SCALE
 from bnuq.report.numbers import and_error, three_digits
@@ -24,7 +27,18 @@ def sentences(sweep: Sweep) -> tuple[str, ...]:
     return tuple(map(" ".join, texts.values()))
 
 
+def _beside(found: Mapping[str, Any] | None) -> str:
+    """By which metrics of the test set the recommended size is better or worse than the best other one."""
+    if found is None:
+        return ""
+    by = f"; on the test set they are the best by {all_of(map(plain, found['also']))}" if found["also"] else ""
+    if found["but"]:
+        return by + of_others(found["but"], "" if by else "on the test set ")
+    return by or "; on the test set the best other size is not better beyond chance"
+
+
 _FORMATS = {
+    "beside": _beside,
     "names": all_of,
     "sizes": lambda sizes: all_of(f"{size:,}" for size in sizes),
     "digits": three_digits,
@@ -40,11 +54,11 @@ _SPREADS = {
     "spread-falls-slower": "falls, but more slowly than 1/size",
     "spread-not-clearly-falling": "does not clearly fall",
     "spread-rises": "rises",
-    "spread-increases": "rises",
-    "spread-decreases": "falls",
+    "spread-falls": "falls",
     "spread-unchanged": "stays the same",
 }
 _RANKED = "{ends[0]:percent} of all pairs are ranked rightly at size {sizes[0]:,}, {ends[1]:percent} at {sizes[1]:,}"
+_USE = "Use mini-batches of {size:,}{whose} (`--batch-size {size}`)"
 _TEXTS = {
     "spread-unknown": "{spread} on the test set is not known at every size.",
     **{code: f"{{spread}} on the test set {text}: {_ENDS}." for code, text in _SPREADS.items()},
@@ -79,17 +93,13 @@ _TEXTS = {
     "not-recommended-few": "No size is recommended: fewer than two sizes could be compared.",
     "not-recommended-none": "No size is recommended: nothing is random at any of them.",
     **{
-        f"recommended-by-{by}": f"Use mini-batches of {{size:,}}{{whose}} (`--batch-size {{size}}`): {text}{{network}}."
+        f"recommended-by-{by}": f"{_USE}: {text}{{network}}{{beside:beside}}."
         for by, text in {
             "elbo": "they explain the training set best, by the lower bound on its likelihood",
             "pll": "they explain the {of} set best, by its log-likelihood",
             "auroc": "{ood:names} {ood:is|are} told from the {of} set{mean} best by these",
         }.items()
     },
-    "recommended-costs": (
-        "By the log-likelihood of the test set, {size:,} is better by {change:.4f} ± {se:.4f}{clear:| (not "
-        "significant)}."
-    ),
     "recommended-among": "By this criterion, {sizes:sizes} are equally good within their errors.",
     "recommended-alone": "By this criterion, no other size is as good within its error.",
     "recommended-without-errors": "The errors of the differences between sizes are unknown.",

@@ -15,15 +15,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.streams import importing, stdout
-from bnuq.config import (
-    Options,
-    Run,
-    Runs,
-    resolve_again,
-    resolve_all,
-    resolve_all_again,
-    resolve_ensemble,
-)
+from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
 from bnuq.config.schema import (
     CertificateSection,
     DataSection,

@@ -33,12 +33,7 @@ _HELP = {
     printing=SectionOptions(Printing, "json quiet strict debug"),
 )
 def command(
-    model: Model = None,
-    figures: Figures = None,
-    *,
-    options: Options,
-    settings: InspectSection,
-    printing: Printing,
+    model: Model = None, figures: Figures = None, *, options: Options, settings: InspectSection, printing: Printing
 ) -> None:
     """Inspect a network: its BatchNorm and dropout layers, which of them can be sampled, and problems with their
     statistics. With training data, also the lag of the running averages and the noise of mini-batches compared with its

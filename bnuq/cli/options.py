@@ -15,23 +15,13 @@ _MODEL = (
     "A checkpoint (model.pt), a network of the Hugging Face hub (hf:owner/name[@revision]), or a run file "
     "(model.toml); default: bnuq.toml in this folder."
 )
-Model = Annotated[
-    str | None,
-    typer.Argument(
-        help=_MODEL,
-        metavar="MODEL",
-    ),
-]
+Model = Annotated[str | None, typer.Argument(help=_MODEL, metavar="MODEL")]
 Models = Annotated[
     list[str] | None,
-    typer.Argument(
-        help=f"{_MODEL} Further checkpoints are the other networks of an ensemble.",
-        metavar="MODEL",
-    ),
+    typer.Argument(help=f"{_MODEL} Further checkpoints are the other networks of an ensemble.", metavar="MODEL"),
 ]
 Figures = Annotated[
-    Path | None,
-    typer.Option(help="Also draw the figures into this folder.", metavar="DIR", rich_help_panel="Output"),
+    Path | None, typer.Option(help="Also draw the figures into this folder.", metavar="DIR", rich_help_panel="Output")
 ]
 Work = Annotated[
     Path | None,

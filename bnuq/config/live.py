@@ -12,12 +12,7 @@ from typing import Any, get_origin
 from bnuq.config.merging import SAMPLES, SECTION_OF, merged
 from bnuq.config.request import Member, Named, Options, Run
 from bnuq.config.resolving import resolve_ensemble
-from bnuq.config.schema import (
-    Request,
-    RunFile,
-    parts_of,
-    settings_of,
-)
+from bnuq.config.schema import Request, RunFile, parts_of, settings_of
 from bnuq.errors import MistakenError, Mistakes, RequestError
 from bnuq.trust import BY_USER
 

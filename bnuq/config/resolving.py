@@ -13,12 +13,7 @@ from bnuq.config.earlier_versions import in_current_settings
 from bnuq.config.merging import SAMPLES, is_given, merged, texts_in
 from bnuq.config.request import Options, Run
 from bnuq.config.runfile import as_toml, converted, read_run_file, section_from
-from bnuq.config.schema import (
-    RecordedRun,
-    RunFile,
-    SweepSection,
-    settings_of,
-)
+from bnuq.config.schema import RecordedRun, RunFile, SweepSection, settings_of
 from bnuq.errors import MistakenError, Mistakes, NoModelError, RequestError
 from bnuq.files.content import is_file
 from bnuq.files.fetching import model_path, stem_of

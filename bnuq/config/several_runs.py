@@ -17,9 +17,7 @@ from bnuq.config.merging import is_given
 from bnuq.config.request import Options, RunOfSeveral, Runs
 from bnuq.config.resolving import named_files, resolve_again, resolved
 from bnuq.config.runfile import as_toml, read_run_file
-from bnuq.config.schema import (
-    RunFile,
-)
+from bnuq.config.schema import RunFile
 from bnuq.errors import Mistakes, RequestError
 from bnuq.findings import note
 

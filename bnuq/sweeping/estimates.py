@@ -21,9 +21,7 @@ from bnuq.records.sweep import Decay, Repeated, SweepComparison
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sweeping.elbo import NORMAL
-from bnuq.sweeping.sizes import (
-    AtSize,
-)
+from bnuq.sweeping.sizes import AtSize
 from bnuq.tasks import Task
 
 
@@ -141,10 +139,7 @@ def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Po
     return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), set_values)
 
 
-_SCORES = {
-    "classification": metrics.CLASSIFICATION_SCORES,
-    "regression": metrics.REGRESSION_SCORES,
-}
+_SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
 
 
 def with_running_statistics(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:

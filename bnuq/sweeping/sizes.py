@@ -42,9 +42,7 @@ PART = 1024  # points of a unit
 TRAIN = "train"
 
 _DIFFER = "differ"  # beside the scores of a unit: whether the samples of any draw set differ
-_LEFT_OUT = {
-    *("max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant"),
-}
+_LEFT_OUT = {*("max_probability", "crps_optimum", "pll_optimum", "crps_constant", "pll_constant")}
 
 Key = TypeVar("Key")
 

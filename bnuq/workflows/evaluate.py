@@ -115,11 +115,7 @@ def job_of(run: Run, work: Path | str | None) -> Job:
 
 
 def compute(
-    run: Run,
-    secret: bytes,
-    place: Place,
-    make: Callable[[Journal], AnyExecutor],
-    progress: Progress = silent,
+    run: Run, secret: bytes, place: Place, make: Callable[[Journal], AnyExecutor], progress: Progress = silent
 ) -> list[AnyExecutor]:
     """Compute the units of `run` that fall to the executor made of its journal at this place, sealed with `secret`,
     without a result. The process that makes the result checks that MCBN is exact."""

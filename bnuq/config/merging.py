@@ -12,14 +12,7 @@ import msgspec
 
 from bnuq.config.request import Member, Named, Options, Run
 from bnuq.config.runfile import section_from
-from bnuq.config.schema import (
-    Interpolation,
-    Request,
-    RunFile,
-    SamplerSettings,
-    option_name,
-    settings_of,
-)
+from bnuq.config.schema import Interpolation, Request, RunFile, SamplerSettings, option_name, settings_of
 from bnuq.config.shorthand import (
     published_name,
     read_arguments,

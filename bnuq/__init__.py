@@ -21,10 +21,10 @@ if TYPE_CHECKING:
         sweep_batch_size,
     )
     from bnuq.errors import BnuqError
-    from bnuq.evaluation.held_out import held_out_rows
     from bnuq.evaluation.population import population_statistics
     from bnuq.models.loading import load
     from bnuq.sampling.batch_statistics import BatchStatistics
+    from bnuq.sampling.counter_rng import held_out_rows
     from bnuq.sampling.dropout import Dropout
     from bnuq.sampling.engine import Predictor, predict
     from bnuq.sampling.noise import Learned
@@ -51,7 +51,7 @@ _HOMES = {
     "open": "bnuq.api",
     "precise_bn": "bnuq.workflows.precise_bn",
     "population_statistics": "bnuq.evaluation.population",
-    "held_out_rows": "bnuq.evaluation.held_out",
+    "held_out_rows": "bnuq.sampling.counter_rng",
     "Monitor": "bnuq.api",
     "Result": "bnuq.api",
     "BnuqError": "bnuq.errors",

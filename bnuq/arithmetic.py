@@ -91,11 +91,7 @@ _OF_TORCH: Mapping[tuple[bool, bool], Arithmetic] = {  # by whether it uses TF32
     (False, True): Arithmetic("tf32-products", products="tf32", by_default=True),
     (True, True): Arithmetic("tf32", convolutions="tf32", products="tf32", by_default=True),
 }
-_IN_WORDS = {
-    "tf32": "TF32",
-    "tf32-convolutions": "TF32 convolutions",
-    "tf32-products": "TF32 matrix products",
-}
+_IN_WORDS = {"tf32": "TF32", "tf32-convolutions": "TF32 convolutions", "tf32-products": "TF32 matrix products"}
 
 
 def arithmetic_named(precision: Precision, torch_uses_tf32: tuple[bool, bool] = (False, False)) -> Arithmetic:

@@ -32,11 +32,7 @@ _LIBRARIES = tuple(
 
 @contextmanager
 def user_code(
-    doing: str,
-    *,
-    advice: str | Callable[[str], str],
-    error: type[BnuqError] = RequestError,
-    file: Path | None = None,
+    doing: str, *, advice: str | Callable[[str], str], error: type[BnuqError] = RequestError, file: Path | None = None
 ) -> Iterator[None]:
     """Turn any exception of the block into an `error`: "`doing` ValueError at FILE, line N: its message. `advice`".
 

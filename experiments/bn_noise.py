@@ -17,12 +17,11 @@ from bnuq.progress import Progress, silent
 from bnuq.records import inspection
 from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
+from bnuq.report.inspection.inspection_findings import independence
 from bnuq.report.inspection.inspection_plots import noise_panels
 from bnuq.report.inspection.inspection_report import name_width
 from bnuq.report.inspection.inspection_sentences import sentences
-from bnuq.report.inspection.layer_numbers import brief
-from bnuq.report.inspection.layer_tables import noise_parts
-from bnuq.report.inspection.noise_findings import independence
+from bnuq.report.inspection.layer_tables import brief, noise_parts
 from bnuq.report.numbers import and_error, count, number
 from bnuq.workflows.inspect import Settings, inspect
 

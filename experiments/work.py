@@ -21,7 +21,7 @@ import torch
 import bnuq
 from bnuq.config import Run
 from bnuq.errors import BnuqError, RequestError
-from bnuq.evaluation.device import device_and_notes
+from bnuq.evaluation.pipeline import device_and_notes
 from bnuq.evaluation.provenance import provenance
 from bnuq.files.content import sha256_of_file
 from bnuq.progress import Advance

@@ -219,7 +219,7 @@ def _verdict(
     if strict and any(finding.code in RESUMED for finding in result.findings):
         raise ResultError(f"{current} was continued from finished parts of an earlier run. Evaluate it as a whole.")
     if past.history is not None:
-        from bnuq.gate.history import LAST, last_results
+        from bnuq.gate.baseline import LAST, last_results
 
         results, notes = last_results(expanded(Path(past.history)), result, settings, last=past.last or LAST)
         verdict = check(result, None, settings, history=results)

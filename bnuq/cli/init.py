@@ -37,8 +37,7 @@ _QUESTIONS = {
 )
 def command(
     checkpoint: Annotated[
-        str | None,
-        typer.Argument(help="The checkpoint; default: the only one in this folder.", metavar="CHECKPOINT"),
+        str | None, typer.Argument(help="The checkpoint; default: the only one in this folder.", metavar="CHECKPOINT")
     ] = None,
     out: Annotated[
         str | None,

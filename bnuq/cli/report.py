@@ -52,12 +52,7 @@ class Forms(Section, frozen=True):
         ),
     ] = None
     format: Annotated[
-        str | None,
-        setting(
-            "Format of the figures; of maps: png or npz.",
-            metavar="svg|png",
-            shown="svg; for maps png",
-        ),
+        str | None, setting("Format of the figures; of maps: png or npz.", metavar="svg|png", shown="svg; for maps png")
     ] = None
     images: Annotated[bool, setting("Leave the small copies of images out of the page.", no="only", shown="")] = True
 

@@ -43,8 +43,7 @@ def command(
     severities: Annotated[
         str,
         typer.Option(
-            help="Severities from 1 to 5, with commas; for a function of your own, any numbers above 0.",
-            metavar="LIST",
+            help="Severities from 1 to 5, with commas; for a function of your own, any numbers above 0.", metavar="LIST"
         ),
     ] = "1,2,3,4,5",
     work: WorkPlace = None,

@@ -6,7 +6,7 @@ from bnuq.data.download import fetch
 from bnuq.data.fitting import are_grey_files, fitted, in_colour
 from bnuq.data.known import KnownSet, known_sets
 from bnuq.data.masks import Masks
-from bnuq.data.numbering import in_one_numbering, natural_order
+from bnuq.data.numbering import Fingerprints, in_one_numbering, natural_order
 from bnuq.data.pipeline import (
     augmented,
     check_ranges,
@@ -31,7 +31,6 @@ from bnuq.data.reading import (
     set_name,
 )
 from bnuq.data.resizing import WORDS, Fit, resized_crop
-from bnuq.data.shared import Fingerprints
 from bnuq.data.target_checks import (
     MULTILABEL_KEY,
     check_label_matrix,

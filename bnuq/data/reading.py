@@ -314,7 +314,7 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     if wrong := what_is_wrong_with(kind):
         raise DataError(f"{path}: {wrong}")
     if kind == "zip":
-        return _read_zip(path, group)
+        return read_npz(path, group=group) if _holds_arrays(path) else read_image_zip(path)
     if kind == "gzip":
         return _read_gzip(path)
     if kind == "folder":
@@ -359,10 +359,6 @@ def _suffix_of_several(entries: Sequence[Path]) -> str | None:
     """The suffix of the files of a set in several, .parquet or .tar; None of other files, and beside folders."""
     suffixes = {entry.suffix.lower() for entry in entries if not any(other.is_dir() for other in entries)}
     return next((suffix for suffix in (".parquet", ".tar") if suffix in suffixes), None)
-
-
-def _read_zip(path: Path, group: str) -> Contents:
-    return read_npz(path, group=group) if _holds_arrays(path) else read_image_zip(path)
 
 
 def _holds_arrays(path: Path) -> bool:

@@ -16,10 +16,9 @@ from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
-from bnuq.evaluation.estimates import SetScores
+from bnuq.evaluation.estimates import PixelScores, SetScores
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject
 from bnuq.evaluation.tasks.class_reduction import ClassScores
-from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
 from bnuq.findings import Finding, warning

@@ -35,7 +35,6 @@ from bnuq.data import (
 )
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
-from bnuq.evaluation.held_out import held_out_rows
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.methods import method_named
@@ -43,6 +42,7 @@ from bnuq.metrics.replicates import independent_units
 from bnuq.packing import difference
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
+from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.sampling.plain_loop import Evaluation
 
 

@@ -29,9 +29,9 @@ from bnuq.progress import Advance, Progress, silent
 from bnuq.records.evaluation import ReferenceCheck
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.batchnorm_calls import OtherCallsError, largest_batch
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.noise import Learned
+from bnuq.sampling.recorded_calls import OtherCallsError, largest_batch
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import Plans, statistics_of
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -18,7 +19,6 @@ import numpy as np
 from bnuq import metrics
 from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
-from bnuq.evaluation.array_kinds import as_block
 from bnuq.files.journal import Arrays
 from bnuq.files.mapped import unload
 from bnuq.frozen import frozen
@@ -37,6 +37,45 @@ LEAST_RESAMPLED = 200  # but at least so many
 
 _ROUNDED = 1e-6  # by which rounding in float32 may take a mean of probabilities or nats out of its range
 HALF_ROUNDING = 0.03  # relative difference of outputs in half precision that counts as rounding
+
+
+def on_host(block: Array) -> bool:
+    """Whether the values are in the memory of the process."""
+    if isinstance(block, np.ndarray):
+        return True
+    from bnuq import devices
+
+    return devices.is_host(block.device)
+
+
+def as_block(values: Array, block: Array) -> Array:
+    """The values as those of a block are: an array, or a tensor on its device."""
+    if isinstance(block, np.ndarray):
+        return values
+    import torch
+
+    from bnuq import devices
+
+    tensor = values if isinstance(values, torch.Tensor) else torch.tensor(values)
+    return devices.upload(tensor, block.device)
+
+
+def fetched(values: Mapping[str, Array]) -> dict[str, np.ndarray]:
+    """The values as arrays of the host, which waits for an accelerator once."""
+    if all(isinstance(value, np.ndarray | np.generic) for value in values.values()):
+        return {name: np.asarray(value) for name, value in values.items()}
+    from bnuq import devices
+
+    return devices.fetch(values)
+
+
+def without_gradients(block: Array) -> AbstractContextManager[object]:
+    """A context in which no operation on such a block is recorded."""
+    if isinstance(block, np.ndarray):
+        return nullcontext()
+    import torch
+
+    return torch.inference_mode()
 
 
 def replicate_weights(samples: int, bank: int | None = None) -> DrawWeights:
@@ -430,3 +469,16 @@ def interval(
         lower, middle, upper = np.percentile(resampled, [2.5, 50, 97.5])
         low, high = (value + float(end - middle) * total / se for end in (lower, upper))
     return max(low, limits[0]), min(high, limits[1])
+
+
+@frozen
+class PixelScores(SetScores):
+    """The scores of one set of images. `points` are means over the pixels of each image, and its number of `pixels`.
+
+    `of_pixels` are the sums over all pixels that other estimates follow from, under every replicate: by class, by bin
+    of confidence, and histograms of the scores; `of_images` are those of each image under all draws.
+    """
+
+    of_pixels: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    of_images: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    by_temperature: Float[np.ndarray, "likelihood image"] | None = field(default=None, kw_only=True)

@@ -18,8 +18,8 @@ from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
-from bnuq.sampling.batchnorm_calls import smallest_batch
 from bnuq.sampling.exactness import Exactness, check_each_point, check_exact, check_repeatable, check_unchanged
+from bnuq.sampling.recorded_calls import smallest_batch
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.trace import CHECKED_ROWS

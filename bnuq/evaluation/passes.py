@@ -23,10 +23,10 @@ from bnuq.evaluation.tasks.class_tensors import bytes_of_scoring
 from bnuq.findings import Finding, note
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine
-from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.deviation import Deviation
 from bnuq.sampling.engine import Stochastic, chunks, default_chunk
 from bnuq.sampling.plain_loop import BySet, Engine, Ensemble, Evaluation
+from bnuq.sampling.recorded_calls import OtherCallsError
 
 _DENSE, _AT_LEAST = 2**24, 8  # outputs of a segmentation that pass at once, as if there were at least so many draws
 _OUTPUTS = 2**22  # outputs of all samples in main memory at once: points of many classes pass in smaller chunks

@@ -1,4 +1,5 @@
-"""From points to the network's input: normalisation, augmentation, order of channels; and the scale of targets."""
+"""From points to the network's input: normalisation, augmentation, order of channels; the scale of targets; and the
+device."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bnuq import devices
-from bnuq.arithmetic import Arithmetic
+from bnuq.arithmetic import Arithmetic, arithmetic_named
 from bnuq.config import Augment, Normalize, Run
 from bnuq.data import (
     WORDS,
@@ -32,11 +33,11 @@ from bnuq.data import (
     places,
     resized_crop,
 )
-from bnuq.errors import RequestError
+from bnuq.errors import RequestError, first_line
 from bnuq.evaluation import memory
-from bnuq.evaluation.device import arithmetic_of, check_arithmetic
 from bnuq.evaluation.target_scale import normalize_of, statistics
 from bnuq.files.mapped import is_mapped
+from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
 from bnuq.sampling.program_draws import windows
@@ -274,3 +275,47 @@ def _reversed_channels(raw: np.ndarray) -> np.ndarray:
             f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 channels.'
         )
     return np.ascontiguousarray(raw[:, ::-1])
+
+
+def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
+    """The device, with its index, that `name` (one of devices.NAMES) stands for here, and a note where "auto" does not
+    use a GPU that is there; RequestError where it cannot be used."""
+    if name == "auto":
+        if (accelerator := devices.preferred()) is None:
+            return torch.device("cpu"), ()
+        try:
+            return _probed(accelerator), ()
+        except RuntimeError as error:
+            return torch.device("cpu"), (note("gpu-unusable", reason=first_line(error)),)
+    try:
+        return _probed(name), ()
+    except (RuntimeError, AssertionError) as error:
+        raise RequestError(
+            f"--device {name} cannot be used here ({first_line(error)}); expected {devices.NAMES}."
+        ) from error
+
+
+def _probed(name: str) -> torch.device:
+    """The device with its index, because another thread may have another current device. It has run a kernel, which
+    fails on a GPU that this build of torch has no kernels for."""
+    probe = torch.ones(1, device=torch.device(name), dtype=torch.float64) + 1
+    probe.item()
+    return probe.device
+
+
+def arithmetic_of(run: Run, device: torch.device) -> Arithmetic:
+    """The arithmetic of a run's samples on this device, unless `check_arithmetic` refuses it."""
+    return arithmetic_named(run.precision, devices.torch_uses_tf32(device))
+
+
+def check_arithmetic(arithmetic: Arithmetic, device: torch.device) -> None:
+    """Raise RequestError for an arithmetic that this device does not have."""
+    if arithmetic.needs_tf32 and not devices.traits(device).tf32:
+        raise RequestError(
+            f"--precision {arithmetic} is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
+        )
+    if arithmetic.is_of_accelerators and devices.is_host(device):
+        raise RequestError(
+            f"--precision {arithmetic} is an arithmetic of accelerators, and this is {device}, where float32 is "
+            "faster; use float32 or bfloat16."
+        )

@@ -18,10 +18,10 @@ from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.task import first_output, task_and_outputs
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import METHODS, Method, method_named
-from bnuq.sampling.batchnorm_calls import largest_batch, slices_in_training, smallest_batch
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
 from bnuq.sampling.outputs import unconverted
+from bnuq.sampling.recorded_calls import largest_batch, slices_in_training, smallest_batch
 from bnuq.sampling.site_search import find_sites, listed
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 

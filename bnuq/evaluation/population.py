@@ -26,9 +26,9 @@ from bnuq.frozen import frozen
 from bnuq.progress import Progress, silent
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.batchnorm_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
 from bnuq.sampling.measure import merged, moments
+from bnuq.sampling.recorded_calls import BatchNormCalls, OtherCallsError, largest_batch, other_calls
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import exact_sites, statistics_of
 from bnuq.shapes import Float, Int64
@@ -273,11 +273,7 @@ def reference_batches(pipeline: Pipeline, train: Points, *, points: int, batch_s
     `batch_size`, as equal in size as possible: each point is in one mini-batch. The reference must hold at least two
     points."""
     chosen = counter_rng.batch_indices(
-        pipeline.run.seed,
-        0,
-        population=len(train),
-        batch_size=min(points, len(train)),
-        purpose=counter_rng.POPULATION,
+        pipeline.run.seed, 0, population=len(train), batch_size=min(points, len(train)), purpose=counter_rng.POPULATION
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
     return ReferenceBatches(pipeline, train, tuple(np.array_split(chosen, count)))

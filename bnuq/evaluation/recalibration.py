@@ -10,7 +10,6 @@ import numpy as np
 from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
@@ -20,6 +19,7 @@ from bnuq.metrics.arrays import Array, array_namespace, as_numpy
 from bnuq.metrics.replicates import independent_units
 from bnuq.perturbations import change_in
 from bnuq.sampling import counter_rng
+from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.shapes import Bool, Float, Int64
 
 LEAST_POINTS_OF_PARAMETER = 10

@@ -16,8 +16,7 @@ from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import RunData, load_data
-from bnuq.evaluation.device import device_and_notes
-from bnuq.evaluation.pipeline import Pipeline, input_normalize
+from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
 from bnuq.evaluation.subject import VALIDATION, RunPlan
 from bnuq.evaluation.task import check_outputs
 from bnuq.evaluation.tasks.classification import ClassificationScorer

@@ -184,11 +184,7 @@ class MethodScoring(ABC, Generic[AnySubject]):
         }
 
     def _cross_fitted(
-        self,
-        name: str,
-        plain: View,
-        scored: dict[Method, dict[str, SetScores]],
-        ranked: dict[Method, SetScores],
+        self, name: str, plain: View, scored: dict[Method, dict[str, SetScores]], ranked: dict[Method, SetScores]
     ) -> list[View]:
         """The views by what is fitted to halves of this set, whose scores by each are added; where there are OOD sets
         also those by what is fitted to all of it."""

@@ -26,7 +26,7 @@ from bnuq.records.certificate import ACCEPTED, WIDTH, outcomes
 from bnuq.records.contributions import LEAPING, sets_of
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
-from bnuq.records.operating_points import rates
+from bnuq.records.gated import rates
 from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together

@@ -23,13 +23,12 @@ from bnuq.evaluation.datasets import (
     read_reference,
     takes_rgb_alone,
 )
-from bnuq.evaluation.device import device_and_notes
-from bnuq.evaluation.held_out import held_out_rows
-from bnuq.evaluation.pipeline import Pipeline, input_normalize
+from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
 from bnuq.evaluation.setup import as_taken, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
+from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.sampling.interception import forward, undisturbed, with_autograd_if_needed
 from bnuq.sampling.outputs import as_logits
 from bnuq.user_code import is_failure

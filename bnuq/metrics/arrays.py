@@ -1,4 +1,4 @@
-"""Helpers that let the same formula work on numpy arrays and torch tensors."""
+"""Helpers that let the same formula work on numpy arrays and torch tensors; and tied values."""
 
 from typing import Any
 
@@ -6,7 +6,8 @@ import array_api_compat
 import numpy as np
 from array_api_compat import device, is_torch_array
 
-from bnuq.shapes import Float, Shaped
+from bnuq.frozen import frozen
+from bnuq.shapes import Float, Integer, Shaped
 
 Array = Any  # a numpy array or a torch tensor; naming the tensor type would import torch
 _NUMPY_IS_COMPLETE = hasattr(np, "cumulative_sum")  # numpy 2.1 and later have all functions of the standard
@@ -44,3 +45,28 @@ def as_float64(values: Shaped[Array, "..."]) -> Float[np.ndarray, "..."]:
 def like(values: Float[Array, "..."] | float, model: Float[Array, "..."]) -> Float[Array, "..."]:
     """The same values in the array type, dtype and device of `model`."""
     return array_namespace(model).asarray(values, dtype=model.dtype, device=device(model))
+
+
+@frozen
+class Ties:
+    """The order of each row, and the ties of all rows one after another: where each starts, its number of points; and
+    the number of ties of each row. A value that no other point has is a tie of one point."""
+
+    order: Integer[np.ndarray, "row point"]
+    start: Integer[np.ndarray, "tie"]
+    count: Integer[np.ndarray, "tie"]
+    number: Integer[np.ndarray, "row"]
+
+    def sums(self, values: Float[np.ndarray, "row point"]) -> Float[np.ndarray, "tie"]:
+        """The sum of `values` over the points of each tie."""
+        return np.add.reduceat(np.take_along_axis(values, self.order, axis=1).ravel(), self.start)
+
+
+def ties_of_rows(values: Float[np.ndarray, "row point"]) -> Ties:
+    """The points of each row, the smallest value first."""
+    order = np.argsort(values, axis=1, kind="stable")
+    ranked = np.take_along_axis(values, order, axis=1)
+    first = np.ones(values.shape, dtype=bool)
+    np.not_equal(ranked[:, 1:], ranked[:, :-1], out=first[:, 1:])
+    start = np.flatnonzero(first)
+    return Ties(order, start, np.diff(start, append=values.size), first.sum(axis=1))

@@ -6,11 +6,10 @@ import numpy as np
 from array_api_compat import device
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like
+from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like, ties_of_rows
 from bnuq.metrics.classification import correct, predictive
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, draws_cells, moments_of_cells, resampled_counts, resampled_sums
-from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
 

@@ -70,10 +70,7 @@ def bin_values(*, signed: bool = False) -> Float[np.ndarray, "bin"]:
 
 
 def histogram(
-    bins: Integer[Array, "*row pixel"],
-    weight: Shaped[Array, "*#row #pixel"] | None = None,
-    *,
-    size: int = SCORE_BINS,
+    bins: Integer[Array, "*row pixel"], weight: Shaped[Array, "*#row #pixel"] | None = None, *, size: int = SCORE_BINS
 ) -> Integer[Array, "*row bin"]:
     """The number of pixels in each bin, int64 of shape (*row, size); no direction.
 
@@ -229,10 +226,7 @@ def selective_of_histograms(
 
 
 def selective_contributions(
-    right: Integer[np.ndarray, "image bin"],
-    wrong: Integer[np.ndarray, "image bin"],
-    *,
-    values: SelectiveScores[float],
+    right: Integer[np.ndarray, "image bin"], wrong: Integer[np.ndarray, "image bin"], *, values: SelectiveScores[float]
 ) -> SelectiveScores[np.ndarray]:
     """The contributions of images to `values`, the `selective_of_histograms` of all their pixels, each (image,).
 

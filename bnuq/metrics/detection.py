@@ -11,10 +11,9 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.metrics.replicates import standard_error
 from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
-from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
 _AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
@@ -136,11 +135,7 @@ def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Lite
 
 
 def fpr_at_tpr(
-    test: Float[Array, "test"],
-    ood: Float[Array, "ood"],
-    *,
-    tpr: float = 0.95,
-    positive: Literal["ood", "test"] = "ood",
+    test: Float[Array, "test"], ood: Float[Array, "ood"], *, tpr: float = 0.95, positive: Literal["ood", "test"] = "ood"
 ) -> float:
     """Smallest false-positive rate at a true-positive rate of at least `tpr`, in [0, 1]; lower is better.
 

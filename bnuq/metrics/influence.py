@@ -18,13 +18,12 @@ from statistics import NormalDist
 import numpy as np
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, as_float64
+from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
 from bnuq.metrics.detection import DetectionScores, detection_of_counts
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
-from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
 TPR = 0.95  # that of `fpr95` and `fpr95_id_positive`

@@ -10,8 +10,7 @@ from statistics import NormalDist
 import numpy as np
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, as_float64
-from bnuq.metrics.ties import ties_of_rows
+from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.shapes import Float, Integer
 
 

@@ -9,10 +9,9 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from bnuq.frozen import frozen
-from bnuq.metrics.arrays import Array, as_float64, like
+from bnuq.metrics.arrays import Array, as_float64, like, ties_of_rows
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.resampling import blocks, cells_of, draws_cells, moments_of_cells, resampled_counts, resampled_sums
-from bnuq.metrics.ties import ties_of_rows
 from bnuq.shapes import Float, Integer, Shaped
 
 COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given

@@ -25,7 +25,6 @@ from bnuq.files.limits import read_whole
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.models.architecture import matching_torchvision
-from bnuq.models.archives import opened
 from bnuq.models.entries import (
     Plain,
     entries_of,
@@ -37,7 +36,7 @@ from bnuq.models.entries import (
 )
 from bnuq.models.exported import read_exported, weights_of_script
 from bnuq.models.kinds import EXPECTED, INDEX, check_name, kind_of_weights, listed
-from bnuq.models.unpickling import survey_of_legacy, survey_of_zip, unpickled
+from bnuq.models.unpickling import opened, survey_of_legacy, survey_of_zip, unpickled
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
 Form = Literal[

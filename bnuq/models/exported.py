@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from bnuq.errors import ModelError, RequestError, UntrustedCodeError
 from bnuq.files.content import exists
-from bnuq.models.archives import Archive
 from bnuq.models.kinds import LONGEST_NAME, listed
+from bnuq.models.unpickling import Archive
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL
 
 PREDICTOR = "bnuq.json"  # the member in which `bnuq export` says what it wrote

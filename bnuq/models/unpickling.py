@@ -1,4 +1,8 @@
-"""Unpickles what torch.save wrote: tensors and plain objects alone, unless the file is trusted."""
+"""Unpickles what torch.save wrote: tensors and plain objects alone, unless the file is trusted.
+
+What a pickle or a zip archive of torch requests, the code it names and the memory it needs, is found out and checked
+before anything in it is run or read.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,235 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, Literal, NoReturn
 
 import numpy as np
 import torch
 
 from bnuq.errors import ModelError, UntrustedCodeError
-from bnuq.models.archives import Archive
+from bnuq.files.pickles import BoundedUnpickler
+from bnuq.frozen import frozen
 from bnuq.models.kinds import EXPECTED, listed
-from bnuq.models.pickles import PickleSurvey, survey_legacy
+
+# Bytes an element, by the name that torch gives its storages in pickles; float8 and the like go as UntypedStorage.
+_ELEMENT_SIZE = {
+    **dict.fromkeys(("ComplexDoubleStorage",), 16),
+    **dict.fromkeys(("DoubleStorage", "LongStorage", "ComplexFloatStorage"), 8),
+    **dict.fromkeys(("FloatStorage", "IntStorage", "QInt32Storage"), 4),
+    **dict.fromkeys(("HalfStorage", "BFloat16Storage", "ShortStorage"), 2),
+}
+_LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# What tensors, and dicts of them, are made of; and objects that only store what they are given.
+_HARMLESS = re.compile(
+    r"torch\._utils\._rebuild_\w+|torch\._tensor\._rebuild_from_type_v2|torch\.serialization\._get_layout"
+    r"|torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)|torch\.nn\.parameter\.Parameter|torch\.(Size|device)"
+    r"|torch\.(b?float|u?int|qu?int|complex|bool|half|double|long)\w*"
+    r"|collections\.(OrderedDict|Counter)|_codecs\.encode|builtins\.(set|bytearray|complex)"
+    r"|argparse\.Namespace|types\.SimpleNamespace|pathlib(\._local)?\.(Pure)?(Posix|Windows)?Path"
+    r"|datetime\.(datetime|date|time|timedelta|timezone)|numpy\.(dtype|ndarray|_?core\.multiarray\.(scalar|_reconstruct))"
+)
+_TENSOR_CLASS = re.compile(r"torch\.((cuda|sparse|storage)\.)?\w*(Storage|Tensor)")  # checkpoints name them, as types
+_MOST_TEXT = 2**26  # bytes of the code of a TorchScript archive, its only compressed members
+_PROGRAMS = re.compile(r"(?:.+/)?(?:models/[^/]+\.json|serialized_exported_program\.json|serialized_state_dict\.pt)")
+_MARKED = re.compile(r"(?:.+/)?(?:archive_format|data/aotinductor/.+)")
+
+
+@frozen
+class PickleSurvey:
+    """`named` are the functions and classes that a pickle names, `storages` the bytes that each storage needs."""
+
+    named: tuple[str, ...]
+    storages: Mapping[str, int]
+    keys: tuple[str, ...]  # of the outermost dict, where it is one and they are text
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """What is named beyond that which tensors are made of."""
+        return tuple(name for name in self.named if not _HARMLESS.fullmatch(name))
+
+
+def survey_pickle(data: bytes) -> PickleSurvey:
+    """What the pickle in `data` requests.
+
+    Raises whatever a damaged pickle makes the parser raise, and ValueError for one that torch could not load in time
+    and memory proportional to its size.
+    """
+    return _survey(_InertUnpickler(io.BytesIO(data), size=len(data)))
+
+
+def survey_legacy(stream: BinaryIO, *, size: int) -> PickleSurvey | None:
+    """What a file that torch wrote before it used zip requests; None where the pickle is not one of torch's.
+
+    Raises ValueError where the storages do not fit into the file's `size` bytes, or are not those that follow.
+    """
+    if _InertUnpickler(stream, size=size).load() != _LEGACY_MAGIC:
+        return None
+    _InertUnpickler(stream, size=size).load()  # protocol version
+    _InertUnpickler(stream, size=size).load()  # sizes of the writing machine's integers
+    survey = _survey(_InertUnpickler(stream, size=size))
+    following = _InertUnpickler(stream, size=size).load()
+    if {str(key) for key in following if isinstance(key, int | str)} != set(survey.storages):
+        raise ValueError("its list of storages is not the one that its tensors use")
+    expected = sum(survey.storages.values()) + 8 * len(following)
+    if expected > size - stream.tell():
+        raise ValueError(f"its tensors need {expected} bytes and {size - stream.tell()} follow")
+    return survey
+
+
+class _Inert(dict[Any, Any]):
+    """Stands for every object that a pickle would make: takes anything, does nothing. One serves a whole class."""
+
+    asks = ""
+
+    def __new__(cls, *_args: object, **_kwargs: object) -> _Inert:
+        kind = cls if isinstance(cls, type) else _Inert  # of an object, too
+        if "alone" not in kind.__dict__:
+            kind.alone = dict.__new__(kind)  # type: ignore[attr-defined]
+        return kind.alone  # type: ignore[attr-defined]
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None: ...
+
+    def __call__(self, *_args: object, **_kwargs: object) -> _Inert:
+        return _Inert()
+
+    def __setstate__(self, _state: object) -> None: ...
+
+    def append(self, _item: object) -> None: ...
+
+    def extend(self, _items: object) -> None: ...
+
+    def add(self, _item: object) -> None: ...
+
+    def __setitem__(self, _key: object, _value: object) -> None: ...
+
+    __hash__ = object.__hash__  # type: ignore[assignment]  # it may be a key, or in a set
+
+
+class _InertUnpickler(BoundedUnpickler):
+    def __init__(self, stream: BinaryIO, *, size: int) -> None:
+        super().__init__(stream, encoding="latin1", size=size)
+        self.named: dict[str, type[_Inert]] = {}
+        self.storages: dict[str, int] = {}
+
+    def find_class(self, module: str, name: str) -> type[_Inert]:
+        full = f"{'builtins' if module == '__builtin__' else module}.{name}"
+        if full not in self.named:
+            self.named[full] = type("_Inert", (_Inert,), {"asks": full})
+        return self.named[full]
+
+    def persistent_load(self, pid: Any) -> _Inert:
+        kind = pid[0] if isinstance(pid, tuple) and pid else None
+        if kind in ("module", b"module"):  # of a pickled network: its class, with its source
+            return _Inert()
+        if kind not in ("storage", b"storage") or len(pid) < 5:
+            raise ValueError("it refers to something outside that is not a storage")
+        _, kind, key, location, count, *_ = pid
+        if not isinstance(key, int | str):  # of nested tuples, the text alone may not end
+            raise ValueError(f"the name of a storage is a {type(key).__name__}")
+        if not isinstance(location, str | bytes):
+            raise ValueError(f"storage {key} lies on a {type(location).__name__}")
+        if not isinstance(count, int) or count < 0:
+            raise ValueError(f"storage {key} has a {type(count).__name__} for the number of its elements, or < 0")
+        size = count * _ELEMENT_SIZE.get(str(getattr(kind, "asks", "")).rpartition(".")[2], 1)
+        self.storages[str(key)] = max(size, self.storages.get(str(key), 0))
+        return _Inert()
+
+    def check_call(self, function: Any, arguments: Any) -> list[Any]:
+        """Also raise ValueError where a call that torch makes to build tensors takes memory for a mere number."""
+        values = super().check_call(function, arguments)
+        name = getattr(function, "asks", "")
+        if not _HARMLESS.fullmatch(name) or name.startswith("numpy."):  # whose stand-ins hash and copy nothing
+            return values
+        if name.startswith("pathlib.") and not all(isinstance(value, str) for value in values):
+            raise ValueError("it makes a path from non-text")  # of paths, it doubles each time
+        if _TENSOR_CLASS.fullmatch(name):
+            raise ValueError(f"it calls {name}, which makes a tensor without data")
+        for value in values:
+            if name == "builtins.bytearray" and isinstance(value, int):
+                raise ValueError("it makes an array of bytes without data")
+            if isinstance(value, list):  # it may become a set, or a dict
+                for item in value:
+                    for key in item[:1] if isinstance(item, list) else (item,):
+                        self.check_key(key)
+        return values
+
+
+def _survey(unpickler: _InertUnpickler) -> PickleSurvey:
+    top = unpickler.load()
+    keys = tuple(key for key in top if isinstance(key, str)) if isinstance(top, dict) else ()
+    return PickleSurvey(tuple(unpickler.named), unpickler.storages, keys)
+
+
+@frozen
+class Archive:
+    """A zip archive whose members are within bounds and match their checksums. `root` is the folder of the first."""
+
+    path: Path
+    root: str
+    content: zipfile.ZipFile
+    sizes: Mapping[str, int]
+
+    @cached_property
+    def form(self) -> Literal["TorchScript", "exported program", "checkpoint"]:
+        """What torch wrote, by the names of the members."""
+        if any(_PROGRAMS.fullmatch(name) or _MARKED.fullmatch(name) for name in self.sizes):
+            return "exported program"
+        return "TorchScript" if is_torchscript(self.sizes, self.root) else "checkpoint"
+
+    def survey(self) -> PickleSurvey:
+        """What the pickle of a checkpoint requests; ModelError for storages that are shorter than it says."""
+        survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))
+        check_storages(
+            self.path, survey, {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}
+        )
+        return survey
+
+
+def is_torchscript(names: Collection[str], root: str) -> bool:
+    """Whether an archive with members of these names is TorchScript, saved by `torch.jit.save`."""
+    return f"{root}/constants.pkl" in names or any(name.startswith(f"{root}/code/") for name in names)
+
+
+def check_storages(path: Path, survey: PickleSurvey, available: Mapping[str, int]) -> None:
+    """Raise ModelError where a storage has fewer bytes `available` than it needs."""
+    for key, needed in survey.storages.items():
+        if needed > available[key]:
+            raise ModelError(
+                f"{path}: storage {key} needs {needed} bytes and has {available[key]}: the file is damaged or forged. "
+                f"Fetch or write it again."
+            )
+
+
+def opened(path: Path, data: bytes) -> Archive:
+    """The archive in `data`; ModelError where it unpacks to more than torch writes, lists a member twice, names a place
+    outside of it, or is damaged."""
+    content = zipfile.ZipFile(io.BytesIO(data))
+    members = content.infolist()
+    root = members[0].filename.partition("/")[0] if members else ""
+    archive = Archive(path, root, content, {member.filename: member.file_size for member in members})
+    outside = [name for name in archive.sizes if ".." in name.split("/") or name.startswith("/") or "\\" in name]
+    if outside:
+        raise ModelError(f"{path}: lists the member {outside[0]!r}, which lies outside of it: it is hostile.")
+    code = f"{root}/code/" if archive.form == "TorchScript" else None
+    text = sum(member.file_size for member in members if code and member.filename.startswith(code))
+    declared = sum(member.file_size for member in members) - text
+    if declared > len(data) or text > _MOST_TEXT:
+        raise ModelError(
+            f"{path}: its members unpack to {declared + text} bytes, the file has {len(data)}. torch stores weights "
+            f"uncompressed, so this file was changed or made to exhaust memory. Save it again with torch."
+        )
+    if len({name if code else name.casefold() for name in archive.sizes}) < len(members):
+        raise ModelError(f"{path}: lists a member twice, as torch never does. Save it again with torch.")
+    broken = content.testzip()
+    if broken is not None:
+        raise ModelError(
+            f"{path}: {broken} does not match its checksum (CRC-32): the file is damaged. Fetch or write it again."
+        )
+    return archive
 
 
 def survey_of_zip(archive: Archive) -> PickleSurvey:

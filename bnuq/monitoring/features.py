@@ -17,7 +17,6 @@ from bnuq.evaluation.pipeline import Pipeline
 from bnuq.frozen import frozen
 from bnuq.records.monitor import BlockKind
 from bnuq.sampling import counter_rng
-from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.head import HeadRecorder, NoHeadError
 from bnuq.sampling.interception import (
@@ -29,6 +28,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.plain_loop import tensor_output
+from bnuq.sampling.recorded_calls import BatchNormCalls
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.shapes import Float

@@ -1,14 +1,90 @@
-"""What `bnuq check` gates by default: the estimates by which a baseline decided what to use, about ten."""
+"""What a baseline holds later results to: the estimates that `bnuq check` gates, and the rates at its thresholds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from bnuq.findings import Finding
+from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import METRICS
-from bnuq.records.addresses import address_of, estimates_of
+from bnuq.records.addresses import AT_THRESHOLD, address_of, estimates_of
+from bnuq.records.best_scores import scores_of
 from bnuq.records.certificate import ACCEPTED, WIDTH
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
-from bnuq.records.operating_points import rates
+from bnuq.shapes import Float
+
+
+@frozen
+class Rate:
+    """The share of something among the points of a set: `value`; what each point contributes to it, whose mean that is
+    to first order; and the `step` by which one point changes it."""
+
+    method: str
+    set: str
+    metric: str
+    value: float
+    contributions: Float[np.ndarray, " point"]
+    step: float
+
+    @property
+    def coordinates(self) -> dict[str, str]:
+        return {"method": self.method, "set": self.set, "score": AT_THRESHOLD, "metric": f"threshold_{self.metric}"}
+
+    @property
+    def address(self) -> str:
+        """Such as deterministic.sets.test.at_threshold.error."""
+        return address_of(self.coordinates)
+
+
+def rates(result: Result, decisions: Iterable[Finding]) -> Iterator[Rate]:
+    """The rates of `result` at the thresholds of `decisions`, which are its own or those of a baseline.
+
+    Of a threshold of deferral "accepted", the share of test points at most as uncertain, and "error", the share of
+    these that is wrong; of certified intervals the share of points outside is the error. Of a threshold of foreign
+    inputs "false_alarms", the share of test points above it, and "detected", that of an OOD set. Nothing where the
+    result has not the method or score.
+    """
+    for decision in decisions:
+        if decision.code not in ("defer", "foreign"):
+            continue
+        given = decision.values
+        method, score, threshold = (given[key] for key in ("method", "score", "threshold"))
+        if method not in result.methods:
+            continue
+        if decision.code == "foreign":
+            known = [name for name in given["aurocs"] if score in result.methods[method].ood.get(name, {})]
+            scores = scores_of(result, (method, score), known) if known else {}
+            for name, values in scores.items():
+                yield _mean(method, name, "false_alarms" if name == "test" else "detected", values > threshold)
+            continue
+        yield from _deferral(result, method, score, threshold)
+
+
+def _deferral(result: Result, method: str, score: str, threshold: float) -> Iterator[Rate]:
+    points, certification = result.methods[method].sets["test"].points, result.certification
+    certificate = None if certification is None else certification.methods.get(method)
+    if certificate is not None and (errors := certificate.test_errors) is not None:
+        if certificate.is_of_width:
+            yield _mean(method, "test", "error", errors > threshold)
+    elif score in points and "accuracy" in points:
+        accepted, right = points[score] <= threshold, points["accuracy"]
+        yield _mean(method, "test", "accepted", accepted)
+        weights = accepted * points.get("pixels", np.ones(len(right))) * np.isfinite(right)
+        if weights.any():
+            wrong = 1 - np.nan_to_num(right)
+            error = float(np.average(wrong, weights=weights))
+            yield Rate(
+                method, "test", "error", error, error + weights / weights.mean() * (wrong - error), 1 / accepted.sum()
+            )
+
+
+def _mean(method: str, name: str, metric: str, values: Float[np.ndarray, " point"]) -> Rate:
+    values = values.astype(np.float64)
+    return Rate(method, name, metric, float(values.mean()), values, 1 / len(values))
 
 
 def gated(baseline: Result) -> tuple[str, ...]:

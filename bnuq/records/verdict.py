@@ -147,7 +147,9 @@ def judged(result: Result) -> Verdict:
 def _judged(result: Result) -> Verdict:
     groups = _groups(result)
     comparisons = _adjusted(list(_compared(result, groups)))
-    verdict = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=_lacks_temperature(result))
+    is_recalibrated = any(method_named(name).recalibration for name in result.methods)
+    lacks_temperature = "temperature" in result.task.recalibrations and not is_recalibrated
+    verdict = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=lacks_temperature)
     return replace(verdict, best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()})
 
 
@@ -317,10 +319,3 @@ def _outcome(comparisons: Sequence[MethodComparison], mismatched: bool, lacks_te
     if any(comparison.is_better for comparison in comparisons):
         return "reference" if mismatched else "temperature" if lacks_temperature else "gain"
     return "errors" if any(comparison.p is None for comparison in comparisons) else "none"
-
-
-def _lacks_temperature(result: Result) -> bool:
-    """Whether a temperature could be fitted, and was not."""
-    return "temperature" in result.task.recalibrations and not any(
-        method_named(name).recalibration for name in result.methods
-    )

@@ -29,14 +29,7 @@ from bnuq.report import (
     tasks,
     verdict,
 )
-from bnuq.report.document import (
-    BulletList,
-    PathLine,
-    Report,
-    ReportSection,
-    explanations,
-    section,
-)
+from bnuq.report.document import BulletList, PathLine, Report, ReportSection, explanations, section
 from bnuq.report.provenance import (
     augmentation_in_words,
     evaluation_provenance,

@@ -47,11 +47,7 @@ def _separation(result: Result, name: str, path: Path) -> None:
 
 
 def draw_histograms(
-    axes: Axes,
-    test: Float[np.ndarray, " test"],
-    ood: Float[np.ndarray, " ood"],
-    score: str,
-    name: str,
+    axes: Axes, test: Float[np.ndarray, " test"], ood: Float[np.ndarray, " ood"], score: str, name: str
 ) -> None:
     """How the score is spread over the test set and over the OOD set `name`, in percent of each."""
     edges, logarithmic = _edges(np.concatenate([test, ood]))

@@ -16,9 +16,9 @@ import numpy as np
 from bnuq.errors import RequestError
 from bnuq.findings import listed
 from bnuq.frozen import frozen
+from bnuq.gate.baseline import why_not
 from bnuq.gate.change_errors import Error, Errors
 from bnuq.gate.comparing import Line, line_through
-from bnuq.gate.history import why_not
 from bnuq.gate.pairing import under_one_name
 from bnuq.gate.settings import GateSettings
 from bnuq.metrics import METRICS

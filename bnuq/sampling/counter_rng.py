@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bnuq.sampling import counter_rng
 from bnuq.shapes import Float64, Int64, UInt8, UInt16, UInt64
 
 # purposes: part of the random key, never to be renumbered
@@ -108,13 +109,7 @@ def thresholds(p: float) -> tuple[int, int]:
 
 
 def batch_indices(
-    seed: int,
-    draw: int,
-    *,
-    population: int,
-    batch_size: int,
-    purpose: int = BATCH,
-    replacement: bool = False,
+    seed: int, draw: int, *, population: int, batch_size: int, purpose: int = BATCH, replacement: bool = False
 ) -> Int64[np.ndarray, " batch_size"]:
     """`batch_size` indices from range(population): the beginning of a random permutation, or, with `replacement`,
     independent indices.
@@ -227,3 +222,22 @@ def _words_by_row(
     block, skipped = divmod(first * shape[1], 4)
     row_words = words(seed, draw, purpose, skipped + shape[0] * shape[1], block=block, stream=stream)
     return row_words[skipped:].reshape(shape)
+
+
+def held_out_rows(
+    points: int,
+    *,
+    fraction: float = 0.1,
+    seed: int = 0,
+    group: Int64[np.ndarray, " point"] | None = None,
+    purpose: int = counter_rng.SUBSET,
+) -> Int64[np.ndarray, " row"]:
+    """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of `points` points.
+
+    A network trained without them has them held out. With `group`, whole groups are taken.
+    """
+    names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
+    count = int(names.max()) + 1
+    group_count = min(max(1, round(fraction * count)), count - 1)
+    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=group_count, purpose=purpose)
+    return np.flatnonzero(np.isin(names, chosen))

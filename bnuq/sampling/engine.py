@@ -16,7 +16,6 @@ from bnuq import devices
 from bnuq.arithmetic import FLOAT32, Arithmetic
 from bnuq.errors import SamplingError, first_line, is_device_failure, is_out_of_memory
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.batchnorm_calls import OtherCallsError
 from bnuq.sampling.deviation import CLASSIFICATION, Deviation, Discrepancy, Task, deviation_of_samples, difference
 from bnuq.sampling.digests import Weights
 from bnuq.sampling.dropout import Dropout
@@ -27,6 +26,7 @@ from bnuq.sampling.interception import fed, float32_as, is_exact_on_cpu, undistu
 from bnuq.sampling.noise import Learned
 from bnuq.sampling.plain_loop import Engine, PlainLoop
 from bnuq.sampling.planning import plan
+from bnuq.sampling.recorded_calls import OtherCallsError
 from bnuq.sampling.recording import record
 from bnuq.sampling.schedule import Plan
 from bnuq.sampling.site_search import find_sites, listed, warn_of_unsampled

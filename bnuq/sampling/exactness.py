@@ -4,38 +4,199 @@ with the statistics of a mini-batch its outputs are those of the training-mode f
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from bnuq import devices
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.forms import strided_parts
 from bnuq.frozen import frozen
-from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import Discrepancy, difference, tolerance
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.interception import Mode, aten, copied, forward, tensors_in, undisturbed
+from bnuq.sampling.interception import (
+    BatchNormCall,
+    DropoutCall,
+    Mode,
+    aten,
+    copied,
+    forward,
+    stochastic_call,
+    tensors_in,
+    undisturbed,
+)
 from bnuq.sampling.measure import Measurement, MeasurementMode
 from bnuq.sampling.noise import Noise
-from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, output_rows
+from bnuq.sampling.plain_loop import PlainLoop, SamplePass, Statistics, output_rows, tensor_output
+from bnuq.sampling.recorded_calls import OtherCallsError, hooked, other_calls
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
 from bnuq.sampling.trace import uneven_parts
-from bnuq.sampling.training_forward import (
-    TrainingForward,
-    _unlike_training,
-    first_difference,
-    recorded_modules,
-    training_copy,
-)
 
 _DOUBTFUL = 1e-4  # beyond this, float64 decides where it can: what rounding alone may leave hides weak dependence
 _FEW = 4  # inputs with which float64 decides what float32 leaves in doubt: two parts of two
 _MAX_EVALUATION_MODULES = 64  # modules, or kinds of modules, that may stay in evaluation mode
+
+
+def training_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
+    try:
+        return copied(model).train(), ""
+    except Exception as error:  # networks of any make
+        if is_out_of_memory(error):
+            raise
+        return None, f"the network cannot be copied and put in training mode ({type(error).__name__})"
+
+
+class TrainingForward:
+    """The training-mode forward of a copy of the network, its dropouts and the BatchNorms that are not sampled being as
+    in evaluation mode."""
+
+    def __init__(self, model: nn.Module, twin: nn.Module, sites: Sites, layers: Sequence[BatchNormSite]) -> None:
+        self._twin = twin
+        tensors = zip(_tensors_of(model), _tensors_of(twin), strict=True)
+        self._addresses = {copied.data_ptr(): original.data_ptr() for original, copied in tensors}
+        fixed = [site for site in sites.batchnorms if site.stochastic or site.is_differentiated]
+        self._kept = {site.key for site in fixed} - {site.key for site in layers}
+        self._model = model
+        self.calls: list[tuple[tuple[int, int], int]] = []
+        """The calls of the last forward that normalised by their batch: site and values a channel."""
+        self.is_bound = False
+        """Whether a forward ran layers of the network that was copied, as a function that holds on to it does."""
+
+    def outputs(self, batch: Tensor) -> tuple[Tensor | None, str]:
+        """The outputs; None, and why, where the forward fails or gives something else than one tensor."""
+        try:
+            with undisturbed(self._model), undisturbed(self._twin, evaluation=False), self._mode():
+                return tensor_output(_main(forward(self._twin, batch.clone()))).clone(), ""
+        except SamplingError as error:
+            return None, str(error)
+
+    def otherwise(self, counts: Mapping[tuple[int, int], int]) -> str:
+        """How the last forward normalised sampled sites differently than `counts` says; empty if it did not."""
+        sampled = {address for address, _ in counts}
+        for key, count in self.calls:
+            if key[0] in sampled and key not in self._kept and counts.get(key) != count:
+                return f"{count} values per channel where it normalises {counts.get(key, 'none')} in evaluation mode"
+        called = {key for key, _ in self.calls}
+        if any(address == 0 for address, _ in called - counts.keys()) and counts.keys() - called:
+            return "by another call than in evaluation mode"
+        return ""
+
+    def modules(self, batch: Tensor) -> list[_ModuleCall]:
+        """What every module of it was given and gave."""
+        with undisturbed(self._model), undisturbed(self._twin, evaluation=False):
+            with recorded_modules(self._twin) as calls, self._mode():
+                forward(self._twin, batch.clone())
+            return calls
+
+    def _mode(self) -> Mode:
+        calls: Counter[int] = Counter()
+        training, addresses = self, set(self._addresses.values())
+        self.calls = []
+
+        class EvaluationSites(Mode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+                call = stochastic_call(func, args, kwargs or {})
+                if isinstance(call, DropoutCall):
+                    return call.input
+                if isinstance(call, BatchNormCall):
+                    address = training._addresses.get(call.address, 0)
+                    training.is_bound |= bool(call.address) and call.address in addresses
+                    key = address, calls[address]
+                    calls[address] += 1
+                    if call.training:
+                        training.calls.append((key, call.input.numel() // call.input.shape[1]))
+                    if call.training and key in training._kept:
+                        assert call.running_mean is not None and call.running_var is not None
+                        return call.normalized(call.running_mean, call.running_var)
+                return func(*args, **(kwargs or {}))
+
+        return EvaluationSites()
+
+
+def _main(output: Any) -> Any:
+    """The first entry of a dict: auxiliary heads of training come behind it."""
+    return next(iter(output.values())) if isinstance(output, dict) and output else output
+
+
+def _tensors_of(model: nn.Module) -> list[Tensor]:
+    return [part for tensor in (*model.parameters(), *model.buffers()) for part in strided_parts(tensor)]
+
+
+_ModuleCall = tuple[str, str, list[Tensor], list[Tensor]]  # path, path of the caller, digests of inputs and outputs
+
+
+@contextmanager
+def recorded_modules(model: nn.Module) -> Iterator[list[_ModuleCall]]:
+    """Every call of a module of `model` meanwhile, in the order in which they end."""
+    calls: list[_ModuleCall] = []
+    inside: list[tuple[str, list[Tensor]]] = []
+
+    def enter(path: str, args: Any) -> None:
+        inside.append((path, _digests(args)))
+
+    def leave(path: str, output: Any) -> None:
+        _, received = inside.pop()
+        calls.append((path, inside[-1][0] if inside else "", received, _digests(output)))
+
+    with hooked(model, enter, leave):
+        yield calls
+
+
+def _digests(values: Any) -> list[Tensor]:
+    """A sample of each tensor's values: of up to 32 rows and as many columns."""
+    dense = [tensor.detach() for tensor in tensors_in(values) if not tensor.is_nested]
+    tensors = [tensor for tensor in dense if tensor.is_floating_point() and tensor.numel()]
+    tables = [tensor.reshape(len(tensor) if tensor.ndim > 1 else 1, -1) for tensor in tensors]
+    return [table[:: max(1, len(table) // 32), :: max(1, table.shape[1] // 32)].cpu() for table in tables]
+
+
+def first_difference(calls: Sequence[_ModuleCall], training_calls: Sequence[_ModuleCall]) -> str:
+    """The first module to give something else for the same inputs, or else the one whose own operations do."""
+    numbered: Counter[str] = Counter()
+    training_values = {}
+    for path, _, received, returned in training_calls:
+        training_values[path, numbered[path]] = received, returned
+        numbered[path] += 1
+    numbered.clear()
+    for path, caller, received, returned in calls:
+        call = path, numbered[path]
+        numbered[path] += 1
+        if call in training_values and _differ(returned, training_values[call][1]):
+            return _above(caller, calls, training_values) if _differ(received, training_values[call][0]) else path
+    return ""
+
+
+def _above(path: str, calls: Sequence[_ModuleCall], training_values: Mapping[Any, Any]) -> str:
+    """The module at `path`, or the nearest one around it that was given the same inputs."""
+    for module, caller, received, _ in calls:
+        if path and module == path and (path, 0) in training_values and _differ(received, training_values[path, 0][0]):
+            return _above(caller, calls, training_values)
+    return path
+
+
+def _differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    return len(first) != len(second) or any(
+        not difference(a, b).is_within(tolerance(a) / 10) for a, b in zip(first, second, strict=True)
+    )
+
+
+def _unlike_training(twin: nn.Module, path: str) -> dict[str, nn.Module]:
+    """The module at `path`, and all others of its class where that is none of torch's; empty where it cannot, or must
+    not, be put in evaluation mode."""
+    module = twin.get_submodule(path)
+    if isinstance(module, _BatchNorm) or not module.training:
+        return {}
+    if type(module).__module__.startswith("torch.") or not path:
+        return {path: module}
+    return {name: other for name, other in twin.named_modules() if type(other) is type(module) and other.training}
 
 
 @frozen
@@ -66,7 +227,7 @@ def check_repeatable(model: nn.Module, inputs: Tensor, *, where: str = "") -> Te
     inputs gives others, or where none is finite. `where` names the inputs."""
     with undisturbed(model):
         first = output_rows(model, inputs)
-        states = _generators()
+        states = random.getstate(), _numpys_state(), torch.get_rng_state()
         again = output_rows(model, inputs)
         if first.numel() and not bool(first.isfinite().any()):
             raise _not_finite(model, inputs, first, where)
@@ -128,10 +289,6 @@ def _generator_used(states: tuple[Any, Any, Any]) -> str:
             "training=self.training)"
         )
     return ""
-
-
-def _generators() -> tuple[Any, Any, Any]:
-    return random.getstate(), _numpys_state(), torch.get_rng_state()
 
 
 def _numpys_state() -> tuple[bytes, int]:
@@ -394,11 +551,7 @@ def _compared_with_training(
         if expected is not None and not training.calls and isinstance(model, torch.jit.ScriptModule):
             return unknown("its evaluation mode is written into it")
         # The forward runs once more, as recording every module's outputs costs more than most networks need.
-        with (
-            undisturbed(model),
-            recorded_modules(model) as calls,
-            SamplePass(sites, statistics, None, draw=0, start=0),
-        ):
+        with undisturbed(model), recorded_modules(model) as calls, SamplePass(sites, statistics, None, draw=0, start=0):
             forward(model, batch.clone())
         culprit = "" if expected is None else first_difference(calls, training.modules(batch))
         more = _unlike_training(twin, culprit)

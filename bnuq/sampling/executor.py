@@ -241,12 +241,7 @@ class PlanExecutor(Program):
         return self._some_passes(inputs, start, draws, tile, together)
 
     def _some_passes(
-        self,
-        inputs: Tensor,
-        start: int,
-        draws: Sequence[int],
-        tile: int | tuple[int, ...] | None,
-        together: int | None,
+        self, inputs: Tensor, start: int, draws: Sequence[int], tile: int | tuple[int, ...] | None, together: int | None
     ) -> Tensor:
         # Draws are the outer loop and tiles the inner one, so that folded weights serve all the rows.
         tiles = split_evenly(inputs, tile or self.tile)

@@ -11,9 +11,9 @@ from torch import Tensor
 from bnuq import devices
 from bnuq.config import Variance
 from bnuq.errors import SamplingError
-from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
 from bnuq.sampling.program import Program, Step, StepContext, split_evenly
+from bnuq.sampling.recorded_calls import BatchNormCalls
 from bnuq.sampling.schedule import Level, Plan, peak_entries
 from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.trace import Operation

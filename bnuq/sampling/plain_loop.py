@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from bnuq import devices
 from bnuq.errors import ModelError, SamplingError
 from bnuq.sampling.batch_statistics import BatchStatistics
-from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.digests import is_of
 from bnuq.sampling.dropout import Dropout, dropped
 from bnuq.sampling.interception import (
@@ -27,6 +26,7 @@ from bnuq.sampling.interception import (
     with_autograd_if_needed,
 )
 from bnuq.sampling.noise import Learned, Noise, NoiseCalls
+from bnuq.sampling.recorded_calls import BatchNormCalls
 from bnuq.sampling.sites import BatchNormSite, DropoutSite, Sites
 
 Statistics = Mapping[tuple[int, int], tuple[Tensor, Tensor]]  # (address, occurrence) of a site → mean, var (T, C)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from bnuq.errors import SamplingError
-from bnuq.sampling.batchnorm_calls import BatchNormCalls
 from bnuq.sampling.interception import (
     BatchNormCall,
     DropoutCall,
@@ -27,6 +26,7 @@ from bnuq.sampling.interception import (
     written_by,
 )
 from bnuq.sampling.noise import NoiseCalls
+from bnuq.sampling.recorded_calls import BatchNormCalls
 from bnuq.sampling.sites import NoiseSite, Site, Sites
 from bnuq.sampling.trace import NotTraceableError, Operation, OtherPathError, PerRow, Ref, Trace, Value, refs_in
 

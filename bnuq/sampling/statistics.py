@@ -17,7 +17,6 @@ from bnuq.config import Variance
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
-from bnuq.sampling.batchnorm_calls import OtherCallsError, other_calls
 from bnuq.sampling.deviation import Discrepancy
 from bnuq.sampling.digests import fingerprint
 from bnuq.sampling.dropout import check_seed
@@ -28,6 +27,7 @@ from bnuq.sampling.measure import Measurement, MeasurementMode, MeasurementProgr
 from bnuq.sampling.noise import Learned, Noise
 from bnuq.sampling.plain_loop import SamplePass
 from bnuq.sampling.planning import plan
+from bnuq.sampling.recorded_calls import OtherCallsError, other_calls
 from bnuq.sampling.recording import record
 from bnuq.sampling.site_search import find_sites, listed, warn_of_unsampled
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bnuq.errors import BnuqError, SamplingError, is_device_failure, is_out_of_memory
 from bnuq.frozen import frozen
-from bnuq.sampling.batchnorm_calls import OtherCallsError
+from bnuq.sampling.recorded_calls import OtherCallsError
 from bnuq.sampling.sites import Site
 
 CHECKED_ROWS = 8  # rows on which a plan is compared with the network itself

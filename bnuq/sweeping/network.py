@@ -22,8 +22,8 @@ from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.progress import Announce, Progress, forecast, in_words, silence
 from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
-from bnuq.sampling.batchnorm_calls import largest_batch
 from bnuq.sampling.interception import undisturbed
+from bnuq.sampling.recorded_calls import largest_batch
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates

@@ -17,8 +17,7 @@ from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run, data_wit
 from bnuq.data import Points, in_colour, parse_reference
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read_named, read_reference, takes_rgb_alone
-from bnuq.evaluation.device import device_and_notes
-from bnuq.evaluation.pipeline import Pipeline, input_normalize
+from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import as_taken, network_of

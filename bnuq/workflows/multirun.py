@@ -40,12 +40,7 @@ NOT_SHARED = (*_OF_REFERENCE, "identity", "code", "data", "network", "outputs")
 
 
 @within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))
-def evaluate_several(
-    runs: Runs,
-    *,
-    work: Path | str | None = None,
-    progress: Progress = silent,
-) -> Several:
+def evaluate_several(runs: Runs, *, work: Path | str | None = None, progress: Progress = silent) -> Several:
     """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
 
     A run whose file exists already, made by this version from the same request, network and data, is read instead, so
@@ -73,7 +68,15 @@ def evaluate_several(
                 raise type(error)(f"{run_of_series.words}: {error}{_finished_runs_text(len(rows))}") from error
             digest = sha256_of_file(run_of_series.run.out)
             rows.append(one_run(result, sha256=digest, split=run_of_series.split, seed=run_of_series.seed))
-            summaries.append(_run_summary(run_of_series, result))
+            summaries.append(
+                _RunSummary(
+                    run_of_series,
+                    task=result.model["task"],
+                    test_sha256=result.sets["test"].sha256,
+                    findings=result.findings,
+                    provenance={k: v for k, v in result.provenance.items() if k not in NOT_SHARED},
+                )
+            )
             advance(1)
     several = Several(
         runs=tuple(run for run, _ in rows),
@@ -116,16 +119,6 @@ class _RunSummary:
     test_sha256: str
     findings: tuple[Finding, ...]
     provenance: dict[str, str]
-
-
-def _run_summary(run_of_series: RunOfSeveral, result: Result) -> _RunSummary:
-    return _RunSummary(
-        run_of_series,
-        task=result.model["task"],
-        test_sha256=result.sets["test"].sha256,
-        findings=result.findings,
-        provenance={k: v for k, v in result.provenance.items() if k not in NOT_SHARED},
-    )
 
 
 def _finished_runs_text(finished: int) -> str:

@@ -35,7 +35,6 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.exactness import check_mcbn
-from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
@@ -48,6 +47,7 @@ from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import with_statistics
 from bnuq.progress import Progress, silent
 from bnuq.records.precise_bn import LayerChange, PreciseBN
+from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites, having
 from bnuq.workflows.change_scoring import change_on_test_set, scoring_of_test_set

@@ -16,10 +16,9 @@ from bnuq.data import Points, labelled
 from bnuq.errors import BnuqError, ModelError
 from bnuq.evaluation.completeness import batchnorms, beside, recorded_lines
 from bnuq.evaluation.task import are_several_labels, check_outputs, task_of
-from bnuq.inspection.class_order import class_order
 from bnuq.inspection.load import LoadedNetwork
 from bnuq.inspection.pipeline_settings import DATA_OWN
-from bnuq.inspection.pipelines import Suggestion
+from bnuq.inspection.pipelines import Suggestion, class_order
 from bnuq.models.checkpoint import Checkpoint
 from bnuq.models.loading import LoadedModel
 from bnuq.models.suggestions import described, suggested_architectures

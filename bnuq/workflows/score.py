@@ -22,8 +22,7 @@ from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
 from bnuq.evaluation.tasks.classification import ClassificationScorer
-from bnuq.evaluation.tasks.given_distributions import DistributionScorer
-from bnuq.evaluation.tasks.given_pairs import PairScorer
+from bnuq.evaluation.tasks.given_distributions import DistributionScorer, PairScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
 from bnuq.evaluation.tasks.regression import RegressionScorer
 from bnuq.evaluation.tasks.scorer import TaskScorer

@@ -23,7 +23,6 @@ from bnuq.evaluation import given_points as matching
 from bnuq.evaluation.given import SPREADS, GivenSet, Sought, given_set, given_sets
 from bnuq.evaluation.given_classes import in_one_order, order_findings
 from bnuq.evaluation.given_points import Source, Truth, columns_at
-from bnuq.evaluation.held_out import held_out_rows
 from bnuq.evaluation.roles import UnclearError, role_by_name
 from bnuq.evaluation.roles import matching as columns_matching
 from bnuq.evaluation.subject import VALIDATION
@@ -32,6 +31,7 @@ from bnuq.files.folders import expanded
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import method_named
+from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.tasks import Task
 
 _MOST_UNCLEAR = 6  # questions about one request

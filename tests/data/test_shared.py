@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from making_points import png
 
-from bnuq.data import Fingerprints, load_points, points_in_memory, shared
+from bnuq.data import Fingerprints, load_points, numbering, points_in_memory
 
 RNG = np.random.default_rng(0)
 PICTURES = RNG.integers(0, 256, (12, 4, 4), dtype=np.uint8)
@@ -60,6 +60,6 @@ def test_files_are_compared_by_their_bytes_whatever_their_names(tmp_path):
 
 def test_of_many_files_a_part_is_compared(tmp_path, monkeypatch: pytest.MonkeyPatch):
     some, others = folder(tmp_path / "a", range(12)), folder(tmp_path / "b", range(12))
-    monkeypatch.setattr(shared, "_READ", 5 * shared._OPENED)
+    monkeypatch.setattr(numbering, "_READ", 5 * numbering._OPENED)
     same, compared = some.shared_with(others)
     assert 0 < same == compared < 12

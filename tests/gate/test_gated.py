@@ -14,8 +14,7 @@ from bnuq.gate import GateSettings, check
 from bnuq.records.addresses import estimates_of
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
-from bnuq.records.gated import gated
-from bnuq.records.operating_points import rates
+from bnuq.records.gated import gated, rates
 
 Evaluated = Callable[..., Result]
 

@@ -23,7 +23,7 @@ from bnuq.files import limits
 from bnuq.models import checkpoint as checkpoint_module
 from bnuq.models import weight_checks
 from bnuq.models.checkpoint import read_checkpoint
-from bnuq.models.pickles import survey_pickle
+from bnuq.models.unpickling import survey_pickle
 
 STATE = trained_small().state_dict()
 

@@ -16,8 +16,7 @@ from report_text import rendered
 from bnuq.gate.records import CheckVerdict
 from bnuq.metrics import METRICS
 from bnuq.report.check import report
-from bnuq.report.check.check_findings import change, findings, headline, judgement
-from bnuq.report.check.check_sentences import SENTENCES, in_words
+from bnuq.report.check.check_sentences import SENTENCES, change, findings, headline, in_words, judgement
 from bnuq.report.render import markdown
 from bnuq.report.sanitize import printable
 

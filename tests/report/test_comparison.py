@@ -20,8 +20,7 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import address_of, estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.report.comparison import compared, report, summary
-from bnuq.report.comparison.comparison_report import table
-from bnuq.report.comparison.pivot import EstimateAcross, pivot
+from bnuq.report.comparison.comparison_report import EstimateAcross, pivot, table
 from bnuq.report.render import markdown, page, print_record
 
 

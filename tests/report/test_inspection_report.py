@@ -28,10 +28,9 @@ from bnuq.records.inspection import Inspection, PipelineFit, Pipelines, write
 from bnuq.report import drawing
 from bnuq.report.document import Listing, ReportSection, Table
 from bnuq.report.inspection import report
-from bnuq.report.inspection.inspection_findings import findings
+from bnuq.report.inspection.inspection_findings import findings, noise_findings
 from bnuq.report.inspection.inspection_plots import chi2_density, nominal_deviations
 from bnuq.report.inspection.inspection_sentences import SENTENCES, sentences
-from bnuq.report.inspection.noise_findings import noise_findings
 from bnuq.report.render import draw_pictures, markdown, page
 from bnuq.workflows.inspect import inspect
 

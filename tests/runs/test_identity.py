@@ -24,7 +24,7 @@ from bnuq.config import Options, resolve, resolve_all, resolve_sweep
 from bnuq.config.schema import Request, settings_of
 from bnuq.errors import BnuqError, DataError, ResultError
 from bnuq.gate import check
-from bnuq.gate.history import last_results
+from bnuq.gate.baseline import last_results
 from bnuq.gate.settings import GateSettings
 from bnuq.records import evaluation_file, identity
 from bnuq.records.addresses import estimates_of

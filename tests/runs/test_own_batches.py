@@ -21,7 +21,7 @@ from written import folder_of
 
 import bnuq
 from bnuq.errors import BnuqError
-from bnuq.evaluation.methods.own_batches import own_batches
+from bnuq.evaluation.methods.layers import own_batches
 from bnuq.methods import OWN
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result

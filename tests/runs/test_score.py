@@ -32,7 +32,7 @@ from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation.roles import NAMES, PREFIXES
 from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
-from bnuq.gate.history import last_results
+from bnuq.gate.baseline import last_results
 from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 

@@ -36,12 +36,7 @@ def lists_pictures(path: Path) -> bool:
 
 
 def read_list(
-    path: Path,
-    *,
-    group: str = GROUP,
-    target: str | None = None,
-    needs_target: bool = True,
-    selected: Selected = None,
+    path: Path, *, group: str = GROUP, target: str | None = None, needs_target: bool = True, selected: Selected = None
 ) -> Contents:
     """The pictures that a text lists, relative to its folder: a table with a column of their names, and columns of
     labels and groups; or lines of a name, or of a name and a label."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bnuq.evaluation.methods.last_layer import LastLayerSampler
-from bnuq.evaluation.methods.layers import LayerSampler
+from bnuq.evaluation.methods.layers import LayerSampler, OwnBatchesSampler
 from bnuq.evaluation.methods.networks import AugmentationSampler, EnsembleSampler, NetworkSampler
-from bnuq.evaluation.methods.own_batches import OwnBatchesSampler
 from bnuq.evaluation.methods.sampler import Fit, MethodSampler, Network, SamplerInputs
 from bnuq.methods import Method, Source
 

@@ -16,7 +16,7 @@ from bnuq.arithmetic import PROBABILITY_TOLERANCE
 from bnuq.errors import SamplingError, is_out_of_memory
 from bnuq.estimates import Estimator
 from bnuq.evaluation import estimates
-from bnuq.evaluation.array_kinds import as_block, fetched, on_host, without_gradients
+from bnuq.evaluation.estimates import as_block, fetched, on_host, without_gradients
 from bnuq.evaluation.tasks import class_probabilities
 from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
@@ -99,9 +99,7 @@ class ClassReduction:
         self._names: tuple[str, ...] = ()  # of the values of points
 
     def add(
-        self,
-        logits: Float[Array, "sample chunk class"],
-        draws: Int64[np.ndarray, " sample"] | None = None,
+        self, logits: Float[Array, "sample chunk class"], draws: Int64[np.ndarray, " sample"] | None = None
     ) -> None:
         """Add the next points, on any device; SamplingError where an output is not finite.
 
@@ -325,10 +323,7 @@ class ClassReduction:
             )
 
     def _mutual_information(
-        self,
-        plug_in: Float[Array, "replicate chunk"],
-        predictive: Float[Array, "replicate chunk"],
-        draws: DrawWeights,
+        self, plug_in: Float[Array, "replicate chunk"], predictive: Float[Array, "replicate chunk"], draws: DrawWeights
     ) -> Float[Array, "replicate chunk"]:
         """Mutual information by the requested estimator, under every replicate.
 

@@ -67,12 +67,7 @@ class TensorKernel:
         p.scatter_(-1, vote, 1.0).div_(1 + rest)
         inner = below.clamp_min_(_UNDERFLOW).mul_(p).sum(-1)  # 0·(−∞) would be NaN
         log_total = (largest + log_sum)[..., 0]
-        return SampleScores(
-            log_sum[..., 0] - inner,
-            log_likelihood,
-            log_total,
-            largest[..., 0],
-        )
+        return SampleScores(log_sum[..., 0] - inner, log_likelihood, log_total, largest[..., 0])
 
     def mean(self, weights: Float[Tensor, "replicate sample"]) -> Float[Tensor, "replicate chunk class"]:
         """The mean prediction under every replicate."""

@@ -96,13 +96,7 @@ def _scod(score: str, test: ClassScores, ood: ClassScores, draws: DrawWeights) -
 
 
 def _estimate(
-    name: str,
-    formula: Formula,
-    scores: ClassScores,
-    draws: DrawWeights,
-    *,
-    rows: _Points | None = None,
-    kind: str = "",
+    name: str, formula: Formula, scores: ClassScores, draws: DrawWeights, *, rows: _Points | None = None, kind: str = ""
 ) -> Estimate | None:
     """The estimate by this formula of all points, or those of a part; None where it is undefined, or needs values that
     the points have not."""

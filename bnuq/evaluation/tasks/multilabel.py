@@ -17,8 +17,7 @@ from bnuq.data import Points, check_label_matrix
 from bnuq.errors import is_out_of_memory
 from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
-from bnuq.evaluation.array_kinds import fetched, on_host
-from bnuq.evaluation.estimates import SetScores
+from bnuq.evaluation.estimates import SetScores, fetched, on_host
 from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
@@ -74,9 +73,7 @@ class LabelReduction:
         ]
 
     def add(
-        self,
-        logits: Float[Array, "sample chunk label"],
-        draws: Int64[np.ndarray, " sample"] | None = None,
+        self, logits: Float[Array, "sample chunk label"], draws: Int64[np.ndarray, " sample"] | None = None
     ) -> None:
         """Add the next points; see `classification.ClassReduction.add`."""
         labels = [(part, logits[..., label]) for label, part in enumerate(self._parts)]

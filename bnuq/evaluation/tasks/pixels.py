@@ -18,10 +18,10 @@ from torch import Tensor
 from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
+from bnuq.evaluation.estimates import PixelScores
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_counts import Region, one_of
-from bnuq.evaluation.tasks.pixel_scores import PixelScores
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays

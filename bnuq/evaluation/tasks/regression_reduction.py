@@ -11,7 +11,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.config import ScoringSection
 from bnuq.evaluation import estimates
-from bnuq.evaluation.array_kinds import as_block, without_gradients
+from bnuq.evaluation.estimates import as_block, without_gradients
 from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit
 from bnuq.evaluation.units import Blocks, Gathered
@@ -75,9 +75,7 @@ class RegressionReduction:
         self._made_in: Any = np.dtype(np.float32)
 
     def add(
-        self,
-        outputs: Float[Array, "sample chunk output"],
-        draws: Int64[np.ndarray, " sample"] | None = None,
+        self, outputs: Float[Array, "sample chunk output"], draws: Int64[np.ndarray, " sample"] | None = None
     ) -> None:
         """Add the next points, on any device; SamplingError where an output is not finite.
 

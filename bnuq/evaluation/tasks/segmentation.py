@@ -142,7 +142,7 @@ def _overlap(
     mean = _Estimated(*(metrics.mean_of_present(of_each[:, present]) for of_each in found["iou"]))
     by_class, of_classes = {}, {}
     for k in map(int, present):
-        label = _named(names, k)
+        label = names[k] if k < len(names) else str(k)
         of_class = {"count": Estimate(float(true[full, k]))}
         of_classes[f"count.{label}"] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
         for name, (replicates, contributions) in found.items():
@@ -151,10 +151,6 @@ def _overlap(
             of_classes[f"{name}.{label}"] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
-
-
-def _named(names: Sequence[str], k: int) -> str:
-    return names[k] if k < len(names) else str(k)
 
 
 def _present(scores: PixelScores) -> Int64[np.ndarray, " class"]:

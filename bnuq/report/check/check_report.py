@@ -15,11 +15,15 @@ from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
 from bnuq.records.decision_sentences import plain
-from bnuq.report.check.check_findings import findings, headline, is_unchanged, judgement, method_and_set
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
+    findings,
+    headline,
     in_words,
+    is_unchanged,
+    judgement,
+    method_and_set,
     not_paired,
     paired,
     reasons,

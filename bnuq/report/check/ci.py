@@ -12,8 +12,17 @@ from typing import TYPE_CHECKING, Literal
 
 from bnuq.catalogue import advised, noted
 from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor
-from bnuq.report.check.check_findings import change, findings, headline, judgement
-from bnuq.report.check.check_sentences import NOTHING_CHECKED, in_words, reasons, requirement, subject
+from bnuq.report.check.check_sentences import (
+    NOTHING_CHECKED,
+    change,
+    findings,
+    headline,
+    in_words,
+    judgement,
+    reasons,
+    requirement,
+    subject,
+)
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
 

@@ -15,7 +15,7 @@ from bnuq.records.inspection import Domain, Gap, Inspection, LayerNoise, NoiseBy
 from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, picture, short
-from bnuq.report.inspection.layer_numbers import least_share, listed, pipeline_of, share_of, worst_first
+from bnuq.report.inspection.layer_tables import least_share, listed, pipeline_of, share_of, worst_first
 from bnuq.shapes import Float
 
 if TYPE_CHECKING:

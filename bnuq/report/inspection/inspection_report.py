@@ -10,11 +10,10 @@ from bnuq.records.inspection import Inspection
 from bnuq.report.document import BulletList, PathLine, Picture, Report, ReportSection, section
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.inspection.domain_tables import domain_parts, pipeline_parts
-from bnuq.report.inspection.inspection_findings import findings
+from bnuq.report.inspection.inspection_findings import findings, noise_findings
 from bnuq.report.inspection.inspection_plots import pictures_of
 from bnuq.report.inspection.inspection_sentences import sentences
 from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, short_site_parts, site_parts
-from bnuq.report.inspection.noise_findings import noise_findings
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 

@@ -15,18 +15,7 @@ from typing import Any, TextIO
 
 from bnuq.findings import all_of
 from bnuq.report import document
-from bnuq.report.document import (
-    BulletList,
-    Cell,
-    Facts,
-    Heading,
-    Paragraph,
-    Part,
-    PathLine,
-    Report,
-    Row,
-    Table,
-)
+from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, PathLine, Report, Row, Table
 from bnuq.report.numbers import count
 from bnuq.report.sanitize import printable
 

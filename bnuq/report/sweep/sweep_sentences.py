@@ -34,7 +34,7 @@ def _beside(found: Mapping[str, Any] | None) -> str:
     by = f"; on the test set they are the best by {all_of(map(plain, found['also']))}" if found["also"] else ""
     if found["but"]:
         return by + of_others(found["but"], "" if by else "on the test set ")
-    return by or "; on the test set the best other size is not better beyond chance"
+    return by or "; on the test set the best other size is not significantly better"
 
 
 _FORMATS = {

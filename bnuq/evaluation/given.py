@@ -368,20 +368,29 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         ):
             raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
-    if hard and f"confidence={name}" not in sought.section.columns:
-        texts, values = texts_of(columns[hard[0]]), numbers_of(columns, name)
-        of_class = _class_of(values, texts, classes)
-        if of_class is not None and score:
-            return None
-        if of_class is not None:
-            text = (
-                f"{columns.source}: {name!r} is below 0.5 wherever {hard[0]!r} is another class than {of_class!r}: it "
-            )
-            text += "is the probability of this class, not a confidence in the prediction."
-            raise UnclearError(text, columns=(f"score={name}", f"prediction={hard[0]}"))
-        if score:
-            _check_confidences(values, texts, classes, f"{columns.source}: {name!r}")
+    if (
+        hard
+        and f"confidence={name}" not in sought.section.columns
+        and not _is_confidence(columns, name, hard[0], score)
+    ):
+        return None
     return [name, top[0]]
+
+
+def _is_confidence(columns: Columns, name: str, hard: str, score: Sequence[str]) -> bool:
+    """Whether numbers beside hard predictions are confidences, not the probability of one class, which a score may be.
+    DataError where they are neither, or are called confidences and are not."""
+    texts, values, where = texts_of(columns[hard]), numbers_of(columns, name), f"{columns.source}: {name!r}"
+    of_class = _class_of(values, texts, columns.classes)
+    if of_class is not None and not score:
+        text = (
+            f"{where} is below 0.5 wherever {hard!r} is another class than {of_class!r}: it is the probability of this "
+        )
+        text += "class, not a confidence in the prediction."
+        raise UnclearError(text, columns=(f"score={name}", f"prediction={hard}"))
+    if of_class is None and score:
+        _check_confidences(values, texts, columns.classes, where)
+    return of_class is None
 
 
 def _of_which_class(columns: Columns, name: str, label: str | None, free: Sequence[str]) -> UnclearError:

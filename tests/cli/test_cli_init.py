@@ -208,7 +208,7 @@ def test_timms_order_of_class_folders_is_written_where_it_fits_the_labels(cli, s
     text = (small / "flat.toml").read_text()
     if written == "active":
         assert read_run_file(small / "flat.toml").data.classes == order
-        assert "found: accuracy 100.0% in timm's order, 25.0% in that of texts, on 36 points of t" in text
+        assert "found: accuracy 100.0% in timm's order, 25.0% in that of texts, on 36 examples of t" in text
         return
     assert read_run_file(small / "flat.toml").data.classes is None
     assert ("\n# classes = [" in text) == (written == "comment")

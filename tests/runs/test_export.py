@@ -291,7 +291,7 @@ def test_the_command_says_what_was_written(place: Path, capsys: pytest.CaptureFi
     found = json.loads(capsys.readouterr().out)
     path, size, compared = place / "told.pt2", found["bytes"], found["compared"]
     told = Exported(path, found, compared["largest_difference"], compared["points"], size)
-    assert _lines(told)[0].startswith("told.pt2 was written") and "(points, 1, 6, 6)" in _lines(told)[2]
+    assert _lines(told)[0].startswith("told.pt2 was written") and "(examples, 1, 6, 6)" in _lines(told)[2]
     single = replace(told, metadata=found | {"samples": 1, "method": "deterministic"})
     assert ": 8 samples by mcbn of model.pt." in _lines(told)[0] and ": 1 sample by deterministic" in _lines(single)[0]
     assert found["bytes"] == (place / "told.pt2").stat().st_size

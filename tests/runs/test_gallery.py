@@ -81,7 +81,7 @@ def test_the_page_shows_each_with_what_is_known_of_it(result):
         np.testing.assert_array_equal(np.asarray(picture), first.pixels[0, ..., 0])
     sets = result.methods[first.method].sets["test"]
     label, sure = result.sets["test"].labels[at], sets.points["max_probability"][at]
-    assert found[0][1] == f"{label}, predicted {sets.predicted[at]} ({sure:.2f}), point {at}"
+    assert found[0][1] == f"{label}, predicted {sets.predicted[at]} ({sure:.2f}), example {at}"
     assert shown.count("<summary>8 more</summary>") == sum(len(each.points) == OF_EACH for each in result.gallery) > 0
     assert TITLE not in {each.title for each in report(replace(result, gallery=())).sections}
 

@@ -66,7 +66,7 @@ def _used(
         return f"{text}{lost}. No method of several samples was tried."
     undecided = f" By {_joined(open_by)} that is undecided." if open_by else ""
     shown = f"{points:,} examples could show{' with significance' if also else ''}"
-    return f"{text}{lost}. {most_passes} samples an example add nothing that {shown}.{perhaps}{undecided}"
+    return f"{text}{lost}. Averaging {most_passes} samples gives no gain that {shown}.{perhaps}{undecided}"
 
 
 def of_others(but: Sequence[Mapping[str, Any]], where: str = "") -> str:
@@ -239,7 +239,7 @@ def _defer(
     leave = f"Leave nothing to a person: of all {every}" if nothing_left else f"Leave {subject} {rule}: of the {units}"
     if error is None:
         return f"{leave.partition(':')[0]}. {promise}"
-    instead = "" if before is None else f", in place of {percent(before)}"
+    instead = "" if before is None else f", instead of {percent(before)}"
     if error == 0 and deferred is not None:  # the rule of three
         return f"{leave}, none was wrong (up to {percent(3 / (points * (1 - deferred)))} may be){instead}. {promise}"
     return f"{leave}, {percent(error)} are wrong{instead}. {promise}"
@@ -313,8 +313,8 @@ def _foreign(
         "" if crossfitted or tried < 2 else f" Chosen among {tried} scores on the same data: expect less elsewhere."
     )
     return (
-        f"{'An' if label[0] in 'aeiou' else 'A'} {label}{_of(method)} above {_three(threshold)} finds "
-        f"{all_of(shares)}, and raises {percent(false_alarms)} false alarms.{chosen}"
+        f"{'An' if label[0] in 'aeiou' else 'A'} {label}{_of(method)} above {_three(threshold)} flags "
+        f"{all_of(shares)}, and wrongly {percent(false_alarms)} of the test examples.{chosen}"
     )
 
 

@@ -117,7 +117,7 @@ def test_sentences_and_data_say_how_many_were_tried_and_give_what_is_cross_fitte
     assert decision.code == "foreign"
     assert (decision.values["tried"], decision.values["crossfitted"]) == (len(NAMES), True)
     assert decision.values["caught"] == fit.caught and decision.values["aurocs"] == fit.aurocs
-    assert sentence(decision, DECISIONS).endswith("% false alarms.")
+    assert sentence(decision, DECISIONS).endswith("% of the test examples.")
     best = best_score(result, ["far"], aurocs_of(result, ["far"]))
     estimate = best.auroc(result, "far")
     assert estimate.value == pytest.approx(fit.aurocs["far"])

@@ -51,7 +51,7 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
 @pytest.mark.parametrize(
     ("comparisons", "code", "text"),
     [
-        ([(0.001, 0.002, 1.0)], "use", "32 samples an example add nothing that 400 examples could show."),
+        ([(0.001, 0.002, 1.0)], "use", "Averaging 32 samples gives no gain that 400 examples could show."),
         ([(0.05, 0.01, 0.001)], "use", "Use mcbn with 32 samples: its predictive"),
         ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "are better only by expected calibration error."),
         ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 samples: its expected"),
@@ -94,7 +94,7 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     methods = {**result.methods, "deterministic+temperature": scaled}
     [text] = texts(replace(result, methods=methods), judgement)
     assert text.startswith(
-        f"Use the network as it is, with its logits divided by {said}. 32 samples an example add nothing"
+        f"Use the network as it is, with its logits divided by {said}. Averaging 32 samples gives no gain"
     )
 
 
@@ -150,7 +150,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text == "Use the network as it is. 32 samples an example add nothing that 400 examples could show."
+    assert text == "Use the network as it is. Averaging 32 samples gives no gain that 400 examples could show."
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
@@ -165,7 +165,7 @@ def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
     text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
     assert text.startswith(
         "By predictive log-likelihood use the network as it is; but deterministic+population is better by 0.0315 ± "
-        "0.0038 in continuous ranked probability score. 32 samples"
+        "0.0038 in continuous ranked probability score. Averaging"
     )
 
 
@@ -262,7 +262,7 @@ def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
     assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
     assert 0.8 < decision.values["caught"]["far"] < 1
     text = sentence(decision, DECISIONS)
-    assert text.startswith("An energy above ") and text.endswith("of far, and raises 5 % false alarms.")
+    assert text.startswith("An energy above ") and text.endswith("of far, and wrongly 5 % of the test examples.")
 
 
 def test_a_score_that_may_be_chance_recognises_nothing() -> None:

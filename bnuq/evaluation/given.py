@@ -417,6 +417,8 @@ def _check_range(values: NDArray[Any], where: str) -> None:
     """DataError for confidences, or probabilities of one class, that are below 0 or above 1."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low < -_ROUNDING or high > 1 + TOLERANCE:
+        if low >= 0 and high <= 10:
+            raise DataError(f"{where} holds numbers from {low:.6g} to {high:.6g}, a scale of its own: make it 0 to 1.")
         what = "--outputs percentages" if low >= 0 and high <= 100 else "--outputs logits"
         text = f"{where} holds numbers from {low:.6g} to {high:.6g}: no probabilities. Percentages or logits? {what}."
         raise UnclearError(text, outputs=what.split()[1])

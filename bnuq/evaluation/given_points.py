@@ -332,9 +332,10 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
 
 def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tuple[Truth, tuple[Finding, ...]]:
     """The labels of the points with predictions, where --ids names the ids of both, and a warning of the others."""
-    names, columns = (section.ids or "").split(","), truth.columns
-    if truth.ids is None or columns is None or columns.source == given.columns.source:
+    columns = truth.columns
+    if section.ids is None or truth.ids is None or columns is None or columns.source == given.columns.source:
         return truth, ()
+    names = ["" if of == INDEX else of for of in section.ids.split(",")]
     if not {*names} <= {*given.columns.values} & {*columns.values}:
         return truth, ()
     wanted = {*given.columns.texts(*names).tolist()}

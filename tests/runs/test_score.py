@@ -1054,3 +1054,15 @@ def test_a_confidence_that_is_the_probability_of_a_class_is_asked_for(tmp_path, 
         bnuq.score("p.csv")
     found = bnuq.score("p.csv", columns=["score=confidence", "prediction=y_pred"])
     assert found.methods["p"].sets["test"].estimates["accuracy"].value == pytest.approx(5 / 6)
+
+
+def test_a_scale_of_its_own_is_no_probability_and_an_index_leaves_out_labels(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"correct": [1, 0, 1, 1], "confidence": [9, 2, 7, 10]}).to_csv("scale.csv", index=False)
+    with pytest.raises(DataError, match="from 2 to 10, a scale of its own: make it 0 to 1"):
+        bnuq.score("scale.csv")
+    pd.DataFrame({"cat": [0.9, 0.2], "dog": [0.1, 0.8]}, index=[2, 0]).to_csv("p.csv")
+    pd.DataFrame({"label": ["dog", "cat", "cat"]}).to_csv("l.csv")
+    found = bnuq.score("p.csv", labels="l.csv", ids="(index)")
+    assert found.methods["p"].sets["test"].estimates["accuracy"].value == 1.0
+    assert "labels-left-out" in {each.code for each in found.findings}

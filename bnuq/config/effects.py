@@ -33,7 +33,7 @@ def settings_without_effect(
     named = [data.get("train"), data.get("test"), data.get("validation"), *data.get("ood", ())]
     references = [each for each in (*named, *(points.reference for points in sets)) if isinstance(each, str)]
     known = {
-        **{f"a {each}": task in (None, each) for each in TASKS},
+        **{f"a {each}": task is None or task.name == each.name for each in TASKS},
         "masks": any(points.masks is not None for points in sets),
         "a table": not all(map(_ARRAYS.search, references)),
         "pictures": any(points.is_picture for points in sets),

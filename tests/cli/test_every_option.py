@@ -68,7 +68,8 @@ def options(command: str) -> Iterator[tuple[str, list[str]]]:
         names = [*given.opts, *given.secondary_opts]
         if given.param_type_name != "option" or not IDLE.isdisjoint(names):
             continue
-        name = max(given.secondary_opts if given.default is True else given.opts or names, key=len)
+        is_on = given.default is True or "--no-post-hoc" in given.secondary_opts  # as its section has it
+        name = max(given.secondary_opts if is_on else given.opts or names, key=len)
         choices = str(given.metavar or "").split("|")
         by_type = {"INTEGER": "12", "NUMBER": "0.3"}.get(choices[0], choices[-1])
         yield name, [name] if given.is_flag else [name, VALUES.get(name, by_type)]

@@ -57,6 +57,7 @@ VALUES = {
 }  # fmt: skip
 IDLE = {  # says how, where and how loud, and not what
     "--quiet", "--debug", "--json", "--full", "--strict", "--device", "--threads", "--chunk-size", "--work", "--on",
+    "--post-hoc",  # as by default, but for tests: see conftest.py
     "--force", "--save-samples", "--download", "--trust-pickle", "--trust-code", "--data-root", "--out",
 }  # fmt: skip
 ECHOED = {"seconds", "provenance", "path", "seed", "bnuq", "result", "results", "settings", "run", "sha256", "work"}
@@ -68,8 +69,7 @@ def options(command: str) -> Iterator[tuple[str, list[str]]]:
         names = [*given.opts, *given.secondary_opts]
         if given.param_type_name != "option" or not IDLE.isdisjoint(names):
             continue
-        is_on = given.default is True or "--no-post-hoc" in given.secondary_opts  # as its section has it
-        name = max(given.secondary_opts if is_on else given.opts or names, key=len)
+        name = max(given.secondary_opts if given.default is True else given.opts or names, key=len)
         choices = str(given.metavar or "").split("|")
         by_type = {"INTEGER": "12", "NUMBER": "0.3"}.get(choices[0], choices[-1])
         yield name, [name] if given.is_flag else [name, VALUES.get(name, by_type)]

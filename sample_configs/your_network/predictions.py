@@ -2,6 +2,7 @@
 spreadsheet and a regression."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ frame = pd.DataFrame(three, columns=["class_0", "class_1", "class_2"])
 frame.assign(y_true=truth, y_pred=three.argmax(1)).to_csv("sklearn.csv")
 np.savez("keras.npz", predictions=three.astype(np.float32), labels=truth)
 words, yes = np.where(truth == 1, "yes", "no"), three[:, 1]
-with open("reviews.jsonl", "w") as reviews, open("gold.jsonl", "w") as gold:
+with Path("reviews.jsonl").open("w") as reviews, Path("gold.jsonl").open("w") as gold:
     for word, p in zip(words, yes, strict=True):
         scores = [{"label": "yes", "score": p}, {"label": "no", "score": 1 - p}]
         reviews.write(json.dumps(sorted(scores, key=lambda each: -each["score"])) + "\n")
@@ -42,7 +43,7 @@ np.save("labels.npy", y[600:])
 
 # A language model's log-probability for the token of each class
 names = ["negative", "neutral", "positive"]
-with open("model.jsonl", "w") as file:
+with Path("model.jsonl").open("w") as file:
     for number in range(200):
         label, scores = random.integers(3), random.normal(-3, 1, 3)
         scores[label] += 1.5

@@ -39,7 +39,7 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     monkeypatch.chdir(shutil.copytree(DEMO, tmp_path / "q", ignore=shutil.ignore_patterns("*.toml")))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)
-    assert done.code == 0 and "Trying 44 pipelines, before others" in done.err
+    assert done.code == 0
     announced = "The run file will be fashion_cnn.toml."
     last = ["fashion_cnn.toml was written.", "Next: bnuq evaluate fashion_cnn.toml"]
     assert done.out.splitlines() == [announced, *last]
@@ -52,7 +52,7 @@ def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cl
     less_work.at_the_reference(monkeypatch)
     few = ("-T", "4", "--limit", "40", "--method", "mcbn", "--no-post-hoc")
     evaluated = cli("evaluate", "fashion_cnn.pt", *few)  # found, yet trusted
-    assert evaluated.code == 0 and "Reference check passed" in " ".join(evaluated.out.split())
+    assert evaluated.code == 0 and "Data and preprocessing match the training" in " ".join(evaluated.out.split())
 
 
 def test_an_augmentation_that_fits_no_better_than_none_is_no_guess(small):

@@ -104,8 +104,8 @@ def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
         elif each.code == "classes-by-order" and values["alphabet"]:
             yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
         elif each.code == "noise-added":
-            own = "each draw (draws of the target itself: `--tau 1e12 --pll moment`)"
-            around = own if values["draws"] else "each prediction"
+            around = f"each {'draw' if values['draws'] else 'prediction'} of {values['method']}"
+            around += " (draws of the target itself: `--tau 1e12 --pll moment`)" * values["draws"]
             yield f"with noise of standard deviation {values['sd']:.3g}, fitted to the targets, around {around}"
         elif each.code == "limited":
             yield f"of at most {values['limit']:,} examples of each set, drawn at random (`--limit`)"

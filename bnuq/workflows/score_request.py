@@ -188,11 +188,10 @@ def _command(request: ScoreRequest) -> str:
     for part in (request.section, request.sampling, request.scoring, request.certificate):
         for name, known in settings_of(type(part)).items():
             if (value := getattr(part, name)) != known.default:
-                patterns = name in ("columns", "ignore")  # in which ? is any letter: a comma would part two names
-                texts = (
-                    [str(of).replace(",", "?" if patterns else ",") for of in value] if isinstance(value, tuple) else []
-                )
-                text = ",".join(texts) if isinstance(value, tuple) else f"{value}"
+                values = [*map(str, value)] if isinstance(value, tuple) else [f"{value}"]
+                if name in ("columns", "ignore"):  # patterns, in which ? is any letter: a comma would part two names
+                    values = [of.replace(",", "?") for of in values]
+                text = ",".join(values)
                 words += [f"--{option_name(name, known.type)}", text]
     return shlex.join(words)
 

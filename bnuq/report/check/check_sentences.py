@@ -164,7 +164,7 @@ def estimate_name(comparison: EstimateComparison) -> str:
 def _name(comparison: EstimateComparison) -> str:
     name = plain(comparison.metric)
     if comparison.score == AT_THRESHOLD:
-        return f"{name} at the threshold decided on"
+        return name  # says it
     if comparison.score:
         return f"{name} by {named(comparison.score)}"
     if comparison.of_class or comparison.group:

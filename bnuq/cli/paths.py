@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def split_values(values: list[str]) -> tuple[str, ...]:
 
 def _parts(value: str) -> list[str]:
     parts: list[str] = []
-    for part in value.split(","):
+    for part in next(csv.reader([value]), []):  # a name in double quotes may hold commas
         if parts and (_is_open(parts[-1]) or (_selects_inputs(parts[-1]) and not _is_reference(part.strip()))):
             parts[-1] += f",{part}"
         else:

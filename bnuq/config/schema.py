@@ -710,9 +710,11 @@ class ScoreSection(Section, frozen=True):
         ),
     ] = ()
     outputs: Annotated[
-        Literal["logits", "probabilities", "percentages", "log_probabilities"] | None,
+        Literal["logits", "probabilities", "percentages", "log_probabilities", "draws_of_target", "draws_of_mean"]
+        | None,
         setting(
-            "What the numbers are: logits, probabilities, percentages or log_probabilities.",
+            "What the numbers are: logits, probabilities, percentages or log_probabilities; draws_of_target or "
+            "draws_of_mean of a regression.",
             metavar="NAME",
             shown="by names and numbers",
         ),

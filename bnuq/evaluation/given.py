@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
@@ -13,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
-from bnuq.data.readers.columns import Columns, one_reading, texts_of
-from bnuq.data.readers.common import listed
+from bnuq.data.readers.columns import Columns, as_csv, one_reading, texts_of
+from bnuq.data.readers.common import as_option, listed
 from bnuq.errors import DataError
 from bnuq.evaluation import roles as named
 from bnuq.evaluation.roles import UnclearError
@@ -24,8 +23,16 @@ from bnuq.shapes import Float
 from bnuq.tasks import Task
 
 Kind = Literal[
-    "logits", "probabilities", "percentages", "log_probabilities", "confidences", "means", "gaussian", "quantiles"
-]  # percentages as they are asked for; they are probabilities of another scale
+    "logits",
+    "probabilities",
+    "percentages",
+    "log_probabilities",
+    "confidences",
+    "means",
+    "draws",
+    "gaussian",
+    "quantiles",
+]  # percentages as they are asked for; they are probabilities of another scale; draws are of the target
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _ROUNDING = 1e-6  # below 0, or above 1, of a single probability
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
@@ -35,6 +42,9 @@ _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 _SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
 _WHOLE = re.compile(r"-?\d+").fullmatch
+WITH_MARKS = re.compile(
+    r"[-+]?\d*([ ,'’\u00a0\u202f.]?\d+)+%?"
+)  # numbers, with a decimal comma or marks between thousands
 SPREADS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of a Gaussian: σ by what a column holds
     "sigma": np.asarray,
     "variance": lambda values: np.sqrt(np.maximum(values, 0)),
@@ -187,8 +197,7 @@ def wrong_values(
         with np.errstate(over="ignore"):
             total = (values if kind == "probabilities" else np.exp(values)).sum(-1)
         cure = "--outputs logits divides each row by its sum"
-        if kind == "probabilities":
-            cure = "divide each row by its sum; of several labels, --task multilabel; of several models, --columns NAME"
+        cure = "divide each row by its sum, p / p.sum(-1, keepdims=True)" if kind == "probabilities" else cure
         of_sum = f"a sum of {scale:g} to within {tolerance * scale:.3g}: {cure}"
         checks.append((~(np.abs(total - 1) <= tolerance), of_sum))
     if kind == "quantiles":
@@ -258,8 +267,9 @@ def _check_used(
         column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
         role = roles.get(column)
         if column not in names and (role in _SCORED or (role == "hard" and sought.task.is_regression)):
-            quoted = shlex.quote(column)
-            cure = f" --ignore {quoted} leaves it out; --columns q0.5={quoted} is the median."
+            cure = (
+                f" --ignore {as_option(column)} leaves it out; --columns {as_option(f'q0.5={column}')} is the median."
+            )
             raise DataError(
                 f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
                 + cure * (given.levels is not None)
@@ -286,7 +296,7 @@ def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | No
         given = replace(given, classes=(by_hard,))
     elif len(classes) == 2 and max(classes) != named.class_called("1", classes) and not all(map(_WHOLE, classes)):
         first, last = sorted(classes)
-        cures = [f"Of {b}: --classes {shlex.quote(f'{a},{b}')}." for a, b in ((first, last), (last, first))]
+        cures = [f"Of {b}: --classes {as_option(a, b)}." for a, b in ((first, last), (last, first))]
         text = f"{columns.source}: {given.found}: of which class? {' '.join(cures)}"
         raise UnclearError(text, classes=(first, last))
     if given.kind == "probabilities" and not (by_hard or section.outputs) and len(p) >= _FEW and p.min() >= 0.5:
@@ -307,7 +317,7 @@ def _as_asked(
         said = {of.rpartition("=")[2] for of in section.columns}
         roles = {of: role for of, role in found.items() if of in said and role in _OF_REGRESSION}
         roles |= {
-            of: role for of in asked if (role := named.role_by_name(of) or "") in (*_OF_REGRESSION, "bound", "spread")
+            of: role for of in asked if (role := named.role_by_name(of) or "") in (*_OF_REGRESSION, *named.UNCLEAR)
         }
         roles |= dict.fromkeys(named.levels_of(asked, columns, section.columns), "quantile")
         if unclear := named.unclear(roles):
@@ -331,11 +341,13 @@ def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> t
     """Logits or probabilities: an array, or columns of a class each."""
     classes, like, outputs = columns.classes, sought.like, sought.section.outputs
     free = [of for of in columns.values if of not in roles and named.role_by_name(of) not in ("kinds", "draws")]
-    sources = _sources(columns, roles, free, classes)
+    of_right = not classes and "correct" in roles.values()  # log-probabilities are of the predictions
+    sources = [] if of_right else _sources(columns, roles, free, classes)
     if not sources and (sought.task.classifies_points or classes):
         sources = _unnamed(columns, free, classes, sums=sought.task.classifies_points)
     if not sources and sought.task.classifies_points and (pair := _pair(columns, roles, sought)) is not None:
         scale, confidence = 100.0 if outputs == "percentages" else 1.0, numbers_of(columns, pair[0])
+        confidence = np.exp(confidence) if roles[pair[0]] == "log_probabilities" else confidence
         _check_range(confidence / scale, f"{columns.source}: {pair[0]!r}")
         values = np.stack([scale - confidence, confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences", scale=scale), pair
@@ -353,9 +365,9 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
     none, or where a score is the probability of class 1. DataError where it may be either."""
     classes, like, label = columns.classes, sought.like, sought.label
-    of_roles = (named.flat(columns, roles, role) for role in ("confidence", "score", "hard", "correct", "labels"))
-    confidence, score, hard, correct, labels = of_roles
-    if len(either := confidence or score) != 1:
+    of_roles = ("confidence", "score", "log_probabilities", "hard", "correct", "labels")
+    confidence, score, logs, hard, correct, labels = (named.flat(columns, roles, role) for role in of_roles)
+    if len(either := confidence or score or ([] if classes else logs)) != 1:
         return None
     name, top = either[0], hard or [each for each in labels if each != label]
     if getattr(like, "kind", "") == "confidences" and not (hard or correct):
@@ -510,12 +522,18 @@ def _without_predictions(
         if named.is_numeric(columns[name]) and np.any(columns[name] % 1):
             said = name if own else f"confidence={name}"
             return UnclearError(
-                f"{columns.source}: {name!r} may be the prediction: --columns {shlex.quote(said)}.", columns=(said,)
+                f"{columns.source}: {name!r} may be the prediction: --columns {as_option(said)}.", columns=(said,)
             )
-    why = f"{listed(hard)} is a hard prediction, which has no uncertainty" if hard else "no column has a name of them"
+    if hard:
+        said = f"{listed(hard)} is a hard prediction, which has no uncertainty"
+        if label in columns.values and columns[hard[0]].shape == columns[label].shape:
+            said += f" ({(texts_of(columns[hard[0]]) == texts_of(columns[label])).mean():.1%} are right, by {label!r})"
+        cure = "Write what the model is unsure of, too: a column `confidence`, or one for each class, such as prob_cat."
+        return DataError(f"{columns.source}: holds no {what}: {said}. {cure}")
     shown = listed(list(columns.values))
     shown += f", and lists that are not read: {listed(columns.nested)}" * bool(columns.nested)
-    return DataError(f"{columns.source}: holds no {what}: {why}. It has {shown}. Name them: --columns NAME,NAME.")
+    text = f"{columns.source}: holds no {what}: no column has a name of them. It has {shown}"
+    return DataError(f"{text}. Name them: --columns NAME,NAME.")
 
 
 def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Sequence[str]]:
@@ -599,7 +617,10 @@ def _of_array(
     elif task.is_regression and len(names) > 1 and (not classes or all(map(named.DRAWN.fullmatch, names))):
         values, classes = values.T[..., None], ()
     samples = _as_samples(values, names[0], f"{columns.source}: {found}")
-    known: dict[str, Any] = {"kind": "means"} if task.is_regression else _known(columns, found, samples, kind, task)
+    of_target = sought.section.outputs == "draws_of_target" and len(samples) > 1
+    known: dict[str, Any] = {"kind": "draws" if of_target else "means"}
+    if not task.is_regression:
+        known = _known(columns, found, samples, kind, task)
     if samples.shape[2] == 1 and task.classifies_points:  # of class 1 alone
         if known["kind"] == "probabilities":
             _check_range(samples / known.get("scale", 1), f"{columns.source}: {found}")
@@ -654,11 +675,14 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         return values
     texts = [str(text) for text in values.flat]
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
-    comma = f" Write numbers with a decimal point, in Python: pandas.read_csv({columns.source!r}, sep=';', decimal=',')"
-    comma = f"{comma}.to_csv(FILE, index=False)." * bool(re.fullmatch(r"[-+]?\d*,\d+", texts[row]))
+    cure, mark = "", (re.search(r"\d([ ,'’\u00a0\u202f])\d", texts[row]) or [""] * 2)[1]
+    if mark and all(map(WITH_MARKS.fullmatch, texts)):
+        grouped = all(map(re.compile(rf"[-+]?\d{{1,3}}({mark}\d{{3}})*(\.\d*)?").fullmatch, texts))
+        cure = f" A mark between thousands, or a decimal comma? Make a file without {mark!r}:\n  "
+        cure += as_csv(columns.source, f"sep=None, engine='python', {'thousands' if grouped else 'decimal'}={mark!r}")
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
-        f"numbers.{comma}"
+        f"numbers.{cure}"
     )
 
 
@@ -670,6 +694,10 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind}
     sampled = _some(values)
     if kind == "percentages":
+        near = int(((sampled > 0.5) & (sampled <= 1)).sum()) - 4 * int(((sampled > 1) & (sampled <= 2)).sum())
+        if sampled.max() <= 1 or (sampled.shape[2] == 1 and near > _FEW):
+            text = f"{columns.source}: {found} holds many numbers from 0.5 to 1, and few from 1 to 2: fractions among "
+            raise DataError(f"{text}percentages? Make all of them fractions, and leave --outputs out.")
         return {"kind": "probabilities", "scale": 100.0, "tolerance": _tolerance(sampled, 100)}
     if task.classifies_points and sampled.shape[2] > 1:
         if (probabilities := _probabilities(sampled)) is not None:
@@ -701,7 +729,7 @@ def _of_which_kind(values: NDArray[np.float64], where: str, *, votes: bool) -> U
     return UnclearError(
         f"{where} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor clearly logits. Say "
         "what they are: counts of votes are --outputs probabilities; else --outputs percentages, logits, probabilities "
-        "or log_probabilities; those of several labels, --task multilabel; numbers, --task regression.",
+        "or log_probabilities; numbers, --task regression.",
         **({"outputs": outputs} if outputs else {}),
     )
 

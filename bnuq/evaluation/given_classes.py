@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from bnuq.data import Points
 from bnuq.data.readers.columns import texts_of
-from bnuq.data.readers.common import listed
+from bnuq.data.readers.common import as_option, listed
 from bnuq.errors import DataError
 from bnuq.evaluation.given import GivenSet
 from bnuq.evaluation.roles import UnclearError, without_beginning
@@ -134,10 +133,12 @@ def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
     )
 
 
-def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, named: bool) -> Iterator[Finding]:
+def order_findings(
+    points: Points, values: NDArray[Any], given: GivenSet, *, named: bool, asked: bool
+) -> Iterator[Finding]:
     """A note on the classes that columns without names are taken for, or that labels are whose `values` are numbers
     where columns are `named`. Where another order makes clearly more predictions right (reversed, sorted, or the best
-    of all orders of few classes), a warning without names, and DataError with them."""
+    of all orders of few classes), a warning without names, or where the order was `asked` for, and else DataError."""
     labels, count = points.targets, given.values.shape[2]
     if not isinstance(labels, np.ndarray) or labels.ndim > 1 or given.kind == "confidences":
         return
@@ -145,12 +146,7 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
     are_numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
     if named and (are_numbers or values.dtype.kind not in "fiub" or not _Named(given, tuple(names)).has_words):
         return
-    if given.columns.by_score:
-        text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
-        raise UnclearError(
-            f"{text}{shlex.quote(','.join(sorted(names)))}, or another order.", classes=(*sorted(names),)
-        )
-    by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None)
+    by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None and not asked)
     yield note("labels-numbered", names=names) if named else by_order
     in_order, top = np.arange(count), given.values[0].argmax(-1)
     by_text = np.array(sorted(in_order, key=lambda k: names[k]))
@@ -167,7 +163,12 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
         other = order[top] == labels
         if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
             right, best = other, order
-    if best is not None and not named:
+    if given.columns.by_score and not asked:
+        order = sorted(names) if best is None else [names[k] for k in np.argsort(best)]
+        text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
+        text += f"{as_option(*order)}{', by which most predictions are right' * (best is not None)}, or another order."
+        raise UnclearError(text, classes=(*order,))
+    if best is not None and (asked or not named):
         found = [names[k] for k in best[:_SHOWN]]
         better = float(right.mean())
         yield warning("classes-in-another-order", names=names[:_SHOWN], order=found, right=share, better=better)
@@ -177,6 +178,6 @@ def order_findings(points: Points, values: NDArray[Any], given: GivenSet, *, nam
         raise UnclearError(
             f"{points.reference}: the labels are numbers. In the order of the columns ({shown[0]}) {share:.1%} of the "
             f"predictions are right; in another one ({shown[1]}) {right.mean():.1%} are. Say which class each number "
-            f"is: --classes {shlex.quote(','.join(others))}, or --classes {shlex.quote(','.join(names))}.",
+            f"is: --classes {as_option(*others)}, or --classes {as_option(*names)}.",
             classes=(*others,),
         )

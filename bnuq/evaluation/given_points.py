@@ -19,10 +19,10 @@ from bnuq.config import ScoreSection
 from bnuq.data import Points, check_label_matrix, check_labels, check_targets, load_points
 from bnuq.data.common_layout import group_codes
 from bnuq.data.readers.columns import UNNAMED, Columns, read_columns, texts_of
-from bnuq.data.readers.common import is_index, listed
+from bnuq.data.readers.common import as_option, is_index, listed
 from bnuq.errors import DataError, RequestError
 from bnuq.evaluation import roles as named
-from bnuq.evaluation.given import SPREADS, GivenSet, numbers_of, wrong_values
+from bnuq.evaluation.given import SPREADS, WITH_MARKS, GivenSet, numbers_of, wrong_values
 from bnuq.evaluation.roles import INDEX, UnclearError, flat, is_numeric, role_by_name, roles_of
 from bnuq.files.content import exists, is_file
 from bnuq.files.folders import expanded
@@ -88,11 +88,17 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
         if (name := _label_of(first, section)) is None:
             roles = roles_of(first, section)
             right = [name for name in roles if roles[name] == "correct"]
-            if len(right) == 1 and {"confidence", "score"} & {*roles.values()}:
+            if len(right) == 1 and {"confidence", "score", "log_probabilities"} & {*roles.values()}:
                 truth = _truth(first, right[0], section)
                 return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
+            if right and (others := flat(first, roles, "positive")):
+                text = f"{first.source}: {others[0]!r} may be the confidence in predictions, of which {right[0]!r} says"
+                raise UnclearError(f"{text} whether they are right.", columns=(f"confidence={others[0]}",))
             if (unclear := _without_labels(first, roles)) is not None:
                 raise unclear
+            if right:
+                text = f"{first.source}: says which predictions are right ({right[0]!r}), and not how sure they are. Write "
+                raise DataError(f"{text}that into a column `confidence`, or name it: --columns confidence=NAME.")
             raise DataError(
                 f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
                 + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
@@ -112,7 +118,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     if kinds := [of for of in columns.values if of not in roles and role_by_name(of) == "kinds"] * other:
         if keys := _keys_of_both(columns, first, roles, kinds):
             text = f"{columns.source}: {listed(keys)} tell the rows of both files apart, together: --ids "
-            raise UnclearError(f"{text}{shlex.quote(','.join(keys))}.", ids=",".join(keys))
+            raise UnclearError(f"{text}{as_option(*keys)}.", ids=",".join(keys))
         raise named.without_role(columns, kinds)
     if role_by_name(name) == "correct":
         raise DataError(
@@ -209,8 +215,18 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
     if values.ndim == 1 and not is_numeric(values):
         if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
             values = values.astype(np.int64)  # numbers as texts
-        elif all(re.fullmatch(r"-?\d+(,\d+)?", text) for text in values) and any("," in text for text in values):
-            numbers_of(columns, name)  # an error, which says that these are decimal commas
+        elif all(map(WITH_MARKS.fullmatch, values)):
+            numbers_of(columns, name)  # an error, which says what stands between the digits
+        texts = {text for text in values.tolist() if text}
+        for mark in (",", ";", "|"):  # tags: fewer than their combinations
+            parts = {part.strip() for text in texts for part in text.split(mark)}
+            if len(parts) < len(texts) and any(mark in text for text in texts):
+                raise DataError(
+                    f"{columns.source}: {name!r} holds several labels in a text, such as "
+                    f"{next(text for text in values if mark in text)[:50]!r}. Write a column of 0 and 1 for each, here in "
+                    f"pandas: table[{name!r}].str.get_dummies({mark!r}).to_csv('tags.csv', index=False). Then: --labels "
+                    "tags.csv."
+                )
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)
@@ -259,6 +275,8 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
     if section.task is not None:
         return {"classification": CLASSIFICATION, "multilabel": MULTILABEL, "regression": REGRESSION}[section.task]
     values, roles = truth.values, roles_of(first, section, truth.label_in(first))
+    if (section.outputs or "").startswith("draws"):
+        return REGRESSION
     if not is_numeric(values):
         return CLASSIFICATION
     if values.ndim == 2 and values.shape[1] > 1 and _is_binary(values):
@@ -285,7 +303,7 @@ def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], target
     if _is_binary(targets):
         raise UnclearError(
             f"{first.source}: {hard[0]!r} may be the probabilities of class 1, or predictions of the targets 0 and 1. "
-            f"Say which: --columns {shlex.quote(hard[0])} --outputs probabilities, or --task regression.",
+            f"Say which: --columns {as_option(hard[0])} --outputs probabilities, or --task regression.",
             columns=(hard[0],),
             outputs="probabilities",
         )
@@ -335,7 +353,7 @@ def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tupl
     columns = truth.columns
     if section.ids is None or truth.ids is None or columns is None or columns.source == given.columns.source:
         return truth, ()
-    names = ["" if of == INDEX else of for of in section.ids.split(",")]
+    names = ["" if of == INDEX else of for of in named.ids_in(section, columns)]
     if not {*names} <= {*given.columns.values} & {*columns.values}:
         return truth, ()
     wanted = {*given.columns.texts(*names).tolist()}
@@ -360,7 +378,7 @@ def _check_labels(given: GivenSet, truth: Truth) -> None:
                 raise DataError(
                     f"{given.columns.source}: row {row} (counted from 0) has the label {values[row]}, and "
                     f"{truth.source} {truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If "
-                    f"{own!r} is no label: --ignore {shlex.quote(own)}."
+                    f"{own!r} is no label: --ignore {as_option(own)}."
                 )
 
 
@@ -372,7 +390,7 @@ def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]
     if unknown := [text for text in texts if text not in words]:
         raise DataError(
             f"{source}: {name!r} holds {unknown[0][:50]!r}; expected whether each prediction is right, 0 or 1. Is it "
-            f"something else? --ignore {shlex.quote(name)}."
+            f"something else? --ignore {as_option(name)}."
         )
     return np.array([words[text] for text in texts])
 
@@ -392,8 +410,8 @@ def judged(given: GivenSet, truth: Truth, classes: Sequence[str] = ()) -> GivenS
     hard = _in_words_of(hard, labels := {*texts.tolist()}, classes)
     right = (hard == texts) * 1
     if (words := {*hard.tolist()}).isdisjoint(labels) and not words <= {*map(str, range(len(classes)))}:
-        are_numbers, in_order = all(re.fullmatch(r"\d+", label) for label in labels), ",".join(sorted(words))
-        cure = f"Say which word is 0, which is 1, …: --classes {shlex.quote(in_order)}, or another order."
+        are_numbers = all(re.fullmatch(r"\d+", label) for label in labels)
+        cure = f"Say which word is 0, which is 1, …: --classes {as_option(*sorted(words))}, or another order."
         cure = cure if are_numbers else "Write the same words in both."
         raise UnclearError(
             f"{source}: predictions are {listed(sorted(words)[:5])}, and labels of {truth.source} "
@@ -422,10 +440,17 @@ def unknown_words(given: GivenSet, truth: Truth, method: str, classes: Sequence[
     """A warning where predictions beside their confidences, and labels, have words that the other has not."""
     if given.kind == "confidences" and given.hard is not None and not truth.is_right:
         labels = {*texts_of(truth.values).tolist()}
-        predicted = {*_in_words_of(given.hard, labels, classes).tolist()}
+        hard = _in_words_of(given.hard, labels, classes)
+        predicted, folded = {*hard.tolist()}, [[*map(_folded, of.tolist())] for of in (hard, texts_of(truth.values))]
+        if alike := sum(map(str.__eq__, *folded)) - int((hard == texts_of(truth.values)).sum()):
+            yield warning("words-differ-in-form", method=method, count=alike, points=len(hard))
         if predicted - labels and labels - predicted:
             only = [sorted(of)[:5] for of in (predicted - labels, labels - predicted)]
             yield warning("words-differ", method=method, predicted=only[0], labels=only[1])
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
@@ -481,7 +506,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
             name = names[0] or INDEX
             raise DataError(
                 f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
-                f"the rows of both in one order; if they are, leave it out: --ignore {shlex.quote(name)}."
+                f"the rows of both in one order; if they are, leave it out: --ignore {as_option(name)}."
             )
     return (pairs[0][:1], pairs[0][1:]) if pairs else None
 
@@ -509,7 +534,7 @@ def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys:
         raise DataError(
             f"{columns.source} and {others.source} have the same values of {listed(moved)} in another order. Name the "
             "columns that tell rows apart together: --ids NAME,NAME; or leave these out, and rows are paired by "
-            f"position: --ignore {shlex.quote(','.join(moved))}."
+            f"position: --ignore {as_option(*moved)}."
         )
     return []
 
@@ -606,7 +631,7 @@ def _labels_of(truth: Truth, classes: Sequence[str], outputs: int) -> NDArray[An
     numbered = [[*map(str, range(start, start + outputs))] for start in (0, 1)]
     if len(found) == outputs and found not in numbered and all(re.fullmatch(r"-?\d+", text) for text in found):
         text = f"{truth.source}: {truth.found} are {listed(found)}, and the predictions have no names. Say which class "
-        text += f"each of their columns is: --classes {shlex.quote(','.join(found))}, in that order."
+        text += f"each of their columns is: --classes {as_option(*found)}, in that order."
         raise UnclearError(text, classes=(*found,))
     return values
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from fnmatch import fnmatchcase
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnuq.config import ScoreSection
 from bnuq.data.readers.columns import Columns, texts_of
-from bnuq.data.readers.common import GROUP, TARGETS, is_index, listed
+from bnuq.data.readers.common import GROUP, TARGETS, as_option, is_index, listed
 from bnuq.errors import DataError
 
 _SHOWN = 20  # columns in a message
@@ -23,6 +22,7 @@ _DRAWS = 5  # columns of one name and numbers, which may be draws
 _PARTS = (100, 10, 4)  # which the numbers of quantiles may be of
 _WORDS = 20  # of rows of several kinds; more are texts
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
+UNCLEAR = ("bound", "spread", "standard_error")  # roles of which an option says what they are
 Role = str  # a key of NAMES, "own score" or "predictions"
 _TABLE = """\
 labels: truth true y_true ytrue true_label label_true true_class gold gold_label ground_truth actual actuals
@@ -45,7 +45,8 @@ sigma: sigma std sd stddev scale y_std pred_std y_pred_std
 variance: variance var y_var pred_var
 log_variance: log_var logvar log_variance
 log_sigma: log_std logstd log_sigma
-spread: uncertainty unc se sem std_err stderr std_error standard_error se_fit mean_se
+spread: uncertainty unc
+standard_error: se sem std_err stderr std_error standard_error se_fit mean_se
 bound: lower upper lwr upr lower_bound upper_bound yhat_lower yhat_upper pred_lower pred_upper y_lower y_upper
     y_pred_lower y_pred_upper ci_lower ci_upper pi_lower pi_upper mean_ci_lower mean_ci_upper obs_ci_lower obs_ci_upper
     conf_low conf_high
@@ -151,12 +152,19 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
             raise DataError(f"{text}: --columns {of}={column}. If it is none, give it another name.")
         if role in (None, "bound") and column and column in columns.values:
             raise DataError(
-                f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, confidence, "
-                "a level of quantiles such as q0.05, or another name of the table in docs/score.md."
+                f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, log_var, "
+                "log_std, samples, confidence, correct, prediction, probability, logit, log_prob, score, label, id, group, "
+                "or a level of quantiles such as q0.05."
             )
         asked |= dict.fromkeys(matching(columns, [column if role else pattern], needed=False), role or "predictions")
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
-    return asked | dict.fromkeys(matching(columns, filter(None, (section.ids or "").split(",")), needed=False), "ids")
+    return asked | dict.fromkeys(matching(columns, ids_in(section, columns), needed=False), "ids")
+
+
+def ids_in(section: ScoreSection, columns: Columns) -> list[str]:
+    """The names of --ids: that of one column, which may hold a comma, or of several."""
+    ids = section.ids or ""
+    return [ids] if ids in columns.values else [*filter(None, ids.split(","))]
 
 
 def _by_name(columns: Columns, name: str, at: int) -> Role | None:
@@ -316,8 +324,8 @@ def without_role(
     for name in names:
         if name not in (label, *label.split(","), *named):
             of_natures.setdefault(_nature(columns, name), []).append(name)
-    kinds, draws, numbers, spreads, bounds = (
-        of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound")
+    kinds, draws, numbers, spreads, bounds, errors = (
+        of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound", "standard_error")
     )
     told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
     if kinds:
@@ -330,16 +338,21 @@ def without_role(
     if spreads:
         said = (f"sigma={spreads[0]}",)
         told += [f"{spreads[0]!r} may be the standard deviation, or by variance={spreads[0]} the variance."]
+    if errors:
+        told += [
+            f"{errors[0]!r} is a standard error by its name: how well the mean is known, which is less than targets "
+        ]
+        told[-1] += f"spread around it. Only if it is the deviation of the targets: --columns sigma={errors[0]}."
     if len(bounds) == 2:
         middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
         said = _ends(bounds, middle, 0.025)
         told += [f"{listed(bounds)} may be the ends of an interval of 95 %; of one of 80 %, as Prophet's, they are "]
-        told[-1] += f"--columns {shlex.quote(','.join(_ends(bounds, middle, 0.1)))}."
+        told[-1] += f"--columns {as_option(*_ends(bounds, middle, 0.1))}."
     if numbers and not (found or said):
         said, *others = _of_predictions(columns, numbers) or [()]
-        options = [f"--columns {shlex.quote(','.join(each))}" for each in (said, *others)]
+        options = [f"--columns {as_option(*each)}" for each in (said, *others)]
         told += [f"The predictions of one model: {' or '.join(options)}."] * bool(said)
-    left = [] if said else [*itertools.chain(*of_natures.values()), *(numbers if found else ())]
+    left = errors if said else [*errors, *itertools.chain(*of_natures.values()), *(numbers if found else ())]
     cure = {"ignore": (*kinds, *left), "columns": said, "labels": label and f"{columns.source}:{label}"}
     count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
     text = f"{columns.source}: {count} no role (prediction, label, …):"
@@ -351,7 +364,7 @@ def _nature(columns: Columns, name: str) -> str:
     """Whether a column looks like an id, an index, a time, a free text or a hard prediction ("beside" predictions);
     like "kinds" of rows; or like "numbers"; or what it is by its name and an option has to say."""
     values, role = columns[name], role_by_name(name)
-    if role in ("spread", "bound", "kinds", "draws"):
+    if role in (*UNCLEAR, "kinds", "draws"):
         return role
     if values.ndim != 1 or (np.any(values % 1) if is_numeric(values) else _has_numbers(values)):
         return "numbers"
@@ -412,7 +425,7 @@ def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str
 
 def unclear(roles: Mapping[str, Role]) -> list[str]:
     """The columns of a spread, or of an interval, of which no name says which."""
-    return [name for role in ("bound", "spread") for name in roles if roles[name] == role]
+    return [name for role in UNCLEAR for name in roles if roles[name] == role]
 
 
 def _all_differ(values: NDArray[Any]) -> bool:

@@ -13,7 +13,7 @@ from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decision_sentences import plain
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
+from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result, Scored
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
@@ -68,6 +68,8 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "examples"
     title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
     truth = "density of the target" if result.task.is_regression else "probability of the label"
+    if isinstance(result, Scored) and next(iter(result.model["files"].values()))["outputs"] == "confidences":
+        truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
         title, what = (f"ECE {title}", "the same after this") if kind else ("ECE", meaning)

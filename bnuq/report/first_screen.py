@@ -36,6 +36,7 @@ OUTPUTS = {  # of files of predictions
     "log_probabilities": "log-probabilities",
     "confidences": "confidences of predictions that are right or wrong",
     "means": "means",
+    "draws": "draws of the target",
     "gaussian": "mean and σ",
     "quantiles": "quantiles",
 }
@@ -105,7 +106,6 @@ def meaning_of(findings: Iterable[Finding]) -> Iterator[str]:
             yield f"with the columns as classes in the order of the alphabet ({', '.join(values['names'])}, …)"
         elif each.code == "noise-added":
             around = f"each {'draw' if values['draws'] else 'prediction'} of {values['method']}"
-            around += " (draws of the target itself: `--tau 1e12 --pll moment`)" * values["draws"]
             yield f"with noise of standard deviation {values['sd']:.3g}, fitted to the targets, around {around}"
         elif each.code == "limited":
             yield f"of at most {values['limit']:,} examples of each set, drawn at random (`--limit`)"

@@ -264,7 +264,7 @@ def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
     if loaded.task.is_regression:
         if given.kind == "means":
             return RegressionScorer(run, None, loaded.outputs)
-        return DistributionScorer(run, None, loaded.outputs, levels=given.levels)
+        return DistributionScorer(run, None, loaded.outputs, levels=given.levels, drawn=given.kind == "draws")
     run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
     if given.kind == "confidences":
         return PairScorer(run, 2, tuple(test.classes or ()))

@@ -18,6 +18,7 @@ from bnuq.config import CertificateSection, SamplingSection, ScoreSection, Scori
 from bnuq.config.schema import option_name, settings_of
 from bnuq.data import Points, parse_reference, read_classes, set_name
 from bnuq.data.readers.columns import Columns
+from bnuq.data.readers.common import as_option
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation import given_points as matching
 from bnuq.evaluation.given import SPREADS, GivenSet, Sought, given_set, given_sets
@@ -38,7 +39,7 @@ _MOST_UNCLEAR = 6  # questions about one request
 _OTHERWISE = (
     "Otherwise: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out; --columns ROLE=NAME "
     "says what one is (mean, sigma, confidence, prediction, q0.05, …); --labels FILE:NAME, --ids, --groups, --ignore "
-    "the others. docs/score.md has the table of names."
+    "the others."
 )
 
 
@@ -149,7 +150,7 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     try:
         return _loaded(request)
     except UnclearError as error:
-        texts, cure = [f"{error}"], error.cure
+        texts, cure, works = [f"{error}"], error.cure, False
         while cure and len(texts) < _MOST_UNCLEAR:
             request = _cured(request, cure)
             try:
@@ -157,10 +158,11 @@ def loaded_of(request: ScoreRequest) -> Loaded:
                 for of in loaded.given.values():
                     for _ in of["test"].blocks(loaded.task):
                         pass
+                works = True
             except BnuqError as other:
                 cure = {} if f"{other}" in texts else getattr(other, "cure", {})
                 texts += [f"{other}"] * (f"{other}" not in texts)
-        if error.cure:
+        if works:
             texts.append(f"If that is what they are:\n  {_command(request)}")
         raise UnclearError("\n".join([*texts, _OTHERWISE])) from None
 
@@ -184,16 +186,13 @@ def _command(request: ScoreRequest) -> str:
             words = []
             break
         file = f"./{source}" if f"{source}".startswith("-") else f"{source}"
-        words.append(file if method_name(file)[0] == name else f"{name}={file}")
+        words.append(shlex.quote(file if method_name(file)[0] == name else f"{name}={file}"))
     for part in (request.section, request.sampling, request.scoring, request.certificate):
         for name, known in settings_of(type(part)).items():
             if (value := getattr(part, name)) != known.default:
-                values = [*map(str, value)] if isinstance(value, tuple) else [f"{value}"]
-                if name in ("columns", "ignore"):  # patterns, in which ? is any letter: a comma would part two names
-                    values = [of.replace(",", "?") for of in values]
-                text = ",".join(values)
-                words += [f"--{option_name(name, known.type)}", text]
-    return shlex.join(words)
+                words.append(f"--{option_name(name, known.type)}")
+                words.append(as_option(*map(str, value)) if isinstance(value, tuple) else shlex.quote(f"{value}"))
+    return " ".join(words)
 
 
 def _loaded(request: ScoreRequest) -> Loaded:
@@ -212,6 +211,13 @@ def _loaded(request: ScoreRequest) -> Loaded:
         sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))
         _add_others(sets, request, section, (number, len(files)), task)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
+        if sets["test"].kind == "means" and sets["test"].is_of_samples and not (section.outputs or request.scoring.tau):
+            raise UnclearError(
+                f"{columns.source}: {sets['test'].found}, {sets['test'].samples} for each row: are they draws of the target, "
+                "whose spread is all of the uncertainty, or of its mean, around which noise is to be fitted? Say which: "
+                "--outputs draws_of_target or --outputs draws_of_mean.",
+                outputs="draws_of_target",
+            )
         if number == 0:
             truth, findings = matching.without_others(truth, given[name]["test"], section)
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
@@ -234,8 +240,9 @@ def _loaded(request: ScoreRequest) -> Loaded:
         if sets[name].kind == "confidences":
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = matching.labelled_points(labels, sets[name], task, name=name, classes=classes)
-        if not (section.classes or truth.classes):
-            findings += order_findings(points[name], labels.values, sets[name], named=bool(classes))
+        if not truth.classes:
+            of = sets[name], bool(classes), bool(section.classes)
+            findings += order_findings(points[name], labels.values, of[0], named=of[1], asked=of[2])
         classes = points["test"].classes or ()
     findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import mmap
+import shlex
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +87,13 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
     return np.array(texts, dtype=object if len(texts) and max(map(len, texts)) > _SHORT else str)
 
 
+def as_csv(source: str, options: str, kind: str = "csv") -> str:
+    """The command that writes what pandas reads of a file by these `options` to another one, which is scored."""
+    target = f"{Path(source).stem}{'.plain' * (kind == 'csv')}.csv"
+    code = f"import pandas; pandas.read_{kind}({', '.join(filter(None, (repr(source), options)))})"
+    return f'python -c "{code}.to_csv({target!r}, index=False)" && bnuq score {shlex.quote(target)}'
+
+
 def one_reading(columns: Columns, count: int | None) -> Columns:
     """A table of one column below 0, which is its name or its first value, by the count of its points; DataError where
     that does not say which."""
@@ -153,8 +161,8 @@ def read_columns(path: Path) -> Columns:
 def _of_archive(path: Path) -> _Lazy:
     with npz_arrays(path) as (sizes, _):
         if {"xl/workbook.xml", "content.xml"} & {*sizes}:
-            save = "Save its sheet as CSV, or pandas.read_excel(FILE).to_csv('FILE.csv', index=False)"
-            raise DataError(f"{path}: is the workbook of a spreadsheet (.xlsx or .ods). {save}.")
+            text = f"{path}: is the workbook of a spreadsheet (.xlsx or .ods). Save its sheet as CSV, or by pandas:\n  "
+            raise DataError(text + as_csv(f"{path}", "", "excel"))
         check_size(path, sum(sizes.values()), stored=path.stat().st_size, error=DataError, memory=False)
 
     def read_one(name: str) -> NDArray[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -121,6 +122,11 @@ def position_of(path: Path, names: Sequence[str], name: str) -> int:
     if (count := names.count(name)) != 1:
         raise DataError(f"{path}: has {count} columns called {name!r}; expected one of {listed(names)}.")
     return names.index(name)
+
+
+def as_option(*values: str) -> str:
+    """Values of an option, as a shell takes them: with commas between, and in quotes where one holds a comma."""
+    return shlex.quote(",".join(f'"{value}"' if "," in value else value for value in values))
 
 
 def listed(names: Sequence[str]) -> str:

@@ -34,9 +34,10 @@ _DIGITS = 12  # of a level, beyond which it is rounding
 class DistributionScorer(RegressionScorer):
     """Scores distributions in the form of samples that were not drawn: nothing depends on their number, and no noise is
     added to them. A Gaussian is two samples, one σ below and above its mean; quantiles at these `levels` have a CRPS
-    and a coverage of their own, and are otherwise a Gaussian with their moments."""
+    and a coverage of their own, and are otherwise a Gaussian with their moments, as samples `drawn` of targets are."""
 
     levels: Float[np.ndarray, " level"] | None = None
+    drawn: bool = False
 
     @property
     def scoring(self) -> ScoringSection:
@@ -48,6 +49,8 @@ class DistributionScorer(RegressionScorer):
         return RegressionReduction if self.levels is None else partial(_QuantileReduction, self.levels)
 
     def weights(self, samples: int, bank: int | None) -> DrawWeights:
+        if self.drawn:
+            return super().weights(samples, bank)
         return plain_weights(samples if self.levels is None else len(_steps(self.levels)))
 
     def result(
@@ -63,7 +66,7 @@ class DistributionScorer(RegressionScorer):
             known = [level for level in LEVELS.tolist() if _inside(level) in inside]
             coverage = [float(inside[_inside(level)][0]) for level in known]
             calibration = {"level": np.array(known), "coverage": np.array(coverage)} if known else {}
-        return replace(result, sets=sets, convergence={}, calibration=calibration)
+        return replace(result, sets=sets, convergence=result.convergence if self.drawn else {}, calibration=calibration)
 
 
 class _QuantileReduction(RegressionReduction):

@@ -49,9 +49,8 @@ INPUTS: Catalogue = {
         "Are they the same classes? Write the same words in both.",
     ),
     "words-differ-in-form": Entry(
-        "{method}: {count} of {points} predictions differ from their label in upper and lower case, or in spaces, alone: "
-        "they count as wrong.",
-        "Write the same words in both.",
+        "{method}: {count} of {points} predictions differ from their labels in case or spaces alone.",
+        "They count as wrong: write the same words in both.",
     ),
     "quantiles-scored": Entry(
         "{method}: {inside:.4g} of the targets lie between the quantiles at {low:g} and {high:g}, {share:.4g} should. "

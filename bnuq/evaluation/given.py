@@ -250,7 +250,10 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
-    beside = {} if task.is_regression else _beside(columns, roles, names)
+    alone = {of: [each for each in named.flat(columns, roles, of) if each not in names] for of in ("hard", "correct")}
+    beside: dict[str, Any] = {}
+    if not task.is_regression:
+        beside = {role: texts_of(columns[of[0]]) for role, of in alone.items() if len(of) == 1}
     if task.classifies_points and given.kind != "confidences":
         given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
@@ -274,12 +277,6 @@ def _check_used(
                 f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
                 + cure * (given.levels is not None)
             )
-
-
-def _beside(columns: Columns, roles: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
-    """The hard predictions and their correctness, where one column beside the predictions holds them."""
-    found = {role: [of for of in named.flat(columns, roles, role) if of not in names] for role in ("hard", "correct")}
-    return {role: texts_of(columns[of[0]]) for role, of in found.items() if len(of) == 1}
 
 
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
@@ -400,8 +397,11 @@ def _is_confidence(columns: Columns, name: str, hard: str, score: Sequence[str])
         )
         text += "class, not a confidence in the prediction."
         raise UnclearError(text, columns=(f"score={name}", f"prediction={hard}"))
-    if of_class is None and score:
-        _check_confidences(values, texts, columns.classes, where)
+    if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | columns.classes):
+        raise DataError(
+            f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
+            "it by --columns NAME if it is that of class 1; or call it confidence."
+        )
     return of_class is None
 
 
@@ -436,15 +436,6 @@ def _check_range(values: NDArray[Any], where: str) -> None:
         raise UnclearError(text, outputs=what.split()[1])
 
 
-def _check_confidences(values: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str], where: str) -> None:
-    """DataError where scores beside hard predictions are too small for the largest of all classes."""
-    if values.min() < 1 / len({*hard.tolist()} | classes):
-        raise DataError(
-            f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
-            "it by --columns NAME if it is that of class 1; or call it confidence."
-        )
-
-
 def _class_of(p: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str]) -> str | None:
     """The class of two whose probabilities these are, by hard predictions; None where that is neither."""
     found = sorted({*hard.tolist()} | classes, reverse=True)
@@ -458,7 +449,8 @@ def _sources(
     """The arrays, and the columns of a class each, that names say are predictions."""
     sources: list[_Source] = []
     for name, role in roles.items():
-        if role in _KINDS or (role in ("hard", "array", "score", "confidence", "mean") and _is_wide(columns, name)):
+        is_wide = columns[name].ndim > 1 or (name in ("", "0") and named.is_numeric(columns[name]))
+        if role in _KINDS or (role in ("hard", "array", "score", "confidence", "mean") and is_wide):
             sources.append(([name], _KINDS.get(role), ()))
     sources += [([name], None, ()) for name in free if classes and {*columns.keys.get(name, ())} >= classes]
     for prefix, family in named.class_columns(columns, free).items():
@@ -507,10 +499,6 @@ def _as_class(name: str) -> str:
     return re.sub(r"^(-?\d+)\.0+$", r"\1", name.strip())
 
 
-def _is_wide(columns: Columns, name: str) -> bool:
-    return columns[name].ndim > 1 or (name in ("", "0") and named.is_numeric(columns[name]))
-
-
 def _without_predictions(
     columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str, label: str | None
 ) -> DataError:
@@ -556,22 +544,20 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
-        return _gaussian(columns, middle[0], spread[0], roles[spread[0]]), [*middle, *spread]
+        values, deviations = (
+            _as_samples(numbers_of(columns, of[0]), "samples", f"{columns.source}: {of[0]!r}")
+            for of in (middle, spread)
+        )
+        if values.shape != deviations.shape or len(values) > 1:
+            raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
+        role = roles[spread[0]]
+        found = f"mean {middle[0]!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread[0]!r}"
+        return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations)), [*middle, *spread]
     if middle:
         return _of_array(columns, middle, sought), middle
     if families:
         return _of_array(columns, families[0], sought, classes=tuple(families[0])), families[0]
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution", sought.label)
-
-
-def _gaussian(columns: Columns, middle: str, spread: str, role: str) -> GivenSet:
-    values, deviations = (
-        _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}") for name in (middle, spread)
-    )
-    if values.shape != deviations.shape or len(values) > 1:
-        raise DataError(f"{columns.source}: {middle} and {spread} have shapes that do not fit together.")
-    found = f"mean {middle!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread!r}"
-    return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations))
 
 
 def _of_quantiles(

@@ -82,17 +82,14 @@ def in_one_order(
             columns = [places_of_keys[key] for key in keys]
             result[file][name] = replace(each.of, values=each.of.values[..., columns])
             moved[file, name] = each
-    others = [each for place, each in named.items() if place not in moved]
-    return result, classes, tuple(_notes([*moved.values()], others if by_words else (), list(classes)))
-
-
-def _notes(moved: Sequence[_Named], others: Sequence[_Named], classes: list[str]) -> Iterator[Finding]:
-    """What was brought to the order of the classes, and by what; and which of the `others` has no names for them."""
+    notes = list[Finding]()
     for by in ("names", "numbers"):
-        if files := {each.file for each in moved if each.has_words == (by == "names")}:
-            yield note("columns-by-name", files=sorted(files), by=by, names=classes)
+        if files := {each.file for each in moved.values() if each.has_words == (by == "names")}:
+            notes.append(note("columns-by-name", files=sorted(files), by=by, names=[*classes]))
+    others = [each for place, each in named.items() if by_words and place not in moved]
     if files := {each.file for each in others if not each.has_words and each.of.levels is None}:
-        yield note("columns-by-place", files=sorted(files), names=classes)
+        notes.append(note("columns-by-place", files=sorted(files), names=[*classes]))
+    return result, classes, tuple(notes)
 
 
 def _order(

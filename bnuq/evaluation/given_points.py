@@ -97,8 +97,8 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             if (unclear := _without_labels(first, roles)) is not None:
                 raise unclear
             if right:
-                text = f"{first.source}: says which predictions are right ({right[0]!r}), and not how sure they are. Write "
-                raise DataError(f"{text}that into a column `confidence`, or name it: --columns confidence=NAME.")
+                text = f"{first.source}: {right[0]!r} says which predictions are right; nothing says how sure they are"
+                raise DataError(f"{text}: write a column `confidence`, or name one: --columns confidence=NAME.")
             raise DataError(
                 f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
                 + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
@@ -116,7 +116,9 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     name = column or _label_of(columns, section) or _only_one(columns, first, section)
     roles, other = roles_of(columns, section, name), columns.source != first.source
     if kinds := [of for of in columns.values if of not in roles and role_by_name(of) == "kinds"] * other:
-        if keys := _keys_of_both(columns, first, roles, kinds):
+        ids = [name for name in roles if roles[name] in ("ids", "key") and name in first.values]
+        keys = [*(name for name in kinds if name in first.values), *ids]
+        if ids and len(keys) > len(ids) and not _differ(columns, ids) and _differ(columns, keys):
             text = f"{columns.source}: {listed(keys)} tell the rows of both files apart, together: --ids "
             raise UnclearError(f"{text}{as_option(*keys)}.", ids=",".join(keys))
         raise named.without_role(columns, kinds)
@@ -126,13 +128,6 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             "the confidences beside it: --columns confidence=NAME. If it holds labels, give it another name."
         )
     return _truth(columns, name, section)
-
-
-def _keys_of_both(columns: Columns, first: Columns, roles: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
-    """Ids that repeat, and what tells kinds of rows apart, where both files have them and they differ together."""
-    ids = [name for name in roles if roles[name] in ("ids", "key") and name in first.values]
-    keys = [*(name for name in kinds if name in first.values), *ids]
-    return keys if ids and len(keys) > len(ids) and not _differ(columns, ids) and _differ(columns, keys) else []
 
 
 def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
@@ -221,12 +216,12 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
         for mark in (",", ";", "|"):  # tags: fewer than their combinations
             parts = {part.strip() for text in texts for part in text.split(mark)}
             if len(parts) < len(texts) and any(mark in text for text in texts):
-                raise DataError(
-                    f"{columns.source}: {name!r} holds several labels in a text, such as "
-                    f"{next(text for text in values if mark in text)[:50]!r}. Write a column of 0 and 1 for each, here in "
-                    f"pandas: table[{name!r}].str.get_dummies({mark!r}).to_csv('tags.csv', index=False). Then: --labels "
-                    "tags.csv."
+                one = next(text for text in values if mark in text)[:50]
+                made = f"table[{name!r}].str.get_dummies({mark!r}).to_csv('tags.csv', index=False)"
+                text = (
+                    f"{columns.source}: {name!r} holds several labels in a text, such as {one!r}. Write a column of 0 "
                 )
+                raise DataError(f"{text}and 1 for each, in pandas: {made}. Then: --labels tags.csv.")
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)
@@ -343,8 +338,15 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     elif (_ids(columns, section) is None) != (truth.ids is None) and source != truth.source:
         file = Path(truth.source if truth.ids is not None else source).name
         findings.append(note("ids-in-one-file", file=file))
-    if pair is None and source != truth.source:
-        _check_labels(given, truth)
+    for own in given.roles.get("labels", ()) if pair is None and source != truth.source else ():
+        values = columns[own]
+        if values.shape == truth.values.shape == (len(given),):  # and none of them one-hot rows
+            for row in np.flatnonzero(texts_of(values) != texts_of(truth.values))[:1]:
+                raise DataError(
+                    f"{source}: row {row} (counted from 0) has the label {values[row]}, and {truth.source} "
+                    f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If {own!r} is no label: "
+                    f"--ignore {as_option(own)}."
+                )
     return given, tuple(findings)
 
 
@@ -366,20 +368,6 @@ def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tupl
     taken = replace(truth, values=truth.values[rows], ids=truth.ids[rows], group=group)
     found = warning("labels-left-out", file=Path(truth.source).name, count=len(truth.values) - len(rows))
     return replace(taken, columns=replace(columns, values=values, exact=exact)), (found,)
-
-
-def _check_labels(given: GivenSet, truth: Truth) -> None:
-    """DataError where labels beside the predictions are not those of the other file, row by row."""
-    for own in given.roles.get("labels", ()):
-        values = given.columns[own]
-        if values.shape == truth.values.shape == (len(given),):  # and none of them one-hot rows
-            differing = np.flatnonzero(texts_of(values) != texts_of(truth.values))
-            for row in differing[:1]:
-                raise DataError(
-                    f"{given.columns.source}: row {row} (counted from 0) has the label {values[row]}, and "
-                    f"{truth.source} {truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If "
-                    f"{own!r} is no label: --ignore {as_option(own)}."
-                )
 
 
 def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
@@ -502,7 +490,9 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
     if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
         return names, names
     for of, names in ((columns, ours), (truth.columns, theirs)) if not pairs else ():
-        if names and _is_of_rows(names[0]) and _is_shuffled(of[names[0]]):
+        index = of[names[0]] if names and _is_of_rows(names[0]) else np.arange(1)
+        rows = np.arange(len(index))
+        if is_numeric(index) and bool((np.sort(index) == rows).all()) and not bool((index == rows).all()):
             name = names[0] or INDEX
             raise DataError(
                 f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
@@ -514,12 +504,6 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
 def _counts(texts: NDArray[Any]) -> bool:
     """Whether ids count the rows, from 0 or from 1."""
     return any(texts.tolist() == [*map(str, range(start, start + len(texts)))] for start in (0, 1))
-
-
-def _is_shuffled(index: NDArray[Any]) -> bool:
-    """Whether an index numbers all rows, in another order than theirs."""
-    rows = np.arange(len(index))
-    return is_numeric(index) and bool((np.sort(index) == rows).all()) and not bool((index == rows).all())
 
 
 def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys: set[str]) -> list[str]:
@@ -599,7 +583,9 @@ def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, cla
     """The points with these labels, in the numbers of the classes; DataError for labels that do not fit."""
     outputs = given.values.shape[2]
     values = _labels_of(truth, classes, outputs) if task.classifies_points and truth.values.ndim == 1 else truth.values
-    if not is_numeric(values) or (task.classifies_points and values.ndim == 1 and _are_texts(classes)):
+    numbers = [str(number) for number in range(len(classes))]  # names that say which number each class is in the labels
+    are_texts = bool(classes) and all(of.lstrip("-").isdigit() for of in classes) and [*classes] != numbers
+    if not is_numeric(values) or (task.classifies_points and values.ndim == 1 and are_texts):
         values, classes = _numbered(values, classes, outputs, truth)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         row = int(np.argwhere(~np.isfinite(values))[0][0])
@@ -634,15 +620,6 @@ def _labels_of(truth: Truth, classes: Sequence[str], outputs: int) -> NDArray[An
         text += f"each of their columns is: --classes {as_option(*found)}, in that order."
         raise UnclearError(text, classes=(*found,))
     return values
-
-
-def _are_texts(classes: Sequence[str]) -> bool:
-    """Whether the names of the classes say which number each is in the labels: 1, 2, 3 do where labels are from 1."""
-    return (
-        bool(classes)
-        and all(name.lstrip("-").isdigit() for name in classes)
-        and [*classes] != [*map(str, range(len(classes)))]
-    )
 
 
 def _numbered(

@@ -122,7 +122,7 @@ def roles_of(columns: Columns, section: ScoreSection, label: str | None = None) 
             roles[name] = "hard" if is_hard else "ignored"  # as of a pipeline of Hugging Face
     beside = [name for name, role in roles.items() if role in ("labels", "hard") and columns[name].ndim == 1]
     free = [name for name, role in roles.items() if role is None]
-    quantiles = _levels(free, columns, _called(columns, section.columns), beside)
+    quantiles = levels_of(free, columns, section.columns, beside)
     stems = [match[1] for name in quantiles if (match := _BOUND.fullmatch(name))]
     roles |= {name: "mean" for name in stems if roles.get(name, "") is None}  # the point forecast
     return {name: role for name, role in (roles | dict.fromkeys(quantiles, "quantile")).items() if role is not None}
@@ -132,12 +132,6 @@ def several(columns: Columns, label: str | None) -> list[str]:
     """The columns of labels that are named together: a,b."""
     names = (label or "").split(",")
     return names if len(names) > 1 and label not in columns.values and {*names} <= {*columns.values} else []
-
-
-def _called(columns: Columns, asked: Iterable[str]) -> dict[str, float]:
-    """The level of each column that an option says: q0.05=lower."""
-    parts = (of.partition("=") for of in asked)
-    return {of: float(match[1]) for level, _, of in parts if of in columns.values and (match := _SAID.fullmatch(level))}
 
 
 def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
@@ -153,8 +147,7 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
         if role in (None, "bound") and column and column in columns.values:
             raise DataError(
                 f"--columns {pattern}: {name} is no role; expected ROLE=COLUMN with mean, sigma, variance, log_var, "
-                "log_std, samples, confidence, correct, prediction, probability, logit, log_prob, score, label, id, group, "
-                "or a level of quantiles such as q0.05."
+                "log_std, samples, confidence, correct, prediction, prob, logit, log_prob, score, or a level as q0.05."
             )
         asked |= dict.fromkeys(matching(columns, [column if role else pattern], needed=False), role or "predictions")
     asked |= dict.fromkeys(matching(columns, section.scores, needed=False), "own score")
@@ -176,37 +169,25 @@ def _by_name(columns: Columns, name: str, at: int) -> Role | None:
         return "array"  # of a Series without a name
     if name.strip() in columns.classes and is_numeric(columns[name]):
         return None
-    role = "ids" if _is_index(columns, name, at) else role_by_name(name)
+    values, is_rows = columns[name], len(columns.values) > 1 and (name in columns.index or is_index(name, at))
+    if is_rows and values.ndim == 1 and not (is_numeric(values) and np.any(values % 1)):
+        role: Role | None = "ids"
+    else:
+        role = role_by_name(name)
     if role in ("kinds", "draws"):
-        return None if columns[name].ndim == 1 and _different(columns[name]) > 1 else "ignored"
-    return "key" if role == "ids" and _repeats(columns, name) else role
+        return None if values.ndim == 1 and _different(values) > 1 else "ignored"
+    if role == "ids" and name.strip().lower() not in ("id", "ids", "uid"):  # which are an error where they repeat
+        return "ids" if values.ndim == 1 and _different(values) == len(values) else "key"
+    return role
 
 
-def _is_index(columns: Columns, name: str, at: int) -> bool:
-    """Whether a column is the index beside others: of texts or whole numbers."""
-    if len(columns.values) == 1 or not (name in columns.index or is_index(name, at)):
-        return False
-    values = columns[name]
-    return values.ndim == 1 and not (is_numeric(values) and np.any(values % 1))
-
-
-def _repeats(columns: Columns, name: str) -> bool:
-    """Whether a column with a name of ids holds the same one twice, as that of patients may: `id` itself is an error
-    where points are paired."""
-    if name.strip().lower() in ("id", "ids", "uid"):
-        return False
-    return columns[name].ndim != 1 or _different(columns[name]) < len(columns[name])
-
-
-def levels_of(names: Sequence[str], columns: Columns, asked: Sequence[str] = ()) -> dict[str, float]:
-    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order."""
-    called = {name: level for name, level in _called(columns, asked).items() if name in names}
-    return dict(sorted(_levels(names, columns, called).items(), key=lambda item: item[1]))
-
-
-def _levels(
-    names: Sequence[str], columns: Columns, called: Mapping[str, float], beside: Sequence[str] = ()
+def levels_of(
+    names: Sequence[str], columns: Columns, asked: Sequence[str] = (), beside: Sequence[str] = ()
 ) -> dict[str, float]:
+    """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; none of names
+    behind which all classes stand, of the labels or of the columns `beside`."""
+    said = (of.partition("=") for of in asked)
+    called = {of: float(at[1]) for level, _, of in said if of in columns.values and (at := _SAID.fullmatch(level))}
     names = [name for name in names if name not in called]
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
     levels = {name: 0.5 + (match[2].lower() == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
@@ -226,7 +207,7 @@ def _levels(
             of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]
             are_classes = any({*numbers.values()} >= each for each in of)  # of labels or hard predictions
             levels |= {} if are_classes else _stated(prefix, numbers)
-    return levels if len(levels) > 1 else {}
+    return dict(sorted(levels.items(), key=lambda item: item[1])) if len(levels) > 1 else {}
 
 
 def _stated(prefix: str, numbers: Mapping[str, str]) -> dict[str, float]:
@@ -412,12 +393,11 @@ def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str
     """These columns in the order in which they may be the labels: those of these words alone, by how often the hard
     predictions say the same; others with texts that repeat, or numbers, the last one first; ids last."""
     texts = {name: texts_of(columns[name]) for name in names if columns[name].ndim == 1}
-    hard = next((of for of in columns.values if role_by_name(of) == "hard" and columns[of].ndim == 1), None)
-    said = None if hard is None else texts_of(columns[hard])
+    said = [texts_of(columns[of]) for of in columns.values if role_by_name(of) == "hard" and columns[of].ndim == 1]
 
     def likely(name: str) -> tuple[bool, float, bool, int]:
         alike = len({*texts[name].tolist()}) > 1 and {*texts[name].tolist()} <= words
-        share = 0.0 if said is None or not alike else float((texts[name] == said).mean())
+        share = float((texts[name] == said[0]).mean()) if said and alike else 0.0
         return not alike, -share, _nature(columns, name) == "beside", -names.index(name)
 
     return sorted(texts, key=likely)
@@ -426,11 +406,6 @@ def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str
 def unclear(roles: Mapping[str, Role]) -> list[str]:
     """The columns of a spread, or of an interval, of which no name says which."""
     return [name for role in UNCLEAR for name in roles if roles[name] == role]
-
-
-def _all_differ(values: NDArray[Any]) -> bool:
-    are_whole = not is_numeric(values) or bool((values == np.round(values)).all())
-    return are_whole and _different(values) == len(values)
 
 
 def _different(values: NDArray[Any]) -> int:
@@ -450,7 +425,7 @@ def _look(values: NDArray[Any]) -> str:
     low, high = (f"{end(values):.6g}" for end in (np.nanmin, np.nanmax))
     if not bool((values == np.round(values)).all()):
         return f"numbers from {low} to {high}"
-    return f"whole numbers {low}–{high}{', all different: an index?' * _all_differ(values)}"
+    return f"whole numbers {low}–{high}{', all different: an index?' * (_different(values) == len(values))}"
 
 
 def in_words(roles: Mapping[str, Role], predictions: Sequence[str]) -> dict[str, list[str]]:

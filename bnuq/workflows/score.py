@@ -90,17 +90,14 @@ class _FileScoring(MethodScoring):
                     start = first
         scored = []
         for view, reduction, of_view in zip(views, reductions, gathered, strict=True):
-            scored.append(self._with_ties(scoring.scores(view, reduction, of_view)))
-            scored[-1].unload()
+            scored.append(scores := scoring.scores(view, reduction, of_view))
+            # Scores of equal predictions differ in the last digits by the order of the classes: they are rounded to be
+            # ties. Of samples all digits stay, as replicates are of them.
+            for name in scores.points.keys() & _RANKING if self._is_single else ():
+                mantissa, exponent = np.frexp(scores.points[name])
+                np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent, out=scores.points[name])
+            scores.unload()
         return scored
-
-    def _with_ties(self, scores: SetScores) -> SetScores:
-        """The same scores, rounded in place to some digits fewer: those of equal predictions differ in the last by the
-        order of the classes. Of samples all digits stay, as replicates are of them."""
-        for name in scores.points.keys() & _RANKING if self._is_single else ():
-            mantissa, exponent = np.frexp(scores.points[name])
-            np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent, out=scores.points[name])
-        return scores
 
 
 def score(request: ScoreRequest, progress: Progress = silent) -> Scored:
@@ -194,7 +191,11 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
     for name, of_file in subjects.items():
         made = _FileScoring(of_file, loaded.given[name], second, progress).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
-        made[methods[name]] = _with_own_scores(made[methods[name]], loaded.given[name])
+        of_own = {set_: of.scores for set_, of in loaded.given[name].items()}
+        sets = {
+            set_: replace(of, points={**of.points, **of_own[set_]}) for set_, of in made[methods[name]].sets.items()
+        }
+        made[methods[name]] = replace(made[methods[name]], sets=sets)
         for method, each in made.items():
             scorer = each.view.scorer
             with stage(progress, f"Estimates of {method.name}, and their errors"):
@@ -204,7 +205,9 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
             each.sets["test"].unload()
-            findings += [_of_draws(finding, method.name) for finding in scorer.findings(method.name)]
+            for finding in scorer.findings(method.name):  # draws that need no noise may hold that of the targets
+                holds = finding.code == "tau-infinite"
+                findings.append(note("draws-hold-noise", method=method.name) if holds else finding)
             tau = result.sets["test"].estimates.get("tau")
             if tau is not None and run.scoring.tau is None and 0 < tau.value < math.inf:
                 findings.append(note("noise-added", method=method.name, sd=tau.value**-0.5, draws=of_file.samples > 1))
@@ -214,11 +217,6 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
-
-
-def _of_draws(finding: Finding, method: str) -> Finding:
-    """Of draws that need no noise, a note: they may hold that of the targets."""
-    return note("draws-hold-noise", method=method) if finding.code == "tau-infinite" else finding
 
 
 def _judged(points: Points, given: GivenSet | None) -> Points:
@@ -241,12 +239,6 @@ def _of_numbers(loaded: Loaded) -> Iterator[Finding]:
             of_labels = sets["test"].values[:, np.arange(len(labels)), labels]
             if sets["test"].kind == "probabilities" and (count := int((of_labels <= 0).all(0).sum())):
                 yield warning("probabilities-of-zero", method=name, points=len(labels), count=count, least=LEAST_LOG)
-
-
-def _with_own_scores(scored: ScoredMethod, given: Mapping[str, GivenSet]) -> ScoredMethod:
-    """The scores of a file as it is, with those that its columns hold."""
-    sets = {name: replace(of, points={**of.points, **given[name].scores}) for name, of in scored.sets.items()}
-    return replace(scored, sets=sets)
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -152,7 +152,10 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     except UnclearError as error:
         texts, cure, works = [f"{error}"], error.cure, False
         while cure and len(texts) < _MOST_UNCLEAR:
-            request = _cured(request, cure)
+            added = {of: (*getattr(request.section, of), *cure[of]) for of in cure.keys() & {"ignore", "columns"}}
+            labels = cure.get("labels", request.labels)
+            known = cure | added | {"labels": None if isinstance(labels, Columns | None) else f"{labels}"}
+            request = replace(request, section=msgspec.structs.replace(request.section, **known), labels=labels)
             try:
                 loaded, cure = _loaded(request), {}
                 for of in loaded.given.values():
@@ -165,17 +168,6 @@ def loaded_of(request: ScoreRequest) -> Loaded:
         if works:
             texts.append(f"If that is what they are:\n  {_command(request)}")
         raise UnclearError("\n".join([*texts, _OTHERWISE])) from None
-
-
-def _cured(request: ScoreRequest, cure: Mapping[str, Any]) -> ScoreRequest:
-    """The request with these settings, too."""
-    of_section = {
-        name: (*getattr(request.section, name), *value) if name in ("ignore", "columns") else value
-        for name, value in cure.items()
-    }
-    labels = cure.get("labels", request.labels)
-    of_section["labels"] = None if isinstance(labels, Columns | None) else f"{labels}"
-    return replace(request, section=msgspec.structs.replace(request.section, **of_section), labels=labels)
 
 
 def _command(request: ScoreRequest) -> str:
@@ -213,9 +205,9 @@ def _loaded(request: ScoreRequest) -> Loaded:
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         if sets["test"].kind == "means" and sets["test"].is_of_samples and not (section.outputs or request.scoring.tau):
             raise UnclearError(
-                f"{columns.source}: {sets['test'].found}, {sets['test'].samples} for each row: are they draws of the target, "
-                "whose spread is all of the uncertainty, or of its mean, around which noise is to be fitted? Say which: "
-                "--outputs draws_of_target or --outputs draws_of_mean.",
+                f"{columns.source}: {sets['test'].found}, {sets['test'].samples} a row: draws of the target, whose "
+                "spread is all of the uncertainty, or of its mean, around which noise is fitted? Say which: --outputs "
+                "draws_of_target or --outputs draws_of_mean.",
                 outputs="draws_of_target",
             )
         if number == 0:
@@ -244,7 +236,11 @@ def _loaded(request: ScoreRequest) -> Loaded:
             of = sets[name], bool(classes), bool(section.classes)
             findings += order_findings(points[name], labels.values, of[0], named=of[1], asked=of[2])
         classes = points["test"].classes or ()
-    findings += _compared(points, given, request, task)
+    if VALIDATION in points:
+        both, risk = (sets["test"], sets[VALIDATION]), request.certificate.risk
+        findings += matching.shared_findings(points["test"], points[VALIDATION], both, risk)
+    for method, of_file in given.items() if task.classifies_points else ():
+        findings += matching.compared(of_file["test"], points["test"], method)
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = matching.unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
@@ -291,19 +287,6 @@ def _add_others(
     if request.validation:
         other = replace(columns_at(request.validation[number])[0], classes=classes)
         sets[VALIDATION] = given_set(other, like)
-
-
-def _compared(
-    points: Mapping[str, Points], given: Mapping[str, Mapping[str, GivenSet]], request: ScoreRequest, task: Task
-) -> Iterator[Finding]:
-    """What test and validation points share, and how hard predictions agree with the others."""
-    sets = next(iter(given.values()))
-    if VALIDATION in points:
-        both = sets["test"], sets[VALIDATION]
-        yield from matching.shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
-    for method, of_file in given.items():
-        if task.classifies_points:
-            yield from matching.compared(of_file["test"], points["test"], method)
 
 
 def _in_one_order(

@@ -7,7 +7,6 @@ import functools
 import itertools
 import json
 import mmap
-import shlex
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,10 +87,10 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_csv(source: str, options: str, kind: str = "csv") -> str:
-    """The command that writes what pandas reads of a file by these `options` to another one, which is scored."""
+    """The command that writes what pandas reads of a file by these `options` to another one."""
     target = f"{Path(source).stem}{'.plain' * (kind == 'csv')}.csv"
     code = f"import pandas; pandas.read_{kind}({', '.join(filter(None, (repr(source), options)))})"
-    return f'python -c "{code}.to_csv({target!r}, index=False)" && bnuq score {shlex.quote(target)}'
+    return f'python -c "{code}.to_csv({target!r}, index=False)"\nThen name {target} in place of this file.'
 
 
 def one_reading(columns: Columns, count: int | None) -> Columns:

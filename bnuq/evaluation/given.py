@@ -113,15 +113,12 @@ class GivenSet:
         point."""
         scores = {}
         for name in names:
-            values = self.columns[name]
+            values, where = self.columns[name], f"{self.columns.source}: {name!r}"
             if values.dtype.kind not in "fiu" or values.shape != (len(self),):
-                raise DataError(
-                    f"{self.columns.source}: {name!r} holds {values.dtype} of shape {values.shape}; a score is a "
-                    f"number for each of the {len(self)} points."
-                )
-            if not np.isfinite(values).all():
-                row = int(np.flatnonzero(~np.isfinite(values))[0])
-                raise DataError(f"{self.columns.source}: {name!r} has no finite number in row {row} (counted from 0).")
+                text = f"{where} holds {values.dtype} of shape {values.shape}; a score is a number for each of the"
+                raise DataError(f"{text} {len(self)} points.")
+            for row in np.flatnonzero(~np.isfinite(values))[:1]:
+                raise DataError(f"{where} has no finite number in row {row} (counted from 0).")
             scores[own_score(name)] = values.astype(np.float64)
         return replace(self, scores=scores)
 
@@ -205,14 +202,10 @@ def wrong_values(
     for wrong, expected in checks:
         if wrong.any():
             sample, row, *output = np.argwhere(wrong)[0].tolist()
-            if output:
-                return (
-                    sample,
-                    row,
-                    f"holds {values[sample, row, output[0]] * scale:.6g} for output {output[0]}",
-                    expected,
-                )
-            return sample, row, f"sums to {total[sample, row] * scale:.6g}", expected
+            what = f"sums to {total[sample, row] * scale:.6g}" if total.size else ""
+            for k in output:
+                what = f"holds {values[sample, row, k] * scale:.6g} for output {k}"
+            return sample, row, what, expected
     return None
 
 
@@ -244,9 +237,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
-        true, said = named.true_and_pred(columns)
-        are_several = len(true) > 1 and not {*true}.isdisjoint(unknown)
-        raise named.without_role(columns, unknown, labels=[",".join(true)] * are_several, said=said * are_several)
+        raise named.without_role(columns, unknown)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -703,19 +694,14 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind} | ({"scale": float(total[0, 0])} if votes else {})
     if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
         return {"kind": "logits"}
-    raise _of_which_kind(sampled, f"{columns.source}: {found}", votes=votes)
-
-
-def _of_which_kind(values: NDArray[np.float64], where: str, *, votes: bool) -> UnclearError:
-    """The error for numbers that are neither probabilities nor clearly logits."""
-    several = values.shape[2] > 1
-    what = f"numbers from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
-    what += f", which sum to {np.median(values.sum(-1)):.6g} in the middle row" * several
-    outputs = "probabilities" if votes else None if several or values.max() > 100 else "percentages"
-    return UnclearError(
-        f"{where} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor clearly logits. Say "
-        "what they are: counts of votes are --outputs probabilities; else --outputs percentages, logits, probabilities "
-        "or log_probabilities; numbers, --task regression.",
+    several = sampled.shape[2] > 1
+    what = f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
+    what += f", which sum to {np.median(total):.6g} in the middle row" * several
+    outputs = "probabilities" if votes else None if several or sampled.max() > 100 else "percentages"
+    raise UnclearError(
+        f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
+        "clearly logits. Say what they are: counts of votes are --outputs probabilities; else --outputs percentages, "
+        "logits, probabilities or log_probabilities; numbers, --task regression.",
         **({"outputs": outputs} if outputs else {}),
     )
 

@@ -144,15 +144,17 @@ def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
     if len(names) == 1:
         return names[0]
     names = named.likely_labels(columns, names, _words_of(first, [of for of in first.values if of not in names]))
-    options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in names[:5])
-    if all(_is_binary(columns[name]) for name in names[:5]):
-        options += f". One-hot, or several labels: --labels {shlex.quote(f'{columns.source}:' + ','.join(names))}"
     of_zero = " Its first line, 0, may be a name, as pandas gives it to a Series, or a label."
-    raise UnclearError(
-        f"{columns.source}: no array or column is called label, labels, target or y.{of_zero * (UNNAMED in names)} "
-        f"Name it: {options}.",
-        labels=f"{columns.source}:{names[0]}",
-    )
+    text = f"{columns.source}: no array or column has a name of labels.{of_zero * (UNNAMED in names)}"
+    raise _several_labels(columns, names, text)
+
+
+def _several_labels(columns: Columns, names: Sequence[str], text: str) -> UnclearError:
+    """The error where any of these columns, the likeliest first, may be the labels; those of 0 and 1 also together."""
+    together = [",".join(names)] * all(_is_binary(columns[name]) for name in names)
+    files = [f"{columns.source}:{name}" for name in (*names[:5], *together)]
+    options = " or ".join(f"--labels {shlex.quote(file)}" for file in files)
+    return UnclearError(f"{text} Name them: {options}.", labels=files[0])
 
 
 def _words_of(columns: Columns, free: Sequence[str]) -> frozenset[str]:
@@ -171,16 +173,15 @@ def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | N
     unused += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
     if not unused or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
         return None
-    true, said = named.true_and_pred(columns)
     words = _words_of(columns, free)
     labels = named.likely_labels(columns, [of for of in unused if role_by_name(of) not in ("kinds", "draws")], words)
     several = [of for of in unused if of in words and _is_binary(columns[of])]
-    labels = [",".join(true)] * bool(true) or [",".join(several)] * (len(several) > 1) or labels
+    labels = [",".join(several)] * (len(several) > 1) or labels
     of_kinds = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
     of_kinds |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
     found = any((families, of_kinds & {*roles.values()}))
     unused = [*unused, *named.unclear(roles)]
-    return named.without_role(columns, unused, labels=labels, said=said, found=found)
+    return named.without_role(columns, unused, labels=labels, found=found)
 
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:
@@ -193,9 +194,8 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     if len(names) > 1:
         is_top = not {"score", "confidence"}.isdisjoint(roles.values())  # `label` of Hugging Face is the prediction
         by_word = sorted(names, key=lambda of: (of == "label" and is_top, "pred" in of, role_by_name(of) == "labels"))
-        options = " or ".join(f"--labels {shlex.quote(f'{columns.source}:{name}')}" for name in by_word)
         text = f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one."
-        raise UnclearError(f"{text} Name it: {options}.", labels=f"{columns.source}:{by_word[0]}")
+        raise _several_labels(columns, by_word, text)
     return names[0] if names else None
 
 
@@ -425,20 +425,17 @@ def _in_words_of(hard: NDArray[Any], labels: AbstractSet[str], classes: Sequence
 
 
 def unknown_words(given: GivenSet, truth: Truth, method: str, classes: Sequence[str] = ()) -> Iterator[Finding]:
-    """A warning where predictions beside their confidences, and labels, have words that the other has not."""
+    """A warning where predictions beside their confidences, and labels, have words that the other has not, or that
+    differ from those of the other in case and spaces alone."""
     if given.kind == "confidences" and given.hard is not None and not truth.is_right:
-        labels = {*texts_of(truth.values).tolist()}
-        hard = _in_words_of(given.hard, labels, classes)
-        predicted, folded = {*hard.tolist()}, [[*map(_folded, of.tolist())] for of in (hard, texts_of(truth.values))]
-        if alike := sum(map(str.__eq__, *folded)) - int((hard == texts_of(truth.values)).sum()):
+        labels = texts_of(truth.values)
+        hard = _in_words_of(given.hard, {*labels.tolist()}, classes)
+        folded = ([" ".join(text.casefold().split()) for text in of.tolist()] for of in (hard, labels))
+        if alike := sum(map(str.__eq__, *folded)) - int((hard == labels).sum()):
             yield warning("words-differ-in-form", method=method, count=alike, points=len(hard))
-        if predicted - labels and labels - predicted:
-            only = [sorted(of)[:5] for of in (predicted - labels, labels - predicted)]
+        only = [sorted({*a.tolist()} - {*b.tolist()})[:5] for a, b in ((hard, labels), (labels, hard))]
+        if all(only):
             yield warning("words-differ", method=method, predicted=only[0], labels=only[1])
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
@@ -538,19 +535,20 @@ def _rows_by_id(
         if len(of) < len(texts):
             [(text, count)] = Counter(texts.tolist()).most_common(1)
             raise DataError(f"{name}: the id {text[:50]!r} occurs {count} times; expected once.")
-    both = (source, labels, rows, others), (labels, source, others, rows)
+    both = (source, labels, rows.keys(), others), (labels, source, others, rows.keys())
     for name, other, there, needed in both if all_of_them else both[:1]:
-        if missing := [text for text in needed if text not in there]:
-            cure = "Take out the rows that one file has alone, or name the column that pairs the rows: --ids COLUMN."
-            if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
-                cure += f" If {by} counts the rows of one file, and those of both are in one order: --ignore "
-                cure += f"{shlex.quote(by)}."
+        if missing := needed - there:
             text = f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
-            text += f"the same ids in both. {cure}"
+            text += (
+                "the same ids in both. Take out the rows that one file has alone, or name the column that pairs the "
+            )
+            text += "rows: --ids COLUMN."
+            if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
+                text += f" If {by} counts the rows of one file, and those of both are in one order: --ignore "
+                text += f"{as_option(by)}."
             if name == source and all_of_them and rows.keys() <= others:
-                raise UnclearError(
-                    f"{text} --ids {shlex.quote(by)} leaves out the labels of these.", ids=by.replace(", ", ",")
-                )
+                text += f" --ids {as_option(by)} leaves out the labels of these."
+                raise UnclearError(text, ids=by.replace(", ", ","))
             raise DataError(text)
     return found
 

@@ -157,13 +157,13 @@ def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
 def ids_in(section: ScoreSection, columns: Columns) -> list[str]:
     """The names of --ids: that of one column, which may hold a comma, or of several."""
     ids = section.ids or ""
-    return [ids] if ids in columns.values else [*filter(None, ids.split(","))]
+    return [ids] if ids and ids in columns.values else [*filter(None, ids.split(","))]
 
 
 def _by_name(columns: Columns, name: str, at: int) -> Role | None:
     """The role by the table; none of what is named like a class, or tells kinds of rows apart, a key of ids that
     repeat."""
-    if (other := _OPPOSITES.get(name.lower())) is not None and columns.named([other]) is not None:
+    if _OPPOSITES.get(name.lower()) in {of.lower() for of in columns.values}:
         return None
     if name == "0" and all(of == name or is_index(of, 0) for of in columns.values):
         return "array"  # of a Series without a name
@@ -296,14 +296,14 @@ def without_role(
     found: bool = True,
 ) -> UnclearError:
     """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
-    ignores what looks like ids, texts or kinds of rows, and names what looks like predictions, or what is to be `said`
-    of them; where they are `found`, it ignores other numbers, too."""
+    ignores what looks like ids, texts or kinds of rows, and names what looks like predictions; where these are
+    `found`, it ignores other numbers, too."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:_SHOWN])
     shown += f"\n  … and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
-    label, named = next(iter(labels), ""), {of.rpartition("=")[2] for of in said}
+    label, said = next(iter(labels), ""), tuple[str, ...]()
     of_natures: dict[str, list[str]] = {}
     for name in names:
-        if name not in (label, *label.split(","), *named):
+        if name not in (label, *label.split(",")):
             of_natures.setdefault(_nature(columns, name), []).append(name)
     kinds, draws, numbers, spreads, bounds, errors = (
         of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound", "standard_error")
@@ -320,10 +320,8 @@ def without_role(
         said = (f"sigma={spreads[0]}",)
         told += [f"{spreads[0]!r} may be the standard deviation, or by variance={spreads[0]} the variance."]
     if errors:
-        told += [
-            f"{errors[0]!r} is a standard error by its name: how well the mean is known, which is less than targets "
-        ]
-        told[-1] += f"spread around it. Only if it is the deviation of the targets: --columns sigma={errors[0]}."
+        told += [f"{errors[0]!r} is a standard error by its name: of the mean, and targets spread further around it."]
+        told[-1] += f" Only if it is their standard deviation: --columns sigma={errors[0]}."
     if len(bounds) == 2:
         middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
         said = _ends(bounds, middle, 0.025)
@@ -336,9 +334,11 @@ def without_role(
     left = errors if said else [*errors, *itertools.chain(*of_natures.values()), *(numbers if found else ())]
     cure = {"ignore": (*kinds, *left), "columns": said, "labels": label and f"{columns.source}:{label}"}
     count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
-    text = f"{columns.source}: {count} no role (prediction, label, …):"
-    text = "\n".join(filter(None, (f"{text}{shown}", *told)))
-    return UnclearError(text, **({} if draws else {key: value for key, value in cure.items() if value}))
+    shown = f"{columns.source}: {count} no role (prediction, label, …):{shown}"
+    return UnclearError(
+        "\n".join(filter(None, (shown, *told))),
+        **({} if draws else {key: value for key, value in cure.items() if value}),
+    )
 
 
 def _nature(columns: Columns, name: str) -> str:
@@ -374,19 +374,6 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
         return [(f"samples={min(stems)}*",)]
     found: list[tuple[str, ...]] = [(name,) for name in arrays]
     return found[:5]
-
-
-def true_and_pred(columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels that are called true, and how --columns names their predictions, which are called pred and the same."""
-    both = {of: of.replace("true", "pred") for of in columns.values if "true" in of}
-    both = {true: pred for true, pred in both.items() if pred in columns.values}
-    if len(both) == 1:
-        [(true, pred)] = both.items()
-        spread = next((of for word in ("std", "sigma", "sd") if (of := f"{pred}_{word}") in columns.values), None)
-        is_mean = is_numeric(columns[pred]) and bool(np.any(columns[pred] % 1))
-        beside = (f"sigma={spread}",) * (spread is not None)
-        return (true,), (f"mean={pred}", *beside) if is_mean else (f"prediction={pred}",)
-    return (*both,), (*both.values(),)
 
 
 def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str]) -> list[str]:

@@ -8,7 +8,7 @@ import itertools
 import json
 import mmap
 from array import array
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
@@ -54,11 +54,6 @@ class Columns:
     by_score: bool = False
     exact: Callable[[str], NDArray[Any]] | None = None
     classes: frozenset[str] = frozenset()
-
-    def named(self, names: Sequence[str]) -> str | None:
-        """The first of these names, in any case, that there is."""
-        lower = {name.lower(): name for name in self.values}
-        return next((lower[name] for name in names if name in lower), None)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.values:
@@ -106,22 +101,17 @@ def one_reading(columns: Columns, count: int | None) -> Columns:
     )
 
 
-class _Lazy(Mapping[str, NDArray[Any]]):
+class _Lazy(UserDict[str, Any]):
     """Arrays by name, each read when it is first asked for: others may be large, or hold objects."""
 
     def __init__(self, values: Mapping[str, NDArray[Any] | None], read: Callable[[str], NDArray[Any]]) -> None:
-        self._values, self._read = dict(values), read
+        super().__init__(values)
+        self._read = read
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        if (values := self._values[name]) is None:
-            values = self._values[name] = self._read(name)
-        return values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        if self.data[name] is None:
+            self.data[name] = self._read(name)
+        return self.data[name]
 
 
 def read_columns(path: Path) -> Columns:

@@ -173,15 +173,15 @@ def _without_labels(columns: Columns, roles: Mapping[str, str]) -> DataError | N
     unused += [name for name in hard if len(hard) > 1 and "pred" not in name.lower()]  # such as response of H2O
     if not unused or (columns.exact is None and not isinstance(columns.values, dict)):  # arrays of a .npz may be large
         return None
-    words = _words_of(columns, free)
+    (true, said), words = named.true_and_pred(columns), _words_of(columns, free)
     labels = named.likely_labels(columns, [of for of in unused if role_by_name(of) not in ("kinds", "draws")], words)
     several = [of for of in unused if of in words and _is_binary(columns[of])]
-    labels = [",".join(several)] * (len(several) > 1) or labels
+    labels = [",".join(true)] * bool(true) or [",".join(several)] * (len(several) > 1) or labels
     of_kinds = {"confidence", "score", "positive", "logits", "log_probabilities", "quantile", "mean"}
     of_kinds |= {roles[name] for name in hard if is_numeric(columns[name]) and np.any(columns[name] % 1)}
     found = any((families, of_kinds & {*roles.values()}))
     unused = [*unused, *named.unclear(roles)]
-    return named.without_role(columns, unused, labels=labels, found=found)
+    return named.without_role(columns, unused, labels=labels, said=said, found=found)
 
 
 def _label_of(columns: Columns, section: ScoreSection) -> str | None:

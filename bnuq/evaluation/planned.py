@@ -24,7 +24,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
 from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, prepare, scored_sets
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.subject import VALIDATION, Subject, described
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.files.fetching import named_or_path
 from bnuq.findings import Finding, note
@@ -180,18 +180,6 @@ def _without_validation(data: RunData, subject: Subject) -> Iterator[Finding]:
 def _description(name: str, points: Points, task: Task) -> EvaluatedSet:
     is_perturbed = isinstance(points.inputs, Perturbed)
     targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
-    labels = not task.is_regression
-    return EvaluatedSet(
-        name=name,
-        kind=name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood",
-        reference=points.reference,
-        sha256=points.sha256,
-        n=len(points),
-        labels=targets if labels else None,
-        targets=None if labels else targets,
-        group=points.group,
-        classes=tuple(points.classes or ()),
-        index=points.index,
-        names=points.names,
-        group_names=points.group_names,
-    )
+    kind: Any = name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood"
+    labels, targets = (None, targets) if task.is_regression else (targets, None)
+    return described(name, points, kind, labels, targets)

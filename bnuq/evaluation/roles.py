@@ -296,14 +296,14 @@ def without_role(
     found: bool = True,
 ) -> UnclearError:
     """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
-    ignores what looks like ids, texts or kinds of rows, and names what looks like predictions; where these are
-    `found`, it ignores other numbers, too."""
+    ignores what looks like ids, texts or kinds of rows, and names what is `said` of predictions or looks like them; where these
+    are `found`, it ignores other numbers, too."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:_SHOWN])
     shown += f"\n  … and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
-    label, said = next(iter(labels), ""), tuple[str, ...]()
+    label, named = next(iter(labels), ""), {of.rpartition("=")[2] for of in said}
     of_natures: dict[str, list[str]] = {}
     for name in names:
-        if name not in (label, *label.split(",")):
+        if name not in (label, *label.split(","), *named):
             of_natures.setdefault(_nature(columns, name), []).append(name)
     kinds, draws, numbers, spreads, bounds, errors = (
         of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound", "standard_error")
@@ -374,6 +374,14 @@ def _of_predictions(columns: Columns, names: Sequence[str]) -> list[tuple[str, .
         return [(f"samples={min(stems)}*",)]
     found: list[tuple[str, ...]] = [(name,) for name in arrays]
     return found[:5]
+
+
+def true_and_pred(columns: Columns) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Labels that are called true, and how --columns names their predictions, which are called pred and the same."""
+    known = columns.values
+    both = {of: pred for of in known if "true" in of and (pred := of.replace("true", "pred")) in known}
+    are_hard = len(both) == 1 and not all(is_numeric(known[of]) and np.any(known[of] % 1) for of in both.values())
+    return (*both,), tuple(f"prediction={of}" if are_hard else of for of in both.values())
 
 
 def likely_labels(columns: Columns, names: Sequence[str], words: AbstractSet[str]) -> list[str]:

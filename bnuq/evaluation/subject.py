@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bnuq.config import Calibration, Run
 from bnuq.config.effects import settings_without_effect
@@ -16,6 +16,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, Method, Recalibration
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.replicates import independent_units
+from bnuq.records.evaluation import EvaluatedSet
 from bnuq.sampling import counter_rng
 from bnuq.tasks import Task
 
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 
 VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
+
+
+def described(name: str, points: Points, kind: Any, labels: Any, targets: Any) -> EvaluatedSet:
+    """A set as a result describes it."""
+    classes, rows = tuple(points.classes or ()), {"index": points.index, "names": points.names}
+    of = {"group": points.group, "group_names": points.group_names, "classes": classes} | rows
+    return EvaluatedSet(name, kind, points.reference, points.sha256, len(points), labels, targets, **of)
 
 
 @frozen

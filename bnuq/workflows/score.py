@@ -20,7 +20,7 @@ from bnuq.data import Points
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
-from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan
+from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan, described
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer, PairScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
@@ -34,7 +34,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import Method, method_named
 from bnuq.progress import Progress, silent, stage
 from bnuq.records import evaluation_file
-from bnuq.records.evaluation import EvaluatedSet, Scored
+from bnuq.records.evaluation import Scored
 from bnuq.workflows.score_request import Loaded, ScoreRequest, digest_of_source, loaded_of, name_of_source
 
 _TILE = 2**16  # points that are reduced together
@@ -137,6 +137,12 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     record = request.record()
     record["sampling"]["calibrate"] = subject.calibration
     record["scoring"] = msgspec.to_builtins(scoring)
+    sets = {}
+    for name, points in loaded.points.items():
+        kind: Any = name if name in ("test", VALIDATION) else "ood"
+        of_values = points.targets is not None and points.targets.dtype.kind == "f"
+        labels, targets = (None, points.targets) if of_values else (points.targets, None)
+        sets[name] = described(name, points, kind, labels, targets)
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
     result = Scored(
         run=record,
@@ -151,7 +157,7 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
             "precision": "float64",
             "test_points": len(test),
         },
-        sets={name: _evaluated(name, points) for name, points in loaded.points.items()},
+        sets=sets,
         methods=outcome.methods,
         findings=tuple(findings),
         seconds=seconds,
@@ -285,26 +291,6 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
     common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
     return common | count | labels | {"files": files}
-
-
-def _evaluated(name: str, points: Points) -> EvaluatedSet:
-    targets = points.targets
-    of_values = targets is not None and targets.dtype.kind == "f"
-    kind: Any = name if name in ("test", VALIDATION) else "ood"
-    return EvaluatedSet(
-        name,
-        kind,
-        points.reference,
-        points.sha256,
-        len(points),
-        labels=None if of_values else targets,
-        targets=targets if of_values else None,
-        group=points.group,
-        classes=tuple(points.classes or ()),
-        index=points.index,
-        names=points.names,
-        group_names=points.group_names,
-    )
 
 
 def _provenance(started: datetime) -> dict[str, str]:

@@ -23,7 +23,7 @@ from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation import given_points as matching
 from bnuq.evaluation.given import SPREADS, GivenSet, Sought, given_set, given_sets
 from bnuq.evaluation.given_classes import in_one_order, order_findings
-from bnuq.evaluation.given_points import Source, Truth, columns_at
+from bnuq.evaluation.given_points import Source, columns_at
 from bnuq.evaluation.roles import UnclearError, role_by_name
 from bnuq.evaluation.roles import matching as columns_matching
 from bnuq.evaluation.subject import VALIDATION
@@ -214,15 +214,23 @@ def _loaded(request: ScoreRequest) -> Loaded:
             truth, findings = matching.without_others(truth, given[name]["test"], section)
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
         findings = (*findings, *found, *(matching.read_notes(given[name], truth) if number == 0 else ()))
-    _check_ignored(request.section.ignore, given, (truth, other_groups))
+    held = [each.columns for each in (truth, other_groups) if each is not None and each.columns is not None]
+    held += [of.columns for sets in given.values() for of in sets.values()]
+    for pattern in request.section.ignore:
+        if not any(columns_matching(columns, [pattern], needed=False) for columns in held):
+            raise RequestError(f"--ignore {pattern!r}: no file has such a column; leave it out, or correct its name.")
     _check_alike(given, files)
-    given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
-    sets = next(iter(given.values()))
-    outputs, findings = sets["test"].values.shape[2], [*findings, *found]
+    sets, words = next(iter(given.values())), _asked_classes(section)
+    asked, outputs = () if sets["test"].kind == "confidences" else words, sets["test"].values.shape[2]
+    if asked and len(asked) != outputs:
+        raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {outputs}.")
+    of_labels = truth.classes if len(truth.classes) == outputs else ()
+    by_number = task.classifies_points and truth.single is not None  # a matrix has columns in an order of their own
+    given, classes, found = in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
+    sets, findings = next(iter(given.values())), [*findings, *found]
     truths, points = {"test": truth}, dict[str, Points]()
     if VALIDATION in sets:
         truths[VALIDATION] = matching.truth_of(None, sets[VALIDATION].columns, section)
-    words = _asked_classes(section)
     for name, labels in truths.items():
         of_set = [of_file[name] for of_file in given.values()]
         labels = matching.grouped(labels, of_set, other_groups, section, is_test=name == "test")
@@ -233,8 +241,8 @@ def _loaded(request: ScoreRequest) -> Loaded:
             labels = replace(labels, values=np.ones(len(labels.values), dtype=np.int64))  # "right"
         points[name] = matching.labelled_points(labels, sets[name], task, name=name, classes=classes)
         if not truth.classes:
-            of = sets[name], bool(classes), bool(section.classes)
-            findings += order_findings(points[name], labels.values, of[0], named=of[1], asked=of[2])
+            by = {"named": bool(classes), "asked": bool(section.classes)}
+            findings += order_findings(points[name], labels.values, sets[name], **by)
         classes = points["test"].classes or ()
     if VALIDATION in points:
         both, risk = (sets["test"], sets[VALIDATION]), request.certificate.risk
@@ -251,17 +259,6 @@ def _loaded(request: ScoreRequest) -> Loaded:
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
-
-
-def _check_ignored(
-    ignore: Sequence[str], given: Mapping[str, Mapping[str, GivenSet]], others: Sequence[Truth | None]
-) -> None:
-    """RequestError for a name that no column of any file has."""
-    held = [each.columns for each in others if each is not None and each.columns is not None]
-    held += [of.columns for sets in given.values() for of in sets.values()]
-    for pattern in ignore:
-        if not any(columns_matching(columns, [pattern], needed=False) for columns in held):
-            raise RequestError(f"--ignore {pattern!r}: no file has such a column; leave it out, or correct its name.")
 
 
 def _add_others(
@@ -287,19 +284,6 @@ def _add_others(
     if request.validation:
         other = replace(columns_at(request.validation[number])[0], classes=classes)
         sets[VALIDATION] = given_set(other, like)
-
-
-def _in_one_order(
-    given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection, *, by_number: bool
-) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
-    """The predictions with their columns in one order, and the names of the classes in it, where they are known."""
-    first = next(iter(given.values()))["test"]
-    asked, count = () if first.kind == "confidences" else _asked_classes(section), first.values.shape[2]
-    if asked and len(asked) != count:
-        raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {count}.")
-    of_labels = truth.classes if len(truth.classes) == count else ()
-    by_number &= truth.values.size == len(truth.values)  # and not a matrix, whose columns have an order of their own
-    return in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
 
 
 def _asked_classes(section: ScoreSection) -> Sequence[str]:

@@ -579,7 +579,9 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
             {"label": LABELS, "p0": P[:, 0], "p1": P[:, 1], "p2": P[:, 2], "p3": P[:, 3], "age": P[:, 0]},
             "'age': numbers",
         ),
-        ({"label": LABELS, "pred": LABELS}, "no uncertainty"),
+        ({"label": LABELS, "pred": LABELS}, "no uncertainty (100.0% are right"),
+        ({"label": ["a,b", "b", "a", ""] * (N // 4), "prob_a": P[:, 0], "prob_b": P[:, 1]}, ".str.get_dummies(',')"),
+        ({"y": ["1,204.5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "thousands=','"),
         ({"label": np.array(["a", "b"])[LABELS % 2], "score": P[:, 0]}, "pipeline of Hugging Face"),
         ({"label": LABELS % 2, "a": P[:, 0], "b": P[:, 1]}, "2 columns have no role"),
         ({"y": LABELS, "label": LABELS, "p": P[:, 0]}, "names of labels"),
@@ -591,7 +593,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"y": LABELS, "mean": P[:, 0], "unc": P[:, 1]}, "--columns sigma=unc"),
         ({"y": P[:, 0], "species": np.array(["a", "b"])[LABELS % 2], "p_a": P[:, 0], "p_b": P[:, 1]}, ":species or"),
         ({"label": LABELS + 1} | {f"p{k}": np.eye(5)[LABELS][:, k] for k in range(5)}, "Subtract 1"),
-        ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal point"),
+        ({"y": ["0,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "decimal=','"),
         ({"label": ["no"] * N, "pred": ["LABEL_0"] * N, "confidence": P[:, 0]}, "no word in common"),
         ({"fit": P[:, 0], "lwr": P[:, 1], "upr": P[:, 2], "y": P[:, 3]}, "--columns q0.1=lwr,q0.5=fit,q0.9=upr"),
         ({"p": 90.75 + 0 * LABELS, "label": LABELS % 2}, "numbers from 90.75"),
@@ -625,6 +627,7 @@ def test_what_cannot_be_known_is_asked(columns: dict[str, np.ndarray], text: str
         ({"label": LABELS, "p": P, "sample_id": np.arange(N) // 2}, "ids-repeat"),
         ({"label": LABELS, "p": np.c_[P, 0 * LABELS]}, "class-without-probability"),
         ({"label": LABELS, "p": P[:, [2, 0, 3, 1]]}, "classes-in-another-order"),
+        ({"label": [*"ab"] * (N // 2), "pred": [*"Ab", *"ba"] * (N // 4), "conf": P[:, 0]}, "words-differ-in-form"),
         ({"label": np.array([*"abcd"])[LABELS], "pred": np.array([*"abce"])[LABELS], "conf": P[:, 0]}, "words-differ"),
     ],
 )
@@ -677,15 +680,17 @@ def test_the_name_0_of_a_series_is_no_value(tmp_path: Path) -> None:
 
 def test_samples_of_a_regression_are_along_either_axis() -> None:
     y, samples = RNG.normal(size=N), RNG.normal(size=(T, N))
-    expected = bnuq.score(samples[..., None], y, ood={"far": samples[:, :50, None]})
+    of_mean = partial(bnuq.score, outputs="draws_of_mean")
+    expected = of_mean(samples[..., None], y, ood={"far": samples[:, :50, None]})
     said, far = {"samples": samples.T}, {"samples": samples[:, :50].T}
     columns = pd.DataFrame(samples.T, columns=[f"draw.{k}." for k in range(T)])
     for given, other in ((samples, samples[:, :50]), (said, far), (columns, columns[:50])):
-        scored = bnuq.score({"predictions": given}, y, ood={"far": other})
+        scored = of_mean({"predictions": given}, y, ood={"far": other})
+        assert "--outputs draws_of_mean" in refusal({"predictions": given}, y)
         assert scored.summary()["methods"] == expected.summary()["methods"]
     assert "either axis" in refusal(np.zeros((N, N)), y)
     assert "or mean and σ" in refusal(samples.T, y)
-    assert bnuq.score(np.sort(samples[:2], 0), y).model["files"]["predictions"]["outputs"] == "means"
+    assert of_mean(np.sort(samples[:2], 0), y).model["files"]["predictions"]["outputs"] == "means"
 
 
 def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
@@ -990,7 +995,18 @@ KEYS = {"fold": np.arange(N) % 4, "id": np.arange(N) // 4}
         ({"row": range(N), "age": 9 * SURE} | BOTH, {"row": range(N), "won": Y, "cabin": WORDS[Y]}, "won --ignore"),
         ({"id": range(N)} | BOTH, {"id": range(N + 9), "label": [*Y, *[0] * 9]}, "--ids id"),
         ({"id": range(N), "label": WORDS[TOP], "score": SURE}, {"id": range(N), "label": Y}, "--classes NEG,POS"),
-        ({"y": LOGITS[:, 0]} | {f"V{k}": DRAWS[:, k] for k in range(30)}, {}, "--columns 'samples=V*'"),
+        (
+            {"y": LOGITS[:, 0]} | {f"V{k}": DRAWS[:, k] for k in range(30)},
+            {},
+            "--columns 'samples=V*' --outputs draws_of_target",
+        ),
+        (
+            {"label": np.array(["a,b", "c"])[Y], "score": YES[:, 1], "pred": np.array(["a,b", "c"])[TOP]}
+            | {"n,o": LLM["question"]},
+            {},
+            "--ignore '\"n,o\"'",
+        ),
+        ({"y": LOGITS[:, 0], "mean": DRAWS.mean(1), "mean_se": DRAWS.std(1)}, {}, "--ignore mean_se"),
     ],
 )
 def test_all_that_is_unclear_is_asked_at_once_with_a_command_that_works(
@@ -1038,11 +1054,14 @@ def test_quantiles_in_percent_logarithms_of_a_variance_and_draws_of_targets_are_
     assert found == pytest.approx(estimates(bnuq.score({"m": sigma})), nan_ok=True)
     assert "log_variance=log_var" in refusal({"m": normal}, columns=("mean", "variance=log_var"))
     targets = LOGITS[:, 0] + RNG.normal(size=N)
-    drawn = bnuq.score({"m": {"samples": DRAWS, "y": targets}}, calibrate="cross")
-    pll = drawn.summary()["methods"]["m"]["sets"]["test"]["pll"]["value"]
-    assert pll == pytest.approx(norm.logpdf(targets, DRAWS.mean(1), DRAWS.std(1)).mean(), abs=0.1)
-    assert drawn.record.run["scoring"]["pll"] == "moment"
-    wide = bnuq.score({"m": {"samples": 2 * DRAWS - DRAWS.mean(1)[:, None], "y": targets}}, calibrate="cross")
+    pll, wide = norm.logpdf(targets, DRAWS.mean(1), DRAWS.std(1)).mean(), 2 * DRAWS - DRAWS.mean(1)[:, None]
+    for of, tolerance in (("mean", 0.1), ("target", 0.03)):
+        drawn = bnuq.score({"m": {"samples": DRAWS, "y": targets}}, calibrate="cross", outputs=f"draws_of_{of}")
+        test = drawn.summary()["methods"]["m"]["sets"]["test"]
+        assert test["pll"]["value"] == pytest.approx(pll, abs=tolerance) and ("tau" in test) == (of == "mean")
+        assert drawn.record.run["scoring"]["pll"] == "moment"
+    drawn = {"m": {"samples": wide, "y": targets}}
+    wide = bnuq.score(drawn, calibrate="cross", outputs="draws_of_mean")
     assert {"draws-hold-noise", "tau-infinite"} & {each.code for each in wide.findings} == {"draws-hold-noise"}
 
 

@@ -351,7 +351,7 @@ def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> t
 
 def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[str] | None:
     """A column of confidences, and that of the hard predictions, or of whether these are right; None where there is
-    none, or where a score is the probability of class 1. DataError where it may be either."""
+    none, or where a score is the probability of one class. DataError where it may be either, or is called otherwise."""
     classes, like, label = columns.classes, sought.like, sought.label
     of_roles = ("confidence", "score", "log_probabilities", "hard", "correct", "labels")
     confidence, score, logs, hard, correct, labels = (named.flat(columns, roles, role) for role in of_roles)
@@ -368,32 +368,20 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         ):
             raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
-    if (
-        hard
-        and f"confidence={name}" not in sought.section.columns
-        and not _is_confidence(columns, name, hard[0], score)
-    ):
-        return None
-    return [name, top[0]]
-
-
-def _is_confidence(columns: Columns, name: str, hard: str, score: Sequence[str]) -> bool:
-    """Whether numbers beside hard predictions are confidences, not the probability of one class, which a score may be.
-    DataError where they are neither, or are called confidences and are not."""
-    texts, values, where = texts_of(columns[hard]), numbers_of(columns, name), f"{columns.source}: {name!r}"
-    of_class = _class_of(values, texts, columns.classes)
+    if not hard or f"confidence={name}" in sought.section.columns:
+        return [name, top[0]]
+    texts, values, where = texts_of(columns[hard[0]]), numbers_of(columns, name), f"{columns.source}: {name!r}"
+    of_class = _class_of(values, texts, classes)
     if of_class is not None and not score:
-        text = (
-            f"{where} is below 0.5 wherever {hard!r} is another class than {of_class!r}: it is the probability of this "
-        )
-        text += "class, not a confidence in the prediction."
-        raise UnclearError(text, columns=(f"score={name}", f"prediction={hard}"))
-    if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | columns.classes):
+        text = f"{where} is below 0.5 wherever {hard[0]!r} is another class than {of_class!r}: it is the probability of"
+        text += " this class, not a confidence in the prediction."
+        raise UnclearError(text, columns=(f"score={name}", f"prediction={hard[0]}"))
+    if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | classes):
         raise DataError(
             f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
             "it by --columns NAME if it is that of class 1; or call it confidence."
         )
-    return of_class is None
+    return [name, top[0]] if of_class is None else None
 
 
 def _of_which_class(columns: Columns, name: str, label: str | None, free: Sequence[str]) -> UnclearError:
@@ -654,9 +642,10 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
     cure, mark = "", (re.search(r"\d([ ,'’\u00a0\u202f])\d", texts[row]) or [""] * 2)[1]
     if mark and all(map(WITH_MARKS.fullmatch, texts)):
-        grouped = all(map(re.compile(rf"[-+]?\d{{1,3}}({mark}\d{{3}})*(\.\d*)?").fullmatch, texts))
-        cure = f" A mark between thousands, or a decimal comma? Make a file without {mark!r}:\n  "
-        cure += as_csv(columns.source, f"sep=None, engine='python', {'thousands' if grouped else 'decimal'}={mark!r}")
+        grouped = mark != "," or any("." in text or text.count(",") > 1 for text in texts)
+        what = "between thousands" if grouped else "as the decimal point; if it stands between thousands, thousands=','"
+        options = f"sep={columns.separator!r}, {'thousands' if grouped else 'decimal'}={mark!r}"
+        cure = f" With {mark!r} {what}{':\n  ' + as_csv(columns.source, options) if columns.separator else '.'}"
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{cure}"

@@ -217,11 +217,10 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
             parts = {part.strip() for text in texts for part in text.split(mark)}
             if len(parts) < len(texts) and any(mark in text for text in texts):
                 one = next(text for text in values if mark in text)[:50]
-                made = f"table[{name!r}].str.get_dummies({mark!r}).to_csv('tags.csv', index=False)"
-                text = (
-                    f"{columns.source}: {name!r} holds several labels in a text, such as {one!r}. Write a column of 0 "
-                )
-                raise DataError(f"{text}and 1 for each, in pandas: {made}. Then: --labels tags.csv.")
+                made = f"table[{name!r}].str.get_dummies({mark!r}).to_csv('labels_01.csv', index=False)"
+                text = f"{columns.source}: {name!r} holds several labels in a text, such as {one!r}. Write a column of"
+                text += f" 0 and 1 for each, in pandas: {made}. Then: --labels labels_01.csv:{','.join(sorted(parts))}."
+                raise DataError(text)
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)

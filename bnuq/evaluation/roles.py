@@ -296,8 +296,8 @@ def without_role(
     found: bool = True,
 ) -> UnclearError:
     """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
-    ignores what looks like ids, texts or kinds of rows, and names what is `said` of predictions or looks like them; where these
-    are `found`, it ignores other numbers, too."""
+    ignores what looks like ids, texts or kinds of rows, and names predictions by what is `said` or by their looks;
+    where these are `found`, it ignores other numbers, too."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:_SHOWN])
     shown += f"\n  … and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
     label, named = next(iter(labels), ""), {of.rpartition("=")[2] for of in said}

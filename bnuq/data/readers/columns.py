@@ -43,7 +43,7 @@ class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
     objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, `exact` gives
-    numbers as they are written, and `classes` are those of the labels, where they are known. Keys `by_score` begin with
+    numbers as they are written, and `classes` are those of the labels, where they are known; of a table, its `separator`. Keys `by_score` begin with
     the largest of the first row."""
 
     source: str
@@ -54,6 +54,7 @@ class Columns:
     by_score: bool = False
     exact: Callable[[str], NDArray[Any]] | None = None
     classes: frozenset[str] = frozenset()
+    separator: str | None = None
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.values:
@@ -199,7 +200,7 @@ def _of_table(path: Path) -> Columns:
     if max(map(line.count, ",;\t")) >= _MOST_NAMES:
         raise DataError(f"{path}: its first line has more than {_MOST_NAMES:,} columns. Write them as .npy or .npz.")
     with delimited(path, is_header=_are_names) as table:
-        names, named, first = [*table.names], table.named, table.first
+        names, named, first, separator = [*table.names], table.named, table.first, table.separator
     while len(names) > 1 and not names[-1]:  # of separators at the ends of lines
         names.pop()
     if len({*names}) < len(names):
@@ -252,7 +253,8 @@ def _of_table(path: Path) -> Columns:
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
     by_name = {name: joined.get(at) for at, name in enumerate(names)}
-    return Columns(f"{path}", _Lazy(by_name, lambda name: _as_lists(texts(name))), exact=texts)
+    read = _Lazy(by_name, lambda name: _as_lists(texts(name)))
+    return Columns(f"{path}", read, exact=texts, separator=separator)
 
 
 def _as_lists(texts: NDArray[Any]) -> NDArray[Any]:

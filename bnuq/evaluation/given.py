@@ -645,7 +645,8 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         grouped = mark != "," or any("." in text or text.count(",") > 1 for text in texts)
         what = "between thousands" if grouped else "as the decimal point; if it stands between thousands, thousands=','"
         options = f"sep={columns.separator!r}, {'thousands' if grouped else 'decimal'}={mark!r}"
-        cure = f" With {mark!r} {what}{':\n  ' + as_csv(columns.source, options) if columns.separator else '.'}"
+        cure = f" With {mark!r} {what}." if columns.separator is None else f" With {mark!r} {what}:\n  "
+        cure += as_csv(columns.source, options) if columns.separator else ""
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{cure}"

@@ -43,8 +43,8 @@ class Columns:
     """Numbers or texts (objects) by name, a row for each point (of an array of samples, the second axis); the one array
     of a .npy file, or of a table without a header, has no name. `keys` are the names along the last axis of what JSON
     objects hold, `nested` what holds neither numbers nor texts, `index` the columns of pandas' index, `exact` gives
-    numbers as they are written, and `classes` are those of the labels, where they are known; of a table, its `separator`. Keys `by_score` begin with
-    the largest of the first row."""
+    numbers as they are written, and `classes` are those of the labels, where they are known. Keys `by_score` begin with
+    the largest of the first row. A table has a `separator`."""
 
     source: str
     values: Mapping[str, NDArray[Any]]

@@ -233,7 +233,13 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
-    _check_used(columns, roles, names, given, sought)
+    for pattern in section.columns:
+        column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
+        is_scored = roles.get(column) in (*_SCORED, *(["hard"] if task.is_regression else ()))
+        if column not in names and is_scored:
+            text = f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
+            cure = f" --ignore {as_option(column)} leaves it out; it is the median by {as_option(f'q0.5={column}')}."
+            raise DataError(text + cure * (given.levels is not None))
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
@@ -241,33 +247,15 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
-    alone = {of: [each for each in named.flat(columns, roles, of) if each not in names] for of in ("hard", "correct")}
-    beside: dict[str, Any] = {}
-    if not task.is_regression:
-        beside = {role: texts_of(columns[of[0]]) for role, of in alone.items() if len(of) == 1}
+    of_roles = {} if task.is_regression else {of: named.flat(columns, roles, of) for of in ("hard", "correct")}
+    alone = {role: [of for of in flat if of not in names] for role, flat in of_roles.items()}
+    beside: dict[str, Any] = {role: texts_of(columns[of[0]]) for role, of in alone.items() if len(of) == 1}
     if task.classifies_points and given.kind != "confidences":
         given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
-
-
-def _check_used(
-    columns: Columns, roles: Mapping[str, str], names: Sequence[str], given: GivenSet, sought: Sought
-) -> None:
-    """DataError for an option of --columns that has no effect: a mean beside quantiles, a second prediction."""
-    for pattern in sought.section.columns:
-        column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
-        role = roles.get(column)
-        if column not in names and (role in _SCORED or (role == "hard" and sought.task.is_regression)):
-            cure = (
-                f" --ignore {as_option(column)} leaves it out; --columns {as_option(f'q0.5={column}')} is the median."
-            )
-            raise DataError(
-                f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
-                + cure * (given.levels is not None)
-            )
 
 
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
@@ -303,10 +291,9 @@ def _as_asked(
     section = sought.section
     if sought.task.is_regression:
         said = {of.rpartition("=")[2] for of in section.columns}
-        roles = {of: role for of, role in found.items() if of in said and role in _OF_REGRESSION}
-        roles |= {
-            of: role for of in asked if (role := named.role_by_name(of) or "") in (*_OF_REGRESSION, *named.UNCLEAR)
-        }
+        roles = {of: role for of, role in found.items() if of in said}
+        roles |= {of: named.role_by_name(of) or "" for of in asked}
+        roles = {of: role for of, role in roles.items() if role in (*_OF_REGRESSION, *named.UNCLEAR)}
         roles |= dict.fromkeys(named.levels_of(asked, columns, section.columns), "quantile")
         if unclear := named.unclear(roles):
             raise named.without_role(columns, unclear)

@@ -16,7 +16,6 @@ import numpy as np
 
 import bnuq
 from bnuq.config import Run
-from bnuq.data import Points
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
@@ -112,6 +111,8 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     started = datetime.now(UTC)
     with stage(progress, "Reading predictions"):
         loaded = loaded_of(request)
+    import h5py  # late: an error in the request needs none
+
     drawn = loaded.task.is_regression and request.scoring.pll == "mixture" and request.scoring.tau is None
     scoring = msgspec.structs.replace(request.scoring, pll="moment") if drawn else request.scoring
     run = Run(
@@ -161,7 +162,15 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
         methods=outcome.methods,
         findings=tuple(findings),
         seconds=seconds,
-        provenance=_provenance(started),
+        provenance={
+            "bnuq": bnuq.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "h5py": h5py.__version__,
+            "platform": platform.platform(),
+            "time": started.isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+        },
         certification=promised,
         path=request.out,
     )
@@ -180,7 +189,12 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
         name: _FileSubject(
             run,
             ScoringPlan(loaded.task, loaded.outputs, (methods[name],)),
-            {set_: _judged(points, loaded.given[name].get(set_)) for set_, points in loaded.points.items()},
+            {
+                set_: points
+                if (right := getattr(loaded.given[name].get(set_), "right", None)) is None
+                else replace(points, targets=right)  # whether predictions are right, in the place of labels
+                for set_, points in loaded.points.items()
+            },
             _scorer(run, loaded, loaded.given[name]["test"]),
             samples=loaded.given[name]["test"].samples,
         )
@@ -223,11 +237,6 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
-
-
-def _judged(points: Points, given: GivenSet | None) -> Points:
-    """The points with whether each prediction of this file is right, where that takes the place of labels."""
-    return points if given is None or given.right is None else replace(points, targets=given.right)
 
 
 def _of_numbers(loaded: Loaded) -> Iterator[Finding]:
@@ -291,17 +300,3 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
     count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
     common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
     return common | count | labels | {"files": files}
-
-
-def _provenance(started: datetime) -> dict[str, str]:
-    import h5py  # late: an error in the request needs none
-
-    return {
-        "bnuq": bnuq.__version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "h5py": h5py.__version__,
-        "platform": platform.platform(),
-        "time": started.isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
-    }

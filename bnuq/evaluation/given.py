@@ -213,8 +213,7 @@ def wrong_values(
 
 
 def given_sets(columns: Columns, sought: Sought) -> dict[str, GivenSet]:
-    """The predictions in a file: those of the test set, or, where an array is called "test", of every set by the names
-    of the arrays."""
+    """The predictions of the test set, or, where an array of the file is called "test", of every set by its array."""
     if not sought.section.columns and "test" in columns.values:
         arrays = [name for name, values in columns.values.items() if values.ndim > 1]
         unknown = replace(sought, points=None)
@@ -259,8 +258,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
 
 
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
-    """A single column with its class by the hard predictions; DataError where it may be either of two words, or of the
-    predicted class."""
+    """A single column with its class by the hard predictions; DataError where it may be of another class."""
     columns, classes, section = given.columns, given.columns.classes, sought.section
     if len(names) > 1 or columns[names[0]].shape[1:] not in ((), (1,)) or given.classes or section.classes:
         return given
@@ -372,8 +370,7 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
 
 
 def _of_which_class(columns: Columns, name: str, label: str | None, free: Sequence[str]) -> UnclearError:
-    """The error for a confidence beside labels alone: the predictions may be in another column, which has words of
-    these; or the labels are the predictions."""
+    """The error for a confidence beside labels alone: another column, or that of the labels, may hold predictions."""
     text = f"{columns.source}: {name!r} is the probability of a class that no column names."
     answers = [of for of in free if columns[of].ndim == 1 and not columns.classes.isdisjoint(texts_of(columns[of]))]
     if answers:
@@ -438,7 +435,7 @@ def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str], *
     numeric = [name for name in free if columns[name].ndim == 1 and named.is_numeric(columns[name])]
     if len(numeric) < 2:
         return [(numeric, None, (numeric[0],))] if {*numeric} & classes else []
-    texts = [*map(_as_class, _bare(numeric, classes))]
+    texts = [*map(_as_class, numeric)]
     numbered = texts == [*map(str, range(len(texts)))] and {*texts} >= classes
     values = _some(np.stack([columns[name] for name in numeric], axis=-1)[None])
     if not numbered and not (sums and _probabilities(values)):
@@ -447,17 +444,6 @@ def _unnamed(columns: Columns, free: Sequence[str], classes: AbstractSet[str], *
         kept = [at for at, text in enumerate(texts) if text in classes]
         numeric, texts = [numeric[at] for at in kept], [texts[at] for at in kept]
     return [(numeric, None, tuple(texts))]
-
-
-def _bare(names: Sequence[str], classes: AbstractSet[str]) -> list[str]:
-    """The names without the beginning, or the end, that those of all classes have (of words; 0 is in other names)."""
-    names, first = [name.strip() for name in names], min(classes, default="")
-    if not first or classes <= {*names} or all(of.isdigit() for of in classes):
-        return names
-    ends = {(name.removesuffix(first), "") for name in names} | {("", name.removeprefix(first)) for name in names}
-    known = {*names}
-    found = [(before, after) for before, after in ends if all(f"{before}{of}{after}" in known for of in classes)]
-    return [name.removeprefix(found[0][0]).removesuffix(found[0][1]) for name in names] if len(found) == 1 else names
 
 
 def _as_class(name: str) -> str:

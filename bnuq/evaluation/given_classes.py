@@ -117,9 +117,9 @@ def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
 def order_findings(
     points: Points, values: NDArray[Any], given: GivenSet, *, named: bool, asked: bool
 ) -> Iterator[Finding]:
-    """A note on the classes that columns without names are taken for, or that labels are whose `values` are numbers
-    where columns are `named`. Where another order makes clearly more predictions right (reversed, sorted, or the best
-    of all orders of few classes), a warning without names, or where the order was `asked` for, and else DataError."""
+    """A note on what columns without names, or labels whose `values` are numbers beside `named` columns, are taken for.
+    Where another order (reversed, sorted, or the best for few classes) makes clearly more predictions right, a warning
+    if columns have no names or the order was `asked` for, and else DataError."""
     labels, count = points.targets, given.values.shape[2]
     if not isinstance(labels, np.ndarray) or labels.ndim > 1 or given.kind == "confidences":
         return

@@ -131,8 +131,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
 
 
 def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
-    """The one column of a file of labels that is nothing else, or all that the predictions have, too, where they are 0
-    and 1; DataError where there are several."""
+    """The one column of a file of labels that is nothing else, or all of 0 and 1 that the predictions have, too."""
     others = {"ids", "key", "groups", "ignored", "kinds"}
     roles = roles_of(columns, section)
     names = [of for of in columns.values if (roles.get(of) or role_by_name(of)) not in others] or [*columns.values]
@@ -286,8 +285,7 @@ def task_of(truth: Truth, first: Columns, section: ScoreSection) -> Task:
 
 
 def _are_means(first: Columns, roles: Mapping[str, str], found: set[str], targets: NDArray[Any]) -> bool:
-    """Whether a column of point predictions with fractions stands alone, beside whole targets; DataError where it may
-    be probabilities."""
+    """Whether point predictions with fractions stand beside whole targets; DataError if they may be probabilities."""
     of_classes = found & {"positive", "score", "confidence", "logits", "log_probabilities", "array", "predictions"}
     of_classes |= named.class_columns(first, [name for name in first.values if name not in roles]).keys()
     hard = [name for name in roles if roles[name] == "hard" and is_numeric(first[name])]
@@ -415,8 +413,7 @@ def judged(given: GivenSet, truth: Truth, classes: Sequence[str] = ()) -> GivenS
 
 
 def _in_words_of(hard: NDArray[Any], labels: AbstractSet[str], classes: Sequence[str] = ()) -> NDArray[Any]:
-    """Hard predictions by the numbers of these `classes`, or by those behind one word, as LABEL_1 of Hugging Face,
-    where labels are numbers."""
+    """Hard predictions, where labels are numbers, by the numbers of these `classes`, or behind one word: LABEL_1."""
     words = sorted({*hard.tolist()})
     bare = dict(zip(words, named.without_beginning(words), strict=True))
     bare |= {word: str(classes.index(word)) for word in words if word in classes}
@@ -424,8 +421,7 @@ def _in_words_of(hard: NDArray[Any], labels: AbstractSet[str], classes: Sequence
 
 
 def unknown_words(given: GivenSet, truth: Truth, method: str, classes: Sequence[str] = ()) -> Iterator[Finding]:
-    """A warning where predictions beside their confidences, and labels, have words that the other has not, or that
-    differ from those of the other in case and spaces alone."""
+    """Warnings where words of predictions are no labels, and the reverse, or differ in case and spaces alone."""
     if given.kind == "confidences" and given.hard is not None and not truth.is_right:
         labels = texts_of(truth.values)
         hard = _in_words_of(given.hard, {*labels.tolist()}, classes)

@@ -36,11 +36,7 @@ from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.tasks import Task
 
 _MOST_UNCLEAR = 6  # questions about one request
-_OTHERWISE = (
-    "Otherwise: --columns NAME,NAME or 'PATTERN_*' names the predictions and leaves others out; --columns ROLE=NAME "
-    "says what one is (mean, sigma, confidence, prediction, q0.05, …); --labels FILE:NAME, --ids, --groups, --ignore "
-    "the others."
-)
+_OTHERWISE = "Otherwise: --columns NAME,NAME or ROLE=NAME (mean, sigma, confidence, q0.05, …). All: bnuq score --help."
 
 
 @frozen
@@ -252,7 +248,15 @@ def _loaded(request: ScoreRequest) -> Loaded:
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = matching.unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
-        _hold_out(points, given, section.held_out, request.sampling.seed)
+        if VALIDATION in points:
+            text = "--held-out takes validation points of the labels, and --validation names others; leave one out."
+            raise RequestError(text)
+        test, seed = points["test"], request.sampling.seed
+        rows = held_out_rows(len(test), fraction=section.held_out, seed=seed, group=test.group)
+        others = np.setdiff1d(np.arange(len(test)), rows)
+        points |= {VALIDATION: test.subset(rows), "test": test.subset(others)}
+        for of_file in given.values():
+            of_file |= {VALIDATION: of_file["test"].taken(rows), "test": of_file["test"].taken(others)}
     for of_file in given.values():
         of_file |= {name: of.without_columns() for name, of in of_file.items()}
     order = [name for name in (VALIDATION, "test") if name in points]
@@ -308,10 +312,8 @@ def _check_alike(given: Mapping[str, Mapping[str, GivenSet]], files: Mapping[str
             _check_count(of, len(of), first[set_name_], len(first[set_name_]), "point")
             levels = [None if each.levels is None else each.levels.tolist() for each in (of, first_test)]
             if levels[0] != levels[1]:
-                raise DataError(
-                    f"{of.columns.source} and {first_test.columns.source} have quantiles at other levels, or one has "
-                    "none. The CRPS of quantiles is a mean over their levels: expected the same in all files."
-                )
+                text = f"{of.columns.source} and {first_test.columns.source} have quantiles at other levels, or one has"
+                raise DataError(f"{text} none. CRPS is a mean over the levels: expected the same in all files.")
             if of.levels is None:
                 _check_count(of, of.values.shape[2], first_test, first_test.values.shape[2], outputs)
                 _check_count(of, of.samples, test, test.samples, "sample", " of each point")
@@ -325,17 +327,3 @@ def _check_count(of: GivenSet, count: int, other: GivenSet, expected: int, noun:
             + " The mean of samples is a single prediction."
             * (noun == "sample")
         )
-
-
-def _hold_out(points: dict[str, Points], given: dict[str, dict[str, GivenSet]], share: float, seed: int) -> None:
-    """Takes a share of the test points as validation points."""
-    if VALIDATION in points:
-        raise RequestError(
-            "--held-out takes validation points of the labels, and --validation names others; leave one out."
-        )
-    test = points["test"]
-    rows = held_out_rows(len(test), fraction=share, seed=seed, group=test.group)
-    others = np.setdiff1d(np.arange(len(test)), rows)
-    points |= {VALIDATION: test.subset(rows), "test": test.subset(others)}
-    for sets in given.values():
-        sets |= {VALIDATION: sets["test"].taken(rows), "test": sets["test"].taken(others)}

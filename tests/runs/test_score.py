@@ -706,7 +706,6 @@ def test_files_as_tools_write_them_are_read(tmp_path: Path) -> None:
         {"label": np.array(["spam", "ham"])[y], "pred": np.array(["spam", "ham"])[p.argmax(1)], "prob": p[:, 1]},
         {"label": y, "prob_neg": p[:, 0]},
         {"p3": p[:, 0], "p8": p[:, 1], "label": np.array([3, 8])[y]},
-        {"Pet no": p[:, 0], "Pet yes": p[:, 1], "label": words[y]},
         {"True": p[:, 1], "False": p[:, 0], "label": y > 0},
         {"p": p, "pred": hard, "label": y},
         {"conf": p.max(1), "pred": hard, "label": y},

@@ -48,10 +48,7 @@ INPUTS: Catalogue = {
         "{method}: no label is {predicted:joined}, and no prediction {labels:joined}: such predictions count as wrong.",
         "Are they the same classes? Write the same words in both.",
     ),
-    "words-differ-in-form": Entry(
-        "{method}: {count} of {points} predictions differ from their labels in case or spaces alone.",
-        "They count as wrong: write the same words in both.",
-    ),
+    "words-differ-in-form": Entry("{method}: {count} of {points} predictions are wrong by case or spaces alone."),
     "quantiles-scored": Entry(
         "{method}: {inside:.4g} of the targets lie between the quantiles at {low:g} and {high:g}, {share:.4g} should. "
         "The CRPS is twice the mean pinball loss of {count} levels, which is below that of a whole distribution; RMSE "

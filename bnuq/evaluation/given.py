@@ -16,7 +16,7 @@ from bnuq.data.readers.columns import Columns, as_csv, one_reading, texts_of
 from bnuq.data.readers.common import as_option, listed
 from bnuq.errors import DataError
 from bnuq.evaluation import roles as named
-from bnuq.evaluation.roles import UnclearError
+from bnuq.evaluation.roles import Names, UnclearError
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
 from bnuq.shapes import Float
@@ -40,11 +40,7 @@ LEAST_LOG = float(np.log(_LOWEST))  # and of its log-likelihood
 _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
-_SINGLE = (("score",), ("score", "confidence"))  # roles of the probabilities of class 1, where their kind is said
-_WHOLE = re.compile(r"-?\d+").fullmatch
-WITH_MARKS = re.compile(
-    r"[-+]?\d*([ ,'’\u00a0\u202f.]?\d+)+%?"
-)  # numbers, with a decimal comma or marks between thousands
+WITH_MARKS = re.compile(r"[-+]?\d*([ ,'’\u00a0\u202f.]\d+)*%?")  # with a decimal comma, or between thousands
 SPREADS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of a Gaussian: σ by what a column holds
     "sigma": np.asarray,
     "variance": lambda values: np.sqrt(np.maximum(values, 0)),
@@ -268,7 +264,11 @@ def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | No
     by_hard = None if hard is None else _class_of(p, hard, classes)
     if by_hard is not None:
         given = replace(given, classes=(by_hard,))
-    elif len(classes) == 2 and max(classes) != named.class_called("1", classes) and not all(map(_WHOLE, classes)):
+    elif (
+        len(classes) == 2
+        and max(classes) != named.class_called("1", classes)
+        and not all(of.lstrip("-").isdigit() for of in classes)
+    ):
         first, last = sorted(classes)
         cures = [f"Of {b}: --classes {as_option(a, b)}." for a, b in ((first, last), (last, first))]
         text = f"{columns.source}: {given.found}: of which class? {' '.join(cures)}"
@@ -282,9 +282,7 @@ def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | No
     return given
 
 
-def _as_asked(
-    columns: Columns, asked: Sequence[str], found: Mapping[str, str], sought: Sought
-) -> tuple[GivenSet, Sequence[str]]:
+def _as_asked(columns: Columns, asked: Names, found: Mapping[str, str], sought: Sought) -> tuple[GivenSet, Names]:
     """What the request names: a distribution by the names of its columns, else classes or means in this order."""
     section = sought.section
     if sought.task.is_regression:
@@ -324,7 +322,8 @@ def _of_classes(columns: Columns, roles: Mapping[str, str], sought: Sought) -> t
         _check_range(confidence / scale, f"{columns.source}: {pair[0]!r}")
         values = np.stack([scale - confidence, confidence], axis=-1)[None]
         return GivenSet(columns, values, "confidences", f"{pair[0]!r}, confidences", scale=scale), pair
-    sources = sources or [([name], None, ()) for name, role in roles.items() if role in _SINGLE[outputs is not None]]
+    of_one = ("score",) if outputs is None else ("score", "confidence")  # roles of the probabilities of class 1
+    sources = sources or [([name], None, ()) for name, role in roles.items() if role in of_one]
     if len(sources) > 1:
         raise _several_predictions(columns, [names for names, _, _ in sources])
     if not sources:
@@ -356,8 +355,7 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
     if not hard or f"confidence={name}" in sought.section.columns:
         return [name, top[0]]
     texts, values, where = texts_of(columns[hard[0]]), numbers_of(columns, name), f"{columns.source}: {name!r}"
-    of_class = _class_of(values, texts, classes)
-    if of_class is not None and not score:
+    if (of_class := _class_of(values, texts, classes)) is not None and not score:
         text = f"{where} is below 0.5 wherever {hard[0]!r} is another class than {of_class!r}: it is the probability of"
         text += " this class, not a confidence in the prediction."
         raise UnclearError(text, columns=(f"score={name}", f"prediction={hard[0]}"))
@@ -406,9 +404,7 @@ def _class_of(p: NDArray[Any], hard: NDArray[Any], classes: AbstractSet[str]) ->
     return next(fits, None) if len(found) == 2 else None
 
 
-def _sources(
-    columns: Columns, roles: Mapping[str, str], free: Sequence[str], classes: AbstractSet[str]
-) -> list[_Source]:
+def _sources(columns: Columns, roles: Mapping[str, str], free: Names, classes: AbstractSet[str]) -> list[_Source]:
     """The arrays, and the columns of a class each, that names say are predictions."""
     sources: list[_Source] = []
     for name, role in roles.items():
@@ -452,7 +448,7 @@ def _as_class(name: str) -> str:
 
 
 def _without_predictions(
-    columns: Columns, roles: Mapping[str, str], free: Sequence[str], what: str, label: str | None
+    columns: Columns, roles: Mapping[str, str], free: Names, what: str, label: str | None
 ) -> DataError:
     if free:
         return named.without_role(columns, free, found=False)
@@ -460,10 +456,8 @@ def _without_predictions(
     own = [name for name, role in roles.items() if role == "labels" and name != label]
     for name in own or hard * (len(hard) > 1):
         if named.is_numeric(columns[name]) and np.any(columns[name] % 1):
-            said = name if own else f"confidence={name}"
-            return UnclearError(
-                f"{columns.source}: {name!r} may be the prediction: --columns {as_option(said)}.", columns=(said,)
-            )
+            text, said = f"{columns.source}: {name!r} may be the prediction", name if own else f"confidence={name}"
+            return UnclearError(f"{text}: --columns {as_option(said)}.", columns=(said,))
     if hard:
         said = f"{listed(hard)} is a hard prediction, which has no uncertainty"
         if label in columns.values and columns[hard[0]].shape == columns[label].shape:
@@ -512,9 +506,7 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution", sought.label)
 
 
-def _of_quantiles(
-    columns: Columns, names: Sequence[str], beside: Sequence[str], asked: Sequence[str]
-) -> tuple[GivenSet, Sequence[str]]:
+def _of_quantiles(columns: Columns, names: Names, beside: Names, asked: Names) -> tuple[GivenSet, Names]:
     if {*names} == {"quantiles", "levels"}:
         values, levels, found = columns["quantiles"][None], columns["levels"], "'quantiles'"
     else:

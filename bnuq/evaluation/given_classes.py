@@ -59,12 +59,9 @@ def in_one_order(
 ) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
     """The predictions, by file and set, with their columns in one order, the names of the classes in it, and notes.
 
-    The order is that of the names that are `asked` for, else of those that number the labels, else of the first file
-    that names its columns; numbered columns stand by their numbers, and others stay where they are. Where labels are
-    not the numbers of classes, but targets or a matrix in the order of the first file (not `by_number`), numbered
-    columns stand as there. Names that are asked for may also be new ones for those of the first file. DataError where
-    names differ otherwise.
-    """
+    The order is that of the names that are `asked` for (which may be new ones for those of the first file), else of the
+    labels, else of the first file that names its columns. Numbered columns stand by their numbers, or, where labels
+    are no numbers of classes (not `by_number`), as in the first file; others stay where they are."""
     count = next(iter(given.values()))["test"].values.shape[2]
     named = dict[tuple[str, str], _Named]()
     for file, name, of in ((file, name, of) for file, sets in given.items() for name, of in sets.items()):

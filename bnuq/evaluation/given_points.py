@@ -92,8 +92,8 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
                 truth = _truth(first, right[0], section)
                 return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
             if right and (others := flat(first, roles, "positive")):
-                text = f"{first.source}: {others[0]!r} may be the confidence in predictions, of which {right[0]!r} says"
-                raise UnclearError(f"{text} whether they are right.", columns=(f"confidence={others[0]}",))
+                text = f"{first.source}: {others[0]!r} may be the confidence in what {right[0]!r} says of predictions."
+                raise UnclearError(text, columns=(f"confidence={others[0]}",))
             if (unclear := _without_labels(first, roles)) is not None:
                 raise unclear
             if right:
@@ -152,8 +152,7 @@ def _several_labels(columns: Columns, names: Sequence[str], text: str) -> Unclea
     """The error where any of these columns, the likeliest first, may be the labels; those of 0 and 1 also together."""
     together = [",".join(names)] * all(_is_binary(columns[name]) for name in names)
     files = [f"{columns.source}:{name}" for name in (*names[:5], *together)]
-    options = " or ".join(f"--labels {shlex.quote(file)}" for file in files)
-    return UnclearError(f"{text} Name them: {options}.", labels=files[0])
+    return UnclearError(f"{text} Name them: --labels {' or --labels '.join(map(shlex.quote, files))}.", labels=files[0])
 
 
 def _words_of(columns: Columns, free: Sequence[str]) -> frozenset[str]:
@@ -199,19 +198,18 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
 
 
 def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
-    of_names = columns.values.get("classes")
+    of_names, several = columns.values.get("classes"), named.several(columns, name)
     names = () if of_names is None or is_numeric(of_names) else tuple(map(str, of_names.tolist()))
-    several = named.several(columns, name)
     values = np.stack([numbers_of(columns, of) for of in several], axis=-1) if several else columns[name]
-    words = tuple(of.removeprefix("true_").removesuffix("_true") for of in several)
-    names = words if several and _is_binary(values) else names
+    if several and _is_binary(values):
+        names = tuple(of.removeprefix("true_").removesuffix("_true") for of in several)
     values = values[:, 0] if values.shape[1:] == (1,) else values
     if values.ndim == 1 and not is_numeric(values):
         if all(re.fullmatch(r"-?(0|[1-9]\d{0,8})", text) for text in values):
             values = values.astype(np.int64)  # numbers as texts
-        elif all(map(WITH_MARKS.fullmatch, values)):
+        elif all(map(WITH_MARKS.fullmatch, values)) and not all(re.fullmatch(r"[-+]?[\d.]*", of) for of in values):
             numbers_of(columns, name)  # an error, which says what stands between the digits
-        texts = {text for text in values.tolist() if text}
+        texts = set() if is_numeric(values) else {text for text in values.tolist() if text}
         for mark in (",", ";", "|"):  # tags: fewer than their combinations
             parts = {part.strip() for text in texts for part in text.split(mark)}
             if len(parts) < len(texts) and any(mark in text for text in texts):
@@ -525,12 +523,12 @@ def _rows_by_id(
     is_single = (in_order[1:] != in_order[:-1]).all() and len(np.unique(found)) == len(found)
     if is_single and (ids[found] == wanted).all() and (len(found) == len(ids) or not all_of_them):
         return found
-    rows, others = {text: row for row, text in enumerate(ids.tolist())}, {*wanted.tolist()}
-    for name, texts, of in ((source, ids, rows), (labels, wanted, others)):
-        if len(of) < len(texts):
-            [(text, count)] = Counter(texts.tolist()).most_common(1)
+    rows, others = {*ids.tolist()}, {*wanted.tolist()}
+    for name, texts in ((source, ids), (labels, wanted)):
+        [(text, count)] = Counter(texts.tolist()).most_common(1)
+        if count > 1:
             raise DataError(f"{name}: the id {text[:50]!r} occurs {count} times; expected once.")
-    both = (source, labels, rows.keys(), others), (labels, source, others, rows.keys())
+    both = (source, labels, rows, others), (labels, source, others, rows)
     for name, other, there, needed in both if all_of_them else both[:1]:
         if missing := needed - there:
             text = f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
@@ -541,7 +539,7 @@ def _rows_by_id(
             if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
                 text += f" If {by} counts the rows of one file, and those of both are in one order: --ignore "
                 text += f"{as_option(by)}."
-            if name == source and all_of_them and rows.keys() <= others:
+            if name == source and all_of_them and rows <= others:
                 text += f" --ids {as_option(by)} leaves out the labels of these."
                 raise UnclearError(text, ids=by.replace(", ", ","))
             raise DataError(text)

@@ -181,5 +181,4 @@ def _description(name: str, points: Points, task: Task) -> EvaluatedSet:
     is_perturbed = isinstance(points.inputs, Perturbed)
     targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
     kind: Any = name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood"
-    labels, targets = (None, targets) if task.is_regression else (targets, None)
-    return described(name, points, kind, labels, targets)
+    return described(name, points, kind, targets, of_values=task.is_regression)

@@ -23,6 +23,7 @@ _PARTS = (100, 10, 4)  # which the numbers of quantiles may be of
 _WORDS = 20  # of rows of several kinds; more are texts
 INDEX = "(index)"  # an index without a name, as reports show it and options name it
 UNCLEAR = ("bound", "spread", "standard_error")  # roles of which an option says what they are
+Names = Sequence[str]
 Role = str  # a key of NAMES, "own score" or "predictions"
 _TABLE = """\
 labels: truth true y_true ytrue true_label label_true true_class gold gold_label ground_truth actual actuals
@@ -181,9 +182,7 @@ def _by_name(columns: Columns, name: str, at: int) -> Role | None:
     return role
 
 
-def levels_of(
-    names: Sequence[str], columns: Columns, asked: Sequence[str] = (), beside: Sequence[str] = ()
-) -> dict[str, float]:
+def levels_of(names: Names, columns: Columns, asked: Names = (), beside: Names = ()) -> dict[str, float]:
     """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; none of names
     behind which all classes stand, of the labels or of the columns `beside`."""
     said = (of.partition("=") for of in asked)
@@ -288,12 +287,7 @@ def _has_numbers(values: NDArray[Any]) -> bool:
 
 
 def without_role(
-    columns: Columns,
-    names: Sequence[str],
-    *,
-    labels: Sequence[str] = (),
-    said: tuple[str, ...] = (),
-    found: bool = True,
+    columns: Columns, names: Names, *, labels: Names = (), said: tuple[str, ...] = (), found: bool = True
 ) -> UnclearError:
     """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
     ignores what looks like ids, texts or kinds of rows, and names predictions by what is `said` or by their looks;

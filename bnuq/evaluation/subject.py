@@ -30,8 +30,9 @@ VALIDATION = "validation"
 LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 
-def described(name: str, points: Points, kind: Any, labels: Any, targets: Any) -> EvaluatedSet:
-    """A set as a result describes it."""
+def described(name: str, points: Points, kind: Any, targets: Any, *, of_values: bool) -> EvaluatedSet:
+    """A set as a result describes it, with labels, or with targets `of_values`."""
+    labels, targets = (None, targets) if of_values else (targets, None)
     classes, rows = tuple(points.classes or ()), {"index": points.index, "names": points.names}
     of = {"group": points.group, "group_names": points.group_names, "classes": classes} | rows
     return EvaluatedSet(name, kind, points.reference, points.sha256, len(points), labels, targets, **of)

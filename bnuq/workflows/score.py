@@ -90,8 +90,7 @@ class _FileScoring(MethodScoring):
         scored = []
         for view, reduction, of_view in zip(views, reductions, gathered, strict=True):
             scored.append(scores := scoring.scores(view, reduction, of_view))
-            # Scores of equal predictions differ in the last digits by the order of the classes: they are rounded to be
-            # ties. Of samples all digits stay, as replicates are of them.
+            # Equal predictions differ in the last digits by the order of the classes; replicates are of all digits.
             for name in scores.points.keys() & _RANKING if self._is_single else ():
                 mantissa, exponent = np.frexp(scores.points[name])
                 np.ldexp(np.round(mantissa * _STEPS) / _STEPS, exponent, out=scores.points[name])
@@ -142,8 +141,7 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
     for name, points in loaded.points.items():
         kind: Any = name if name in ("test", VALIDATION) else "ood"
         of_values = points.targets is not None and points.targets.dtype.kind == "f"
-        labels, targets = (None, points.targets) if of_values else (points.targets, None)
-        sets[name] = described(name, points, kind, labels, targets)
+        sets[name] = described(name, points, kind, points.targets, of_values=of_values)
     seconds = {"total": (datetime.now(UTC) - started).total_seconds()}
     result = Scored(
         run=record,

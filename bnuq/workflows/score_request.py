@@ -146,23 +146,22 @@ def loaded_of(request: ScoreRequest) -> Loaded:
     try:
         return _loaded(request)
     except UnclearError as error:
-        texts, cure, works = [f"{error}"], error.cure, False
+        texts, cure = [f"{error}"], error.cure
         while cure and len(texts) < _MOST_UNCLEAR:
             added = {of: (*getattr(request.section, of), *cure[of]) for of in cure.keys() & {"ignore", "columns"}}
             labels = cure.get("labels", request.labels)
             known = cure | added | {"labels": None if isinstance(labels, Columns | None) else f"{labels}"}
             request = replace(request, section=msgspec.structs.replace(request.section, **known), labels=labels)
             try:
-                loaded, cure = _loaded(request), {}
+                loaded = _loaded(request)
                 for of in loaded.given.values():
                     for _ in of["test"].blocks(loaded.task):
                         pass
-                works = True
+                texts.append(f"If that is what they are:\n  {_command(request)}")
+                break
             except BnuqError as other:
                 cure = {} if f"{other}" in texts else getattr(other, "cure", {})
                 texts += [f"{other}"] * (f"{other}" not in texts)
-        if works:
-            texts.append(f"If that is what they are:\n  {_command(request)}")
         raise UnclearError("\n".join([*texts, _OTHERWISE])) from None
 
 
@@ -249,8 +248,7 @@ def _loaded(request: ScoreRequest) -> Loaded:
         points[set_name(name, reference=name, reserved=True)] = matching.unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
         if VALIDATION in points:
-            text = "--held-out takes validation points of the labels, and --validation names others; leave one out."
-            raise RequestError(text)
+            raise RequestError("--held-out and --validation both name validation examples; leave one out.")
         test, seed = points["test"], request.sampling.seed
         rows = held_out_rows(len(test), fraction=section.held_out, seed=seed, group=test.group)
         others = np.setdiff1d(np.arange(len(test)), rows)

@@ -41,6 +41,7 @@ _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 WITH_MARKS = re.compile(r"[-+]?\d*([ ,'’\u00a0\u202f.]\d+)*%?")  # with a decimal comma, or between thousands
+_WHOLE = re.compile(r"-?\d+").fullmatch
 SPREADS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of a Gaussian: σ by what a column holds
     "sigma": np.asarray,
     "variance": lambda values: np.sqrt(np.maximum(values, 0)),

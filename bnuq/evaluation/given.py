@@ -229,13 +229,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
-    for pattern in section.columns:
-        column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
-        is_scored = roles.get(column) in (*_SCORED, *(["hard"] if task.is_regression else ()))
-        if column not in names and is_scored:
-            text = f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
-            cure = f" --ignore {as_option(column)} leaves it out; it is the median by {as_option(f'q0.5={column}')}."
-            raise DataError(text + cure * (given.levels is not None))
+    _check_used(columns, roles, names, given, sought)
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
@@ -243,15 +237,34 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
-    of_roles = {} if task.is_regression else {of: named.flat(columns, roles, of) for of in ("hard", "correct")}
-    alone = {role: [of for of in flat if of not in names] for role, flat in of_roles.items()}
-    beside: dict[str, Any] = {role: texts_of(columns[of[0]]) for role, of in alone.items() if len(of) == 1}
+    beside = {} if task.is_regression else _beside(columns, roles, names)
     if task.classifies_points and given.kind != "confidences":
         given = _of_one_class(given, names, beside.get("hard"), sought)
     if task.is_regression:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
+
+
+def _check_used(
+    columns: Columns, roles: Mapping[str, str], names: Sequence[str], given: GivenSet, sought: Sought
+) -> None:
+    """DataError for an option of --columns that has no effect: a mean beside quantiles, a second prediction."""
+    for pattern in sought.section.columns:
+        column = pattern if pattern in columns.values else pattern.rpartition("=")[2]
+        role = roles.get(column)
+        if column not in names and (role in _SCORED or (role == "hard" and sought.task.is_regression)):
+            cure = f" --ignore {as_option(column)} leaves it out; it is the median by {as_option(f'q0.5={column}')}."
+            raise DataError(
+                f"--columns {pattern} has no effect: what is scored of {columns.source} is {given.found}."
+                + cure * (given.levels is not None)
+            )
+
+
+def _beside(columns: Columns, roles: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The hard predictions and their correctness, where one column beside the predictions holds them."""
+    found = {role: [of for of in named.flat(columns, roles, role) if of not in names] for role in ("hard", "correct")}
+    return {role: texts_of(columns[of[0]]) for role, of in found.items() if len(of) == 1}
 
 
 def _of_one_class(given: GivenSet, names: Sequence[str], hard: NDArray[Any] | None, sought: Sought) -> GivenSet:
@@ -355,17 +368,25 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         return None
     if not hard or f"confidence={name}" in sought.section.columns:
         return [name, top[0]]
-    texts, values, where = texts_of(columns[hard[0]]), numbers_of(columns, name), f"{columns.source}: {name!r}"
-    if (of_class := _class_of(values, texts, classes)) is not None and not score:
-        text = f"{where} is below 0.5 wherever {hard[0]!r} is another class than {of_class!r}: it is the probability of"
-        text += " this class, not a confidence in the prediction."
-        raise UnclearError(text, columns=(f"score={name}", f"prediction={hard[0]}"))
-    if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | classes):
+    return [name, top[0]] if _is_confidence(columns, name, hard[0], score) else None
+
+
+def _is_confidence(columns: Columns, name: str, hard: str, score: Names) -> bool:
+    """Whether numbers beside hard predictions are confidences, not the probability of one class, which a score may be.
+    DataError where they are neither, or are called confidences and are not."""
+    texts, values, where = texts_of(columns[hard]), numbers_of(columns, name), f"{columns.source}: {name!r}"
+    of_class = _class_of(values, texts, columns.classes)
+    if of_class is not None and not score:
+        text = (
+            f"{where} is below 0.5 wherever {hard!r} is another class than {of_class!r}: it is the probability of this"
+        )
+        raise UnclearError(f"{text} class, not a confidence.", columns=(f"score={name}", f"prediction={hard}"))
+    if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | columns.classes):
         raise DataError(
             f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
             "it by --columns NAME if it is that of class 1; or call it confidence."
         )
-    return [name, top[0]] if of_class is None else None
+    return of_class is None
 
 
 def _of_which_class(columns: Columns, name: str, label: str | None, free: Sequence[str]) -> UnclearError:
@@ -491,20 +512,22 @@ def _of_regression(columns: Columns, roles: Mapping[str, str], sought: Sought) -
     if of_levels:
         return _of_quantiles(columns, of_levels, middle, asked)
     if spread and middle:
-        values, deviations = (
-            _as_samples(numbers_of(columns, of[0]), "samples", f"{columns.source}: {of[0]!r}")
-            for of in (middle, spread)
-        )
-        if values.shape != deviations.shape or len(values) > 1:
-            raise DataError(f"{columns.source}: {middle[0]} and {spread[0]} have shapes that do not fit together.")
-        role = roles[spread[0]]
-        found = f"mean {middle[0]!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread[0]!r}"
-        return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations)), [*middle, *spread]
+        return _gaussian(columns, middle[0], spread[0], roles[spread[0]]), [*middle, *spread]
     if middle:
         return _of_array(columns, middle, sought), middle
     if families:
         return _of_array(columns, families[0], sought, classes=tuple(families[0])), families[0]
     raise _without_predictions(columns, roles, free, "numbers of the predictive distribution", sought.label)
+
+
+def _gaussian(columns: Columns, middle: str, spread: str, role: str) -> GivenSet:
+    values, deviations = (
+        _as_samples(numbers_of(columns, name), "samples", f"{columns.source}: {name!r}") for name in (middle, spread)
+    )
+    if values.shape != deviations.shape or len(values) > 1:
+        raise DataError(f"{columns.source}: {middle} and {spread} have shapes that do not fit together.")
+    found = f"mean {middle!r} and {'σ' if role == 'sigma' else role.replace('_', ' ')} {spread!r}"
+    return GivenSet(columns, values, "gaussian", found, sigma=SPREADS[role](deviations))
 
 
 def _of_quantiles(columns: Columns, names: Names, beside: Names, asked: Names) -> tuple[GivenSet, Names]:
@@ -627,10 +650,7 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind}
     sampled = _some(values)
     if kind == "percentages":
-        near = int(((sampled > 0.5) & (sampled <= 1)).sum()) - 4 * int(((sampled > 1) & (sampled <= 2)).sum())
-        if sampled.max() <= 1 or (sampled.shape[2] == 1 and near > _FEW):
-            text = f"{columns.source}: {found} holds many numbers from 0.5 to 1, and few from 1 to 2: fractions among "
-            raise DataError(f"{text}percentages? Make all of them fractions, and leave --outputs out.")
+        _check_percentages(sampled, f"{columns.source}: {found}")
         return {"kind": "probabilities", "scale": 100.0, "tolerance": _tolerance(sampled, 100)}
     if task.classifies_points and sampled.shape[2] > 1:
         if (probabilities := _probabilities(sampled)) is not None:
@@ -650,16 +670,29 @@ def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None
         return {"kind": kind} | ({"scale": float(total[0, 0])} if votes else {})
     if bool((sampled < -_ROUNDING).any()) and not (task.classifies_points and sampled.shape[2] == 1):
         return {"kind": "logits"}
-    several = sampled.shape[2] > 1
-    what = f"numbers from {np.nanmin(sampled):.6g} to {np.nanmax(sampled):.6g}"
-    what += f", which sum to {np.median(total):.6g} in the middle row" * several
-    outputs = "probabilities" if votes else None if several or sampled.max() > 100 else "percentages"
-    raise UnclearError(
-        f"{columns.source}: {found} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor "
-        "clearly logits. Say what they are: counts of votes are --outputs probabilities; else --outputs percentages, "
-        "logits, probabilities or log_probabilities; numbers, --task regression.",
+    raise _of_which_kind(sampled, f"{columns.source}: {found}", votes=votes)
+
+
+def _of_which_kind(values: NDArray[np.float64], where: str, *, votes: bool) -> UnclearError:
+    """The error for numbers that are neither probabilities nor clearly logits."""
+    several = values.shape[2] > 1
+    what = f"numbers from {np.nanmin(values):.6g} to {np.nanmax(values):.6g}"
+    what += f", which sum to {np.median(values.sum(-1)):.6g} in the middle row" * several
+    outputs = "probabilities" if votes else None if several or values.max() > 100 else "percentages"
+    return UnclearError(
+        f"{where} holds {what}: neither probabilities of classes, which sum to 1, 100 or 255, nor clearly logits. Say "
+        "what they are: counts of votes are --outputs probabilities; else --outputs percentages, logits, probabilities "
+        "or log_probabilities; numbers, --task regression.",
         **({"outputs": outputs} if outputs else {}),
     )
+
+
+def _check_percentages(values: NDArray[Any], where: str) -> None:
+    """DataError for fractions, or fractions among percentages, which leave a gap above 1."""
+    near = int(((values > 0.5) & (values <= 1)).sum()) - 4 * int(((values > 1) & (values <= 2)).sum())
+    if values.max() <= 1 or (values.shape[2] == 1 and near > _FEW):
+        text = f"{where} holds many numbers from 0.5 to 1, and few from 1 to 2: fractions among percentages?"
+        raise DataError(f"{text} Make all of them fractions, and leave --outputs out.")
 
 
 def _tolerance(values: NDArray[Any], scale: float) -> float:

@@ -63,26 +63,12 @@ def in_one_order(
     labels, else of the first file that names its columns. Numbered columns stand by their numbers, or, where labels
     are no numbers of classes (not `by_number`), as in the first file; others stay where they are."""
     count = next(iter(given.values()))["test"].values.shape[2]
-    named = dict[tuple[str, str], _Named]()
-    for file, name, of in ((file, name, of) for file, sets in given.items() for name, of in sets.items()):
-        names = of.classes
-        if len(names) == 1 and count == 2 and labels.ndim == 1:  # the labels may name the other of two
-            others = [text for text in {*texts_of(labels).tolist()} if text != names[0]]
-            names = (others[0], names[0]) if len(others) == 1 else ()
-        named[file, name] = _Named(of, names if 1 < count == len(names) == len({*names}) else ())
+    named = {(file, name): _named(of, labels, count) for file, sets in given.items() for name, of in sets.items()}
     by_words = [each for each in named.values() if each.has_words]
     numbered = next((each for each in named.values() if each.names and not each.has_words), None)
     stands = not by_number and numbered is next(iter(named.values()))
     places = numbered.keys if numbered is not None and stands else tuple(map(str, range(count)))
-    wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
-    order = classes = tuple(wanted)
-    if by_words and {*wanted} != {*(first := by_words[0]).names}:
-        if wanted and not (asked and {*wanted}.isdisjoint(first.names)):
-            raise DataError(_differing(first, wanted, source))
-        order, classes = first.names, tuple(wanted) or first.names
-    elif numbered is not None and not wanted:
-        name_of = dict(zip(numbered.keys, numbered.names, strict=True))
-        classes = tuple(name_of[key] for key in places)
+    order, classes = _order(by_words, numbered, places, asked, of_labels)
     result, moved = {file: dict(sets) for file, sets in given.items()}, dict[tuple[str, str], _Named]()
     for (file, name), each in named.items():
         keys = _Named(each.of, order).keys if each.has_words else places[: len(each.names)]
@@ -93,14 +79,47 @@ def in_one_order(
             columns = [places_of_keys[key] for key in keys]
             result[file][name] = replace(each.of, values=each.of.values[..., columns])
             moved[file, name] = each
-    notes = list[Finding]()
+    others = [each for place, each in named.items() if place not in moved]
+    return result, classes, tuple(_notes([*moved.values()], others if by_words else (), list(classes)))
+
+
+def _notes(moved: Sequence[_Named], others: Sequence[_Named], classes: list[str]) -> Iterator[Finding]:
+    """What was brought to the order of the classes, and by what; and which of the `others` has no names for them."""
     for by in ("names", "numbers"):
-        if files := {each.file for each in moved.values() if each.has_words == (by == "names")}:
-            notes.append(note("columns-by-name", files=sorted(files), by=by, names=[*classes]))
-    others = [each for place, each in named.items() if by_words and place not in moved]
+        if files := {each.file for each in moved if each.has_words == (by == "names")}:
+            yield note("columns-by-name", files=sorted(files), by=by, names=classes)
     if files := {each.file for each in others if not each.has_words and each.of.levels is None}:
-        notes.append(note("columns-by-place", files=sorted(files), names=[*classes]))
-    return result, classes, tuple(notes)
+        yield note("columns-by-place", files=sorted(files), names=classes)
+
+
+def _order(
+    by_words: Sequence[_Named],
+    numbered: _Named | None,
+    places: Sequence[str],
+    asked: Sequence[str],
+    of_labels: Sequence[str],
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The order of named columns, and the names of the classes in it; numbered ones stand as `places`."""
+    wanted, source = (asked, "--classes") if asked else (of_labels, "the labels")
+    order = classes = tuple(wanted)
+    if by_words and {*wanted} != {*by_words[0].names}:
+        first = by_words[0]
+        if wanted and not (asked and {*wanted}.isdisjoint(first.names)):
+            raise DataError(_differing(first, wanted, source))
+        order, classes = first.names, tuple(wanted) or first.names
+    elif numbered is not None and not wanted:
+        name_of = dict(zip(numbered.keys, numbered.names, strict=True))
+        classes = tuple(name_of[key] for key in places)
+    return order, classes
+
+
+def _named(given: GivenSet, labels: NDArray[Any], count: int) -> _Named:
+    """The names of all `count` classes; of two, the column of one names the other by the labels, where these do."""
+    names = given.classes
+    if len(names) == 1 and count == 2 and labels.ndim == 1:
+        others = [text for text in {*texts_of(labels).tolist()} if text != names[0]]
+        names = (others[0], names[0]) if len(others) == 1 else ()
+    return _Named(given, names if 1 < count == len(names) == len({*names}) else ())
 
 
 def _differing(named: _Named, expected: Sequence[str], source: str) -> str:
@@ -142,12 +161,7 @@ def order_findings(
         if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
             right, best = other, order
     if given.columns.by_score and not asked:
-        orders = [np.argsort(by_text), in_order, in_order if best is None else best]
-        likely = max(orders, key=lambda order: int((order[top] == labels).sum()))
-        others = [names[k] for k in np.argsort(likely)]
-        text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
-        text += f"{as_option(*others)}, by which {(likely[top] == labels).mean():.1%} are right, or another order."
-        raise UnclearError(text, classes=(*others,))
+        raise _of_scores(points, names, top, (np.argsort(by_text), in_order, in_order if best is None else best))
     if best is not None and (asked or not named):
         found = [names[k] for k in best[:_SHOWN]]
         better = float(right.mean())
@@ -161,3 +175,12 @@ def order_findings(
             f"is: --classes {as_option(*others)}, or --classes {as_option(*names)}.",
             classes=(*others,),
         )
+
+
+def _of_scores(points: Points, names: Sequence[str], top: NDArray[Any], orders: Sequence[NDArray[Any]]) -> UnclearError:
+    """The error for labels that are numbers beside scores by words; its cure is the likeliest of these orders."""
+    right = [float((order[top] == points.targets).mean()) for order in orders]
+    others = [names[k] for k in np.argsort(orders[int(np.argmax(right))])]
+    text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
+    text += f"{as_option(*others)}, by which {max(right):.1%} are right, or another order."
+    return UnclearError(text, classes=(*others,))

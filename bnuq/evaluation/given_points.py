@@ -91,20 +91,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             if len(right) == 1 and {"confidence", "score", "log_probabilities"} & {*roles.values()}:
                 truth = _truth(first, right[0], section)
                 return replace(truth, values=_is_right(truth.values, first.source, right[0]), is_right=True)
-            if right and (others := flat(first, roles, "positive")):
-                text = f"{first.source}: {others[0]!r} may be the confidence in what {right[0]!r} says of predictions."
-                raise UnclearError(text, columns=(f"confidence={others[0]}",))
-            if (unclear := _without_labels(first, roles)) is not None:
-                raise unclear
-            if right:
-                text = f"{first.source}: {right[0]!r} says which predictions are right; nothing says how sure they are"
-                raise DataError(f"{text}: write a column `confidence`, or name one: --columns confidence=NAME.")
-            raise DataError(
-                f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
-                + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
-                * ({*first.values} <= {"", "column 0"})
-                + "Labels of another file, or of another column, are named by --labels FILE:COLUMN."
-            )
+            raise _no_labels(first, roles, right)
         return _truth(first, name, section)
     if isinstance(labels, str | Path) and not exists(Path(expanded(str(labels).partition(":")[0]))):
         points = load_points(str(labels), name="test", base=Path.cwd(), split_default="test")
@@ -116,9 +103,7 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
     name = column or _label_of(columns, section) or _only_one(columns, first, section)
     roles, other = roles_of(columns, section, name), columns.source != first.source
     if kinds := [of for of in columns.values if of not in roles and role_by_name(of) == "kinds"] * other:
-        ids = [name for name in roles if roles[name] in ("ids", "key") and name in first.values]
-        keys = [*(name for name in kinds if name in first.values), *ids]
-        if ids and len(keys) > len(ids) and not _differ(columns, ids) and _differ(columns, keys):
+        if keys := _keys_of_both(columns, first, roles, kinds):
             text = f"{columns.source}: {listed(keys)} tell the rows of both files apart, together: --ids "
             raise UnclearError(f"{text}{as_option(*keys)}.", ids=",".join(keys))
         raise named.without_role(columns, kinds)
@@ -128,6 +113,31 @@ def truth_of(labels: Source | None, first: Columns, section: ScoreSection) -> Tr
             "the confidences beside it: --columns confidence=NAME. If it holds labels, give it another name."
         )
     return _truth(columns, name, section)
+
+
+def _no_labels(first: Columns, roles: Mapping[str, str], right: Sequence[str]) -> DataError:
+    """The error for predictions without labels, of which a column may say that they are `right`."""
+    if right and (others := flat(first, roles, "positive")):
+        text = f"{first.source}: {others[0]!r} may be the confidence in what {right[0]!r} says of predictions."
+        return UnclearError(text, columns=(f"confidence={others[0]}",))
+    if (unclear := _without_labels(first, roles)) is not None:
+        return unclear
+    if right:
+        text = f"{first.source}: {right[0]!r} says which predictions are right; nothing says how sure they are"
+        return DataError(f"{text}: write a column `confidence`, or name one: --columns confidence=NAME.")
+    return DataError(
+        f"{first.source}: has no array or column of labels; it has {listed(list(first.values))}. "
+        + "Its first line names no columns: write one above it, such as prob_cat,prob_dog,label. "
+        * ({*first.values} <= {"", "column 0"})
+        + "Labels of another file, or of another column, are named by --labels FILE:COLUMN."
+    )
+
+
+def _keys_of_both(columns: Columns, first: Columns, roles: Mapping[str, str], kinds: Sequence[str]) -> list[str]:
+    """Ids that repeat, and what tells kinds of rows apart, where both files have them and they differ together."""
+    ids = [name for name in roles if roles[name] in ("ids", "key") and name in first.values]
+    keys = [*(name for name in kinds if name in first.values), *ids]
+    return keys if ids and len(keys) > len(ids) and not _differ(columns, ids) and _differ(columns, keys) else []
 
 
 def _only_one(columns: Columns, first: Columns, section: ScoreSection) -> str:
@@ -209,19 +219,24 @@ def _truth(columns: Columns, name: str, section: ScoreSection) -> Truth:
             values = values.astype(np.int64)  # numbers as texts
         elif all(map(WITH_MARKS.fullmatch, values)) and not all(re.fullmatch(r"[-+]?[\d.]*", of) for of in values):
             numbers_of(columns, name)  # an error, which says what stands between the digits
-        texts = set() if is_numeric(values) else {text for text in values.tolist() if text}
-        for mark in (",", ";", "|"):  # tags: fewer than their combinations
-            parts = {part.strip() for text in texts for part in text.split(mark)}
-            if len(parts) < len(texts) and any(mark in text for text in texts):
-                one = next(text for text in values if mark in text)[:50]
-                made = f"table[{name!r}].str.get_dummies({mark!r}).to_csv('labels_01.csv', index=False)"
-                text = f"{columns.source}: {name!r} holds several labels in a text, such as {one!r}. Write a column of"
-                text += f" 0 and 1 for each, in pandas: {made}. Then: --labels labels_01.csv:{','.join(sorted(parts))}."
-                raise DataError(text)
+        else:
+            _check_tags(values, columns.source, name)
     truth = Truth(columns.source, values, f"{name!r}" if name else "its array", classes=names, name=name)
     columns = replace(columns, classes=truth.of_classes)
     ids, group = _ids(columns, section, name), _groups(columns, section)
     return replace(truth, ids=ids, group=group, columns=columns)
+
+
+def _check_tags(values: NDArray[Any], source: str, name: str) -> None:
+    """DataError for several labels in a text, which are fewer than their combinations."""
+    texts = {text for text in values.tolist() if text}
+    for mark in (",", ";", "|"):
+        parts = {part.strip() for text in texts for part in text.split(mark)}
+        if len(parts) < len(texts) and any(mark in text for text in texts):
+            one = next(text for text in values if mark in text)[:50]
+            made = f"table[{name!r}].str.get_dummies({mark!r}).to_csv('labels_01.csv', index=False)"
+            text = f"{source}: {name!r} holds several labels in a text, such as {one!r}. Write a column of 0 and 1 for"
+            raise DataError(f"{text} each, in pandas: {made}. Then: --labels labels_01.csv:{','.join(sorted(parts))}.")
 
 
 def _is_binary(values: NDArray[Any]) -> bool:
@@ -480,9 +495,7 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
     if names := _shared_keys(columns, truth.columns, used, {name for name in roles if roles[name] == "key"}):
         return names, names
     for of, names in ((columns, ours), (truth.columns, theirs)) if not pairs else ():
-        index = of[names[0]] if names and _is_of_rows(names[0]) else np.arange(1)
-        rows = np.arange(len(index))
-        if is_numeric(index) and bool((np.sort(index) == rows).all()) and not bool((index == rows).all()):
+        if names and _is_of_rows(names[0]) and _is_shuffled(of[names[0]]):
             name = names[0] or INDEX
             raise DataError(
                 f"{of.source}: its index {name!r} is not in order, and the other file has none to pair it with. Write "
@@ -494,6 +507,12 @@ def _pairing(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Sequ
 def _counts(texts: NDArray[Any]) -> bool:
     """Whether ids count the rows, from 0 or from 1."""
     return any(texts.tolist() == [*map(str, range(start, start + len(texts)))] for start in (0, 1))
+
+
+def _is_shuffled(index: NDArray[Any]) -> bool:
+    """Whether an index numbers all rows, in another order than theirs."""
+    rows = np.arange(len(index))
+    return is_numeric(index) and bool((np.sort(index) == rows).all()) and not bool((index == rows).all())
 
 
 def _shared_keys(columns: Columns, others: Columns, used: set[str | None], keys: set[str]) -> list[str]:

@@ -135,6 +135,12 @@ def several(columns: Columns, label: str | None) -> list[str]:
     return names if len(names) > 1 and label not in columns.values and {*names} <= {*columns.values} else []
 
 
+def _called(columns: Columns, asked: Iterable[str]) -> dict[str, float]:
+    """The level of each column that an option says: q0.05=lower."""
+    parts = (of.partition("=") for of in asked)
+    return {of: float(match[1]) for level, _, of in parts if of in columns.values and (match := _SAID.fullmatch(level))}
+
+
 def _asked(columns: Columns, section: ScoreSection) -> dict[str, Role]:
     """What options say of one column or of several."""
     asked: dict[str, Role] = dict.fromkeys(matching(columns, section.ignore, needed=False), "ignored")
@@ -185,8 +191,7 @@ def _by_name(columns: Columns, name: str, at: int) -> Role | None:
 def levels_of(names: Names, columns: Columns, asked: Names = (), beside: Names = ()) -> dict[str, float]:
     """The level of each quantile that its name states, or what is `asked` (q0.05=lower), in their order; none of names
     behind which all classes stand, of the labels or of the columns `beside`."""
-    said = (of.partition("=") for of in asked)
-    called = {of: float(at[1]) for level, _, of in said if of in columns.values and (at := _SAID.fullmatch(level))}
+    called = _called(columns, asked)
     names = [name for name in names if name not in called]
     bounds = {name: match for name in names if (match := _BOUND.fullmatch(name))}
     levels = {name: 0.5 + (match[2].lower() == "hi" or -1) * float(match[3]) / 200 for name, match in bounds.items()}
@@ -304,7 +309,7 @@ def without_role(
     )
     told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
     if kinds:
-        text = "test" if "test" in (texts := columns[kinds[0]].tolist()) else texts[0]
+        text = max(columns[kinds[0]].tolist(), key="test".__eq__)  # the first one where none is "test"
         told += [f"{listed(kinds)} may tell kinds of rows apart: --ignore scores all together; keep one, in pandas, by"]
         told[-1] += f" table[table[{kinds[0]!r}] == {text!r}]."
     if draws:

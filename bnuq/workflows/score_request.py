@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +23,7 @@ from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation import given_points as matching
 from bnuq.evaluation.given import SPREADS, GivenSet, Sought, given_set, given_sets
 from bnuq.evaluation.given_classes import in_one_order, order_findings
-from bnuq.evaluation.given_points import Source, columns_at
+from bnuq.evaluation.given_points import Source, Truth, columns_at
 from bnuq.evaluation.roles import UnclearError, role_by_name
 from bnuq.evaluation.roles import matching as columns_matching
 from bnuq.evaluation.subject import VALIDATION
@@ -198,30 +198,15 @@ def _loaded(request: ScoreRequest) -> Loaded:
         sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))
         _add_others(sets, request, section, (number, len(files)), task)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
-        if sets["test"].kind == "means" and sets["test"].is_of_samples and not (section.outputs or request.scoring.tau):
-            raise UnclearError(
-                f"{columns.source}: {sets['test'].found}, {sets['test'].samples} a row: draws of the target, whose "
-                "spread is all of the uncertainty, or of its mean, around which noise is fitted? Say which: --outputs "
-                "draws_of_target or --outputs draws_of_mean.",
-                outputs="draws_of_target",
-            )
+        _check_draws(sets["test"], request)
         if number == 0:
             truth, findings = matching.without_others(truth, given[name]["test"], section)
         given[name]["test"], found = matching.matched(given[name]["test"], truth, section)
         findings = (*findings, *found, *(matching.read_notes(given[name], truth) if number == 0 else ()))
-    held = [each.columns for each in (truth, other_groups) if each is not None and each.columns is not None]
-    held += [of.columns for sets in given.values() for of in sets.values()]
-    for pattern in request.section.ignore:
-        if not any(columns_matching(columns, [pattern], needed=False) for columns in held):
-            raise RequestError(f"--ignore {pattern!r}: no file has such a column; leave it out, or correct its name.")
+    _check_ignored(request.section.ignore, given, (truth, other_groups))
     _check_alike(given, files)
-    sets, words = next(iter(given.values())), _asked_classes(section)
-    asked, outputs = () if sets["test"].kind == "confidences" else words, sets["test"].values.shape[2]
-    if asked and len(asked) != outputs:
-        raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {outputs}.")
-    of_labels = truth.classes if len(truth.classes) == outputs else ()
-    by_number = task.classifies_points and truth.single is not None  # a matrix has columns in an order of their own
-    given, classes, found = in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
+    given, classes, found = _in_one_order(given, truth, section, by_number=task.classifies_points)
+    words, outputs = _asked_classes(section), next(iter(given.values()))["test"].values.shape[2]
     sets, findings = next(iter(given.values())), [*findings, *found]
     truths, points = {"test": truth}, dict[str, Points]()
     if VALIDATION in sets:
@@ -239,28 +224,39 @@ def _loaded(request: ScoreRequest) -> Loaded:
             by = {"named": bool(classes), "asked": bool(section.classes)}
             findings += order_findings(points[name], labels.values, sets[name], **by)
         classes = points["test"].classes or ()
-    if VALIDATION in points:
-        both, risk = (sets["test"], sets[VALIDATION]), request.certificate.risk
-        findings += matching.shared_findings(points["test"], points[VALIDATION], both, risk)
-    for method, of_file in given.items() if task.classifies_points else ():
-        findings += matching.compared(of_file["test"], points["test"], method)
+    findings += _compared(points, given, request, task)
     for name in sets.keys() - {"test", VALIDATION}:
         points[set_name(name, reference=name, reserved=True)] = matching.unlabelled_points(sets[name], name, section)
     if section.held_out is not None:
-        if VALIDATION in points:
-            raise RequestError("--held-out and --validation both name validation examples; leave one out.")
-        test, seed = points["test"], request.sampling.seed
-        rows = held_out_rows(len(test), fraction=section.held_out, seed=seed, group=test.group)
-        others = np.setdiff1d(np.arange(len(test)), rows)
-        points |= {VALIDATION: test.subset(rows), "test": test.subset(others)}
-        for of_file in given.values():
-            of_file |= {VALIDATION: of_file["test"].taken(rows), "test": of_file["test"].taken(others)}
+        _hold_out(points, given, section.held_out, request.sampling.seed)
     for of_file in given.values():
         of_file |= {name: of.without_columns() for name, of in of_file.items()}
     order = [name for name in (VALIDATION, "test") if name in points]
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs
     return Loaded(task, outputs, given, points, tuple(distinct(findings).values()))
+
+
+def _check_ignored(
+    ignore: Sequence[str], given: Mapping[str, Mapping[str, GivenSet]], others: Sequence[Truth | None]
+) -> None:
+    """RequestError for a name that no column of any file has."""
+    held = [each.columns for each in others if each is not None and each.columns is not None]
+    held += [of.columns for sets in given.values() for of in sets.values()]
+    for pattern in ignore:
+        if not any(columns_matching(columns, [pattern], needed=False) for columns in held):
+            raise RequestError(f"--ignore {pattern!r}: no file has such a column; leave it out, or correct its name.")
+
+
+def _check_draws(given: GivenSet, request: ScoreRequest) -> None:
+    """DataError for draws of a regression of which nothing says what they are of."""
+    if given.kind == "means" and given.is_of_samples and not (request.section.outputs or request.scoring.tau):
+        raise UnclearError(
+            f"{given.columns.source}: {given.found}, {given.samples} a row: draws of the target, whose spread is all "
+            "of the uncertainty, or of its mean, around which noise is fitted? Say which: --outputs draws_of_target or "
+            "--outputs draws_of_mean.",
+            outputs="draws_of_target",
+        )
 
 
 def _add_others(
@@ -286,6 +282,32 @@ def _add_others(
     if request.validation:
         other = replace(columns_at(request.validation[number])[0], classes=classes)
         sets[VALIDATION] = given_set(other, like)
+
+
+def _compared(
+    points: Mapping[str, Points], given: Mapping[str, Mapping[str, GivenSet]], request: ScoreRequest, task: Task
+) -> Iterator[Finding]:
+    """What test and validation points share, and how hard predictions agree with the others."""
+    sets = next(iter(given.values()))
+    if VALIDATION in points:
+        both = sets["test"], sets[VALIDATION]
+        yield from matching.shared_findings(points["test"], points[VALIDATION], both, request.certificate.risk)
+    for method, of_file in given.items():
+        if task.classifies_points:
+            yield from matching.compared(of_file["test"], points["test"], method)
+
+
+def _in_one_order(
+    given: Mapping[str, Mapping[str, GivenSet]], truth: Truth, section: ScoreSection, *, by_number: bool
+) -> tuple[dict[str, dict[str, GivenSet]], tuple[str, ...], tuple[Finding, ...]]:
+    """The predictions with their columns in one order, and the names of the classes in it, where they are known."""
+    first = next(iter(given.values()))["test"]
+    asked, count = () if first.kind == "confidences" else _asked_classes(section), first.values.shape[2]
+    if asked and len(asked) != count:
+        raise RequestError(f"--classes names {len(asked)} classes, and the predictions have {count}.")
+    of_labels = truth.classes if len(truth.classes) == count else ()
+    by_number &= truth.values.size == len(truth.values)  # and not a matrix, whose columns have an order of their own
+    return in_one_order(given, truth.values, asked=asked, of_labels=of_labels, by_number=by_number)
 
 
 def _asked_classes(section: ScoreSection) -> Sequence[str]:
@@ -325,3 +347,17 @@ def _check_count(of: GivenSet, count: int, other: GivenSet, expected: int, noun:
             + " The mean of samples is a single prediction."
             * (noun == "sample")
         )
+
+
+def _hold_out(points: dict[str, Points], given: dict[str, dict[str, GivenSet]], share: float, seed: int) -> None:
+    """Takes a share of the test points as validation points."""
+    if VALIDATION in points:
+        raise RequestError(
+            "--held-out takes validation points of the labels, and --validation names others; leave one out."
+        )
+    test = points["test"]
+    rows = held_out_rows(len(test), fraction=share, seed=seed, group=test.group)
+    others = np.setdiff1d(np.arange(len(test)), rows)
+    points |= {VALIDATION: test.subset(rows), "test": test.subset(others)}
+    for sets in given.values():
+        sets |= {VALIDATION: sets["test"].taken(rows), "test": sets["test"].taken(others)}

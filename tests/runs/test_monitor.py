@@ -202,6 +202,7 @@ def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watche
 def test_a_layer_that_never_varies_is_left_out_and_named():
     dead = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3)).eval()
     with torch.no_grad():
+        dead[0].weight.abs_()  # of any start, the first channel varies once its bias is 0
         dead[0].bias.fill_(-100.0)
     with pytest.raises(DataError, match="nothing varies"):
         monitor(dead)

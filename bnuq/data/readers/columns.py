@@ -84,7 +84,7 @@ def texts_of(values: NDArray[Any]) -> NDArray[Any]:
 
 def as_csv(source: str, options: str, kind: str = "csv") -> str:
     """The command that writes what pandas reads of a file by these `options` to another one."""
-    target = f"{Path(source).stem}{'.plain' * (kind == 'csv')}.csv"
+    target = f"{Path(source).stem}{'_plain' * (kind == 'csv')}.csv"
     code = f"import pandas; pandas.read_{kind}({', '.join(filter(None, (repr(source), options)))})"
     return f'python -c "{code}.to_csv({target!r}, index=False)"\nThen name {target} in place of this file.'
 

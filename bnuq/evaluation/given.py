@@ -353,7 +353,7 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
     classes, like, label = columns.classes, sought.like, sought.label
     of_roles = ("confidence", "score", "log_probabilities", "hard", "correct", "labels")
     confidence, score, logs, hard, correct, labels = (named.flat(columns, roles, role) for role in of_roles)
-    if len(either := confidence or score or ([] if classes else logs)) != 1:
+    if len(either := confidence or score or logs) != 1:
         return None
     name, top = either[0], hard or [each for each in labels if each != label]
     if getattr(like, "kind", "") == "confidences" and not (hard or correct):
@@ -366,9 +366,8 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         ):
             raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
-    if not hard or f"confidence={name}" in sought.section.columns:
-        return [name, top[0]]
-    return [name, top[0]] if _is_confidence(columns, name, hard[0], score) else None
+    is_said = not hard or f"confidence={name}" in sought.section.columns
+    return [name, top[0]] if is_said or _is_confidence(columns, name, hard[0], score) else None
 
 
 def _is_confidence(columns: Columns, name: str, hard: str, score: Names) -> bool:

@@ -146,22 +146,14 @@ def order_findings(
     by_order = note("classes-by-order", names=names[:3], alphabet=points.classes is not None and not asked)
     yield note("labels-numbered", names=names) if named else by_order
     in_order, top = np.arange(count), given.values[0].argmax(-1)
-    by_text = np.array(sorted(in_order, key=lambda k: names[k]))
-    by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
-    tried = [(order, _CERTAIN) for order in (in_order[::-1], by_text, np.argsort(by_text), by_number)]
-    if count <= _ASSIGNED:
-        from scipy.optimize import linear_sum_assignment  # late: for few requests
-
-        table = np.zeros((count, count))
-        np.add.at(table, (top, labels), 1)  # the best of K! orders is better by chance
-        tried += [(linear_sum_assignment(table, maximize=True)[1], (_CERTAIN**2 + 2 * math.lgamma(count + 1)) ** 0.5)]
+    tried = _other_orders(names, top, labels, are_numbers=are_numbers)
     right, best, share = top == labels, None, float((top == labels).mean())
     for order, errors in tried:
         other = order[top] == labels
         if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
             right, best = other, order
     if given.columns.by_score and not asked:
-        raise _of_scores(points, names, top, (np.argsort(by_text), in_order, in_order if best is None else best))
+        raise _of_scores(points, names, top, (tried[2][0], in_order, in_order if best is None else best))
     if best is not None and (asked or not named):
         found = [names[k] for k in best[:_SHOWN]]
         better = float(right.mean())
@@ -175,6 +167,23 @@ def order_findings(
             f"is: --classes {as_option(*others)}, or --classes {as_option(*names)}.",
             classes=(*others,),
         )
+
+
+def _other_orders(
+    names: Sequence[str], top: NDArray[Any], labels: NDArray[Any], *, are_numbers: bool
+) -> list[tuple[NDArray[Any], float]]:
+    """Orders of classes to try, each with the standard errors by which it has to be right more often."""
+    count, in_order = len(names), np.arange(len(names))
+    by_text = np.array(sorted(in_order, key=lambda k: names[k]))
+    by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
+    tried = [(order, _CERTAIN) for order in (in_order[::-1], by_text, np.argsort(by_text), by_number)]
+    if count <= _ASSIGNED:
+        from scipy.optimize import linear_sum_assignment  # late: for few requests
+
+        table = np.zeros((count, count))
+        np.add.at(table, (top, labels), 1)  # the best of K! orders is better by chance
+        tried += [(linear_sum_assignment(table, maximize=True)[1], (_CERTAIN**2 + 2 * math.lgamma(count + 1)) ** 0.5)]
+    return tried
 
 
 def _of_scores(points: Points, names: Sequence[str], top: NDArray[Any], orders: Sequence[NDArray[Any]]) -> UnclearError:

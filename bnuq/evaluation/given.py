@@ -366,13 +366,14 @@ def _pair(columns: Columns, roles: Mapping[str, str], sought: Sought) -> list[st
         ):
             raise _of_which_class(columns, name, label, [each for each in columns.values if each not in roles])
         return None
-    is_said = not hard or f"confidence={name}" in sought.section.columns
-    return [name, top[0]] if is_said or _is_confidence(columns, name, hard[0], score) else None
+    return [name, top[0]] if not hard or _is_confidence(columns, name, hard[0], score, sought) else None
 
 
-def _is_confidence(columns: Columns, name: str, hard: str, score: Names) -> bool:
+def _is_confidence(columns: Columns, name: str, hard: str, score: Names, sought: Sought) -> bool:
     """Whether numbers beside hard predictions are confidences, not the probability of one class, which a score may be.
     DataError where they are neither, or are called confidences and are not."""
+    if f"confidence={name}" in sought.section.columns:
+        return True
     texts, values, where = texts_of(columns[hard]), numbers_of(columns, name), f"{columns.source}: {name!r}"
     of_class = _class_of(values, texts, columns.classes)
     if of_class is not None and not score:

@@ -153,7 +153,7 @@ def order_findings(
         if int(other.sum()) - int(right.sum()) > errors * np.sqrt(np.count_nonzero(other != right)):
             right, best = other, order
     if given.columns.by_score and not asked:
-        raise _of_scores(points, names, top, (tried[2][0], in_order, in_order if best is None else best))
+        raise _of_scores(points, names, top, [tried[2], (in_order, _CERTAIN), *tried])
     if best is not None and (asked or not named):
         found = [names[k] for k in best[:_SHOWN]]
         better = float(right.mean())
@@ -186,10 +186,12 @@ def _other_orders(
     return tried
 
 
-def _of_scores(points: Points, names: Sequence[str], top: NDArray[Any], orders: Sequence[NDArray[Any]]) -> UnclearError:
+def _of_scores(
+    points: Points, names: Sequence[str], top: NDArray[Any], tried: Sequence[tuple[NDArray[Any], float]]
+) -> UnclearError:
     """The error for labels that are numbers beside scores by words; its cure is the likeliest of these orders."""
-    right = [float((order[top] == points.targets).mean()) for order in orders]
-    others = [names[k] for k in np.argsort(orders[int(np.argmax(right))])]
+    right = [float((order[top] == points.targets).mean()) for order, _ in tried]
+    others = [names[k] for k in np.argsort(tried[int(np.argmax(right))][0])]
     text = f"{points.reference}: the labels are numbers. Say which class each number is, from 0: --classes "
     text += f"{as_option(*others)}, by which {max(right):.1%} are right, or another order."
     return UnclearError(text, classes=(*others,))

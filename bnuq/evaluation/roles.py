@@ -309,7 +309,7 @@ def without_role(
     )
     told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
     if kinds:
-        text = max(columns[kinds[0]].tolist(), key="test".__eq__)  # the first one where none is "test"
+        text = max(columns[kinds[0]].tolist(), key=lambda of: of == "test")  # the first one where none is "test"
         told += [f"{listed(kinds)} may tell kinds of rows apart: --ignore scores all together; keep one, in pandas, by"]
         told[-1] += f" table[table[{kinds[0]!r}] == {text!r}]."
     if draws:

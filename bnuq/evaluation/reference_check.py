@@ -171,7 +171,7 @@ def findings(
     effect = [[metric, *change] for metric, change in population_effect(methods).items()]
     matters = not effect or is_doubtful(check, methods)
     if check is None:
-        few = "the reference has fewer than 4 points, or its batch statistics do not vary (all points are the same)"
+        few = "the training set has fewer than 4 examples, or its batch statistics do not vary (all examples equal)"
         why = why_uncheckable(sites) or few
         unchecked = warning("reference-unchecked", why=why, effect=effect, settings=["train", *keys])
         return [unchecked if matters else note("reference-uncompared", why=why, effect=effect)]

@@ -96,8 +96,8 @@ def why_untold(train: Points) -> str:
     if len(train.point_shape) != 3:
         return ""
     if _data_statistics(train)[1] is None:
-        return "the points are already normalised, and what they were padded with is unknown"
-    return f"{len(train)} points are too few to tell paddings apart" if len(train) < _ENOUGH_TO_PAD else ""
+        return "the examples are already normalised, and what they were padded with is unknown"
+    return f"{len(train)} examples are too few to tell paddings apart" if len(train) < _ENOUGH_TO_PAD else ""
 
 
 def padded(setting: PipelineSetting, pads: Sequence[int], train: Points) -> list[PipelineSetting]:

@@ -63,7 +63,7 @@ def read_exported(archive: Archive, data: bytes, *, trust: bool) -> nn.Module:
     first = [inputs[name] for name in program.graph_signature.user_inputs if name in inputs]
     if any(isinstance(value, torch.Tensor) and value.ndim and isinstance(value.shape[0], int) for value in first):
         raise ModelError(
-            f"{path}: was exported for batches of a fixed number of points. {_ANEW}, and "
+            f"{path}: was exported for batches of a fixed number of examples. {_ANEW}, and "
             "dynamic_shapes={'x': {0: torch.export.Dim('points')}}, with the name of the forward's argument for x."
         )
     for name in program.graph_signature.lifted_tensor_constants:  # as buffers they move with the module

@@ -19,7 +19,8 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
     outcome = cli("shift", small / "run.toml", *given, *FEW, "--json")
     assert outcome.code == 0
     assert (
-        "2 families of changes, 4 sets of 20 points beside the test set; with 5 passes of each point 500" in outcome.err
+        "2 families of changes, 4 sets of 20 examples beside the test set; with 5 passes of each example 500"
+        in outcome.err
     )
     told = json.loads(outcome.out)
     assert [each["severity"] for each in told["families"]["darker"]] == [1, 4]

@@ -317,7 +317,7 @@ class ClassReduction:
             sample, point = rows[0].tolist()
             where = self._where and f" of {self._where}"
             raise SamplingError(
-                f"the probabilities that the network gives for point {self._n + point}{where} (counted from 0) sum to "
+                f"the network's probabilities for example {self._n + point}{where} (counted from 0) sum to "
                 f"{math.exp(float(log_total[sample, point])):.4g}; expected 1. Check that the outputs are what "
                 "--outputs says."
             )

@@ -668,7 +668,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of training points"),
+        ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of training examples"),
         ({"sizes": (1, 16)}, "batch_size is 1; expected 2 to 96"),
         ({"samples": 1}, "--samples is 1; expected at least 2"),
         ({"samples": "auto"}, 'samples is "auto", which a sweep does not support'),

@@ -1,7 +1,7 @@
 """The perturbations that --perturb and `bnuq shift` apply to the test set: what each does, to which inputs, and how
 strong its severities are.
 
-A new one is a value in KINDS, and if it is no sum with noise and no attack a function in `evaluation/corruptions.py`:
+A new one is a value in KINDS and, unless it adds noise or is an attack, a function in `evaluation/corruptions.py`:
 the options, their help, the evaluation and the reports follow.
 """
 

@@ -196,7 +196,7 @@ def check_random(run: Run, plan: RunPlan, train: Points | None) -> None:
 
 def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     """What a network without BatchNorm may have in its place, such as batch normalization written by hand; mostly
-    empty. What dropout out of reach explains, as in attention, has a warning of its own."""
+    empty. What dropout out of reach explains, as in attention, has its own warning."""
     try:
         layers = check_exact(model, sites, example, ()).fixed if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points

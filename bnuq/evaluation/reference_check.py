@@ -48,7 +48,7 @@ def reference_check(
     `unfit` layer normalises the population otherwise by more than a standard deviation. The check passes only where
     there is none, and no layer was never trained.
 
-    None where nothing can be checked: no layer has an exponential average of its own that was ever trained, or no layer
+    None where nothing can be checked: no layer has its own exponential average that was ever trained, or no layer
     varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
@@ -133,7 +133,7 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
 
 
 def can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
-    """Whether a layer has an exponential average of its own: running statistics of one called twice mix both calls."""
+    """Whether a layer has its own exponential average: running statistics of one called twice mix both calls."""
     once = sum(other.address == site.address for other in sites) == 1
     return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
 

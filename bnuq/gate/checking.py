@@ -61,7 +61,7 @@ def check(
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
     % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method with shares
-    of the level; classes and groups have a level of their own). Gated is what `settings` name, else what the baseline
+    of the level; classes and groups have their own level). Gated is what `settings` name, else what the baseline
     was decided by, see `gated`.
 
     Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only the

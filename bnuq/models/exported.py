@@ -162,7 +162,7 @@ def weights_of_script(archive: Archive) -> dict[str, Tensor]:
 
 
 def check_target(path: Path) -> None:
-    """Raise RequestError where a file is at `path` that is no predictor."""
+    """Raise RequestError where a file is at `path` that is not a predictor."""
     if exists(path) and not _is_predictor(path):
         raise RequestError(f"--out {path}: this file exists and was not written by bnuq export. Name another.")
 

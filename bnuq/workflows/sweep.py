@@ -224,7 +224,7 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
 
 def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
     """The recommended size; or None, and why, where there are sizes to compare. None is recommended while a reference
-    check fails, nor by sets whose inputs are on another scale: warnings of their own say so."""
+    check fails, nor by sets whose inputs are on another scale: each has a warning."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
         (candidate for network in networks for candidate in network.candidates),

@@ -51,7 +51,7 @@ class Delimited:
     lines: Iterator[str]
 
     def has_word(self, column: int) -> bool:
-        """Whether the cell of the first row in this column is no number."""
+        """Whether the cell of the first row in this column is not a number."""
         return column < len(self.first) and not _is_number(self.first[column])
 
     def rows(self) -> Iterator[list[str]]:
@@ -182,7 +182,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)+([eE][+-]?\d+)?")
 
 
 def _is_number(text: str) -> bool:
-    """Whether a cell is a number, also one with a decimal comma, which is no word."""
+    """Whether a cell is a number, also one with a decimal comma, which is not a word."""
     try:
         float(text)
     except ValueError:

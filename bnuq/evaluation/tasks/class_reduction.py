@@ -62,7 +62,7 @@ class ClassReduction:
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its entry of `maps`, and
     then scored like any others, but without scores of logits, which need the network's own. `parts` of labelled points
-    get sums of their own. With `sets`, labelled points get them and a classwise ECE from the probabilities of all
+    get their own sums. With `sets`, labelled points get them and a classwise ECE from the probabilities of all
     classes.
     """
 

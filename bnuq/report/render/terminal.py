@@ -71,7 +71,7 @@ def print_record(
 def print_paths(
     paths: Sequence[PathLine], stream: TextIO, *, names: Sequence[str] = (), width: int | None = None
 ) -> None:
-    """Say on `stream` what was written: each path whole on a line of its own, then the names of files in it."""
+    """Say on `stream` what was written: each path whole on its own line, then the names of files in it."""
     columns, clean = columns_of(stream, width), cleaner(getattr(stream, "encoding", None) or "utf-8")
     parts = [*paths, *([BulletList(tuple(names))] if names else [])]
     _print((line for part in parts for line in _part(part, columns, clean)), stream)

@@ -170,7 +170,7 @@ def _check_asked(subject: ScoredSubject, asked: str) -> None:
     if asked == "cross" and (count := independent_units(len(test), test.group)) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
-            f"{'points' if test.group is None else 'groups of points'}"
+            f"{'examples' if test.group is None else 'groups of examples'}"
             f"{'' if subject.run.limit is None else f' with --limit {subject.run.limit}'}; "
             f"expected at least {LEAST_POINTS}, for two halves. Fit {what} to validation examples (--validation REF "
             "--calibrate validation), or leave --calibrate out."

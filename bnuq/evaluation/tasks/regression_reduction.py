@@ -105,7 +105,8 @@ class RegressionReduction:
             values |= self._scored(f, mean, variance, y, weights)
             self._keep("error", y - mean)
         self._keep("variance", variance)
-        self._blocks.add("sum", {name: as_numpy(value.sum(1)) for name, value in values.items()})
+        with np.errstate(over="ignore"):  # a replicate of a single draw has no variance, and a PLL of nearly −∞
+            self._blocks.add("sum", {name: as_numpy(value.sum(1)) for name, value in values.items()})
         self._blocks.add("point", {name: as_numpy(value[full]) for name, value in values.items()})
         self._n += f.shape[1]
 

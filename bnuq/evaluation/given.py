@@ -233,7 +233,9 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
-        raise named.without_role(columns, unknown)
+        true, said = named.true_and_pred(columns)
+        are_several = len(true) > 1 and not {*true}.isdisjoint(unknown)
+        raise named.without_role(columns, unknown, labels=[",".join(true)] * are_several, said=said * are_several)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]

@@ -11,9 +11,9 @@ from bnuq.methods import method_named
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
-from bnuq.records.decision_sentences import plain
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result
+from bnuq.records.words import plain
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods
@@ -38,7 +38,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
-    used = next((each.values["method"] for each in decided(result) if "temperatures" in each.values), result.first)
+    used = next((each.values["method"] for each in decided(result) if each.about == "use"), result.first)
     columns: dict[str, tuple[Cell, ...]] = {}
     words: list[str] = []
     for metric in estimates_of_task(result.task.name, shown="headline"):

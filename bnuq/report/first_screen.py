@@ -11,14 +11,14 @@ from statistics import NormalDist
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, all_of, listed, sentence
+from bnuq.findings import Finding, all_of, listed
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.progress import in_words
-from bnuq.records.decision_sentences import DECISIONS, plain
+from bnuq.records.comparisons import is_mismatched, on_another_scale
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import FEWEST_POINTS, MethodResult, Result, Scored
-from bnuq.records.verdict import is_mismatched, on_another_scale
+from bnuq.records.words import plain
 from bnuq.report import evaluation_tables, shift
 from bnuq.report.document import Part
 from bnuq.report.evaluation_tables import column_digits
@@ -45,7 +45,7 @@ _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
 def decisions(result: Result) -> Iterator[str]:
     """What to do."""
-    return (sentence(each, DECISIONS) for each in decided(result))
+    return (each.text for each in decided(result))
 
 
 def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: float) -> str:

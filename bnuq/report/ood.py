@@ -105,7 +105,7 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
 def shown_scores(result: Result) -> dict[str, str]:
     """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
     the first."""
-    decision = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)
+    decision = next((each.values["score"] for each in decided(result) if each.about == "foreign"), None)
     scores: dict[str, str] = {}
     for method, each in plain_methods(result).items():
         known = dict.fromkeys(score for name in names(result) for score in each.ood[name])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
-from bnuq.records.decision_sentences import plain
 from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
+from bnuq.records.words import plain
 from bnuq.report.document import Cell, Paragraph, Part, PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, headed, named, number, of_reference, written

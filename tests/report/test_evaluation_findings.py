@@ -12,10 +12,10 @@ from made_up import with_estimates, with_test
 from bnuq.estimates import Estimate
 from bnuq.findings import note
 from bnuq.methods import DETERMINISTIC, POPULATION
-from bnuq.records.decisions import decided
+from bnuq.records.comparisons import is_mismatched
+from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
-from bnuq.records.verdict import is_mismatched, judged
 from bnuq.report.evaluation import report
 from bnuq.report.first_screen import against_constant, findings
 from bnuq.report.ood import columns

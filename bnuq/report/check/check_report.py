@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.records.decision_sentences import plain
+from bnuq.records.words import plain
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,

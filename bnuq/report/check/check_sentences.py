@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.records.decision_sentences import plain
+from bnuq.records.words import plain
 from bnuq.report.check.check_numbers import (
     SMALLEST_P,
     amount,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
-from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
+from bnuq.records.words import percent
 from bnuq.report.inspection.layer_tables import brief, listed, times
 from bnuq.report.numbers import count, named, number, signed
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from bnuq.findings import Finding, verdict
 from bnuq.metrics.registry import metric_of
+from bnuq.records.comparisons import REACH, on_another_scale
 from bnuq.records.sweep import Recommended, Sweep
-from bnuq.records.verdict import REACH, on_another_scale
 from bnuq.report.sweep.sweep_lines import names_of
 
 

@@ -12,8 +12,8 @@ from bnuq.findings import Finding
 from bnuq.findings import verdict as _verdict
 from bnuq.methods import NETWORKS
 from bnuq.metrics.replicates import error_of_change
+from bnuq.records.comparisons import OTHER_SCALE, on_another_scale
 from bnuq.records.sweep import Repeated, Sweep, SweepPoint, decay_rate
-from bnuq.records.verdict import OTHER_SCALE, on_another_scale
 from bnuq.report.numbers import error_of, interval_of
 from bnuq.report.sweep.recommendation_findings import is_mismatched, recommendation_findings
 from bnuq.report.sweep.sweep_lines import (

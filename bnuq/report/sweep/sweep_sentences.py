@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from bnuq.findings import Catalogue, Entry, all_of, sentence
-from bnuq.records.decision_sentences import of_others, percent, plain
+from bnuq.records.comparisons import OTHER_SCALE
 from bnuq.records.sweep import Sweep
-from bnuq.records.verdict import OTHER_SCALE
+from bnuq.records.words import percent, plain
 from bnuq.report.numbers import and_error, three_digits
 from bnuq.report.sweep.sweep_findings import findings
 

@@ -539,7 +539,7 @@ class Promise(Valued):
 
     def text(self, what: str) -> str:
         if self.risk is None:
-            return f"Measured on these examples, promised of no others; `--risk 0.05` promises at most 5 % {what}."
+            return f"Measured on these examples; `--risk 0.05` promises at most 5 % {what}."
         sure = "on average over images"
         if self.confidence is not None:
             sure = f"with {percent(self.confidence, SET)} confidence"

@@ -170,8 +170,8 @@ def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
     worse = replace(singles[0], passes=1, difference=-0.2, p=1e-9)  # by PLL
     text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
     assert text.startswith(
-        "By predictive log-likelihood use the deterministic network; but deterministic+population is better by 0.0315 ± "
-        "0.0038 in continuous ranked probability score. Averaging"
+        "By predictive log-likelihood use the deterministic network; but deterministic+population is better by 0.0315 "
+        "± 0.0038 in continuous ranked probability score. Averaging"
     )
 
 
@@ -225,7 +225,7 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
     assert values["deferred"] == pytest.approx(1 - accepted.mean()) and accepted.sum() == 360
     assert values["error"] == pytest.approx(1 - RIGHT[accepted].mean())
     assert values["before"] == pytest.approx(1 - RIGHT.mean()) and values["before"] > values["error"]
-    assert decision.text.endswith("promised of no others; `--risk 0.05` promises at most 5 % wrong.")
+    assert decision.text.endswith("Measured on these examples; `--risk 0.05` promises at most 5 % wrong.")
 
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:

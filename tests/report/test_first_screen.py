@@ -96,8 +96,16 @@ def test_the_first_answer_is_known_before_samples_are_drawn_and_in_the_numbers_o
 
 
 @pytest.mark.parametrize(("given", "says"), [({}, True), ({"quiet": True}, False), ({"json": True}, False)])
-def test_only_a_terminal_is_answered_first(given: dict[str, bool], says: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert answering(Printing()) is None
+def test_only_a_terminal_is_answered_first(
+    given: dict[str, bool], says: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(Printing()) as say:
+        assert say is None
     monkeypatch.setattr("bnuq.cli.evaluate.stdout", lambda: sys.stderr)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert (answering(Printing(**given)) is not None) is says
+    with answering(Printing(**given)) as say:
+        assert (say is not None) is says
+        if say is not None:
+            say({}, ["mcbn"], 90.0)
+    erased = "Next: samples of mcbn, about 1 min 30 s of passes.\n\x1b[1F\x1b[J"
+    assert capsys.readouterr().err == erased * says

@@ -882,9 +882,7 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
 def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.ndarray, text: str) -> None:
     [decision, *others] = decided(bnuq.score(logits, LABELS, outputs="logits", calibrate="cross").record)
     assert decision.text.startswith(text)
-    said = (
-        "Leave nothing to a person: none of 240 examples was wrong. Measured on these examples, promised of no others; "
-    )
+    said = "Leave nothing to a person: none of 240 examples was wrong. Measured on these examples; "
     said += "`--risk 0.05` promises at most 5 % wrong."
     assert [each.text for each in others] == [said] * (decision.code == "use")
 

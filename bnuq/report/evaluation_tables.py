@@ -75,7 +75,7 @@ def _rows_in_words(result: Result) -> str:
     ways = [f"{_SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of[0] in _SOURCES]
     texts = [f"others: means of {result.sampling['samples']} passes with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
-        texts = [f"{POPULATION}: one pass with the BatchNorm statistics of the whole training set", *texts]
+        texts = [f"{POPULATION}: one with statistics of the whole training set", *texts]
     return "; ".join(["deterministic: one ordinary pass", *texts] if texts else [])
 
 

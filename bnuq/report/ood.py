@@ -119,7 +119,7 @@ _MOST = 3  # sets with a column
 _IN_WORDS = {
     "mahalanobis": "of features from the training set",
     "mutual_information": "disagreement between samples",
-    "predictive_entropy": "spread of the predicted probabilities",
+    "predictive_entropy": "spread of predicted probabilities",
 }
 
 

@@ -103,7 +103,7 @@ def _change_in_words(name: str, change: EstimateChange) -> str:
     known = error is not None and math.isfinite(error)
     by = f"by {number(size, digits)}{f' ± {number(scale * (error or 0), digits)}' if known else ''}{unit}"
     higher = "higher" if change.after.value > change.before.value else "lower"
-    unclear = {"same": " (not significant)", "unknown": " (the error of this change is unknown)"}
+    unclear = {"same": " (which may be chance)", "unknown": " (the error of this change is unknown)"}
     return f"{plain(name)} is {higher} {by}{unclear.get(change.verdict, '')}"
 
 

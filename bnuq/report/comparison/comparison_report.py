@@ -18,9 +18,9 @@ from bnuq.gate.change_errors import Error, Errors
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
+from bnuq.records.as_json import SCHEMA
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
-from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.records.words import plain
 from bnuq.report.comparison.settings import Difference, Results, compared

@@ -29,6 +29,16 @@ class Finding:
     runs: int | None = None
 
 
+@frozen
+class Conclusion:
+    """What a report concludes from a record: a sentence, the `code` that says of which kind it is, and the set that it
+    is `about`, of several sentences of which one text is made."""
+
+    code: str
+    text: str
+    about: str = ""
+
+
 def verdict(code: str, **values: Any) -> Finding:
     return Finding(code, "verdict", values)
 

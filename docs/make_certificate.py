@@ -22,10 +22,8 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.evaluation.certification import candidates_of
-from bnuq.findings import sentence
 from bnuq.metrics import certificates
 from bnuq.records.certificate import Certificate, certified
-from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
@@ -54,7 +52,7 @@ def main() -> None:
         sys.exit("make certificate needs $BNUQ_TEST_DATA, the folder that sample_configs/README.md describes.")
     with run_files(Path(named).resolve()) as place, tempfile.TemporaryDirectory() as folder:
         results = dict(evaluated(Path(named).resolve(), place, Path(folder)))
-    said = {name: [sentence(each, DECISIONS) for each in decided(result)] for name, result in results.items()}
+    said = {name: [each.text for each in decided(result)] for name, result in results.items()}
     sentences = "\n".join(f"- {name}: {' '.join(texts[1:2])}" for name, texts in said.items())
     rows = "\n".join(row(*each) for each in studies(results))
     table = f"{HEAD}\n|{' --- |' * HEAD.count(' | ')} --- |\n{rows}"

@@ -4,10 +4,11 @@ python docs/make_screens.py
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import eight_results
 import made_up_inspection
@@ -54,11 +55,21 @@ def screens() -> Iterator[tuple[str, str]]:
     for make in eight_results.EIGHT:
         with tempfile.TemporaryDirectory() as folder:
             result = make(Path(folder))
-            seconds = dict(result.seconds) | {"total": 1.0}
-            screen = shown(report, replace(result, path=path, seconds=seconds)).replace(f"{folder}/", "")
-            yield TITLES[make.__name__], screen
+            seconds, beside = dict(result.seconds) | {"total": 1.0}, f"{folder}/"
+            findings = [replace(each, values=without(each.values, beside)) for each in result.findings]
+            result = replace(result, path=path, seconds=seconds, findings=tuple(findings))
+            yield TITLES[make.__name__], shown(report, result)
     for title, (of, make) in OTHERS.items():
         yield title, shown(of, replace(make(), path=path))
+
+
+def without(values: Any, folder: str) -> Any:
+    """The values of a finding, with paths below the folder as from there."""
+    if isinstance(values, Mapping):
+        return {name: without(value, folder) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [without(value, folder) for value in values]
+    return values.replace(folder, "") if isinstance(values, str) else values
 
 
 if __name__ == "__main__":

@@ -21,13 +21,11 @@ from torch import nn
 import bnuq
 from bnuq.cli.progress import Bars
 from bnuq.config import Options, resolve_ensemble
-from bnuq.findings import sentence
 from bnuq.metrics.registry import metric_of
-from bnuq.records.decision_sentences import DECISIONS
-from bnuq.records.decisions import decided
+from bnuq.records.comparisons import MethodComparison, passes_of
+from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.records.verdict import MethodComparison, judged, passes_of
 from bnuq.report.numbers import digits_of, number, signed
 from bnuq.workflows.evaluate import evaluate
 
@@ -136,7 +134,7 @@ def transformer_evaluated(pack: Path, out: Path) -> object:
 def section(title: str, result: Result) -> str:
     """The decisions on one network, and its table."""
     verdict = judged(result)
-    todo = "\n".join(f"- {sentence(decision, DECISIONS)}" for decision in decided(result))
+    todo = "\n".join(f"- {decision.text}" for decision in decided(result))
     columns = list(dict.fromkeys((each.metric, each.set) for each in verdict.comparisons))
     heads = [f"{metric_of(m).arrow} {metric_of(m).label}{f' of {of}' if m == 'auroc' else ''}" for m, of in columns]
     rows = [f"| method | passes | {' | '.join(heads)} |", f"|{' --- |' * (2 + len(heads))}"]

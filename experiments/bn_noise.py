@@ -21,7 +21,6 @@ from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSectio
 from bnuq.report.inspection.inspection_findings import independence
 from bnuq.report.inspection.inspection_plots import noise_panels
 from bnuq.report.inspection.inspection_report import name_width
-from bnuq.report.inspection.inspection_sentences import sentences
 from bnuq.report.inspection.layer_tables import brief, noise_parts
 from bnuq.report.numbers import and_error, count, number
 from bnuq.workflows.inspect import Settings, inspect
@@ -114,7 +113,7 @@ def panels(noise: NoiseBySize) -> Iterator[str]:
             "channels (Kolmogorov–Smirnov, 5 % false discovery rate); χ² with the best-fitting degrees of each channel "
             f"in {100 * fitted:.0f} %."
         )
-        yield from sentences(independence(noise))
+        yield from (each.text for each in independence(noise))
     slopes = [slope for layer in noise.layers if (slope := layer.slope) is not None and math.isfinite(slope.value)]
     if slopes:
         values = sorted(slope.value for slope in slopes)

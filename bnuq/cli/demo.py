@@ -48,8 +48,8 @@ def command(
     from bnuq.report.render import print_record, write_page
     from bnuq.workflows.evaluate import evaluate
 
-    with threads(run.threads):
-        result = evaluate(run, progress=progress_of(printing), answer=answering(printing))
+    with threads(run.threads), answering(printing) as answer:
+        result = evaluate(run, progress=progress_of(printing), answer=answer)
     write_page(page, report(result, columns=100))
     if not printing.quiet:
         print_record(report, result, stdout())

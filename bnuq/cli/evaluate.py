@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -87,22 +90,30 @@ def evaluate_one(run: Run, work: str | None, printing: Printing, *, announces: b
         from bnuq.workflows.evaluate import evaluate
 
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
-    with threads(run.threads):
-        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce, answer=answering(printing))
+    with threads(run.threads), answering(printing) as answer:
+        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce, answer=answer)
     print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
 
 
-def answering(printing: Printing) -> Callable[..., None] | None:
-    """Says on a terminal what is known of the network before samples are drawn; None where nobody waits for it."""
+@contextmanager
+def answering(printing: Printing) -> Iterator[Callable[..., None] | None]:
+    """Says on a terminal what is known of the network before samples are drawn, until the report can follow, which
+    says it all; None where nobody waits for it."""
     if printing.json or printing.quiet or not (sys.stderr.isatty() and stdout().isatty()):
-        return None
+        yield None
+        return
     from bnuq.report.first_screen import answer
 
+    lines: list[str] = []
+
     def say(*known: Any) -> None:
-        lines = (line for text in answer(*known).splitlines() for line in textwrap.wrap(text, 80))
+        columns = min(80, get_terminal_size().columns)
+        lines.extend(line for text in answer(*known).splitlines() for line in textwrap.wrap(text, columns))
         typer.echo("\n".join(lines), err=True)
 
-    return say
+    yield say
+    if lines and os.environ.get("TERM") not in ("dumb", "unknown"):
+        typer.echo(f"\x1b[{len(lines)}F\x1b[J", err=True, nl=False)
 
 
 def _print(result: Any, stream: TextIO, *, full: bool) -> None:

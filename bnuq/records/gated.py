@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.records.addresses import AT_THRESHOLD, address_of, estimates_of
 from bnuq.records.best_scores import scores_of
 from bnuq.records.certificate import ACCEPTED, WIDTH
-from bnuq.records.decisions import decided
+from bnuq.records.decisions import Decision, Defer, Foreign, decided
 from bnuq.records.evaluation import Result
 from bnuq.shapes import Float
 
@@ -40,7 +39,7 @@ class Rate:
         return address_of(self.coordinates)
 
 
-def rates(result: Result, decisions: Iterable[Finding]) -> Iterator[Rate]:
+def rates(result: Result, decisions: Iterable[Decision]) -> Iterator[Rate]:
     """The rates of `result` at the thresholds of `decisions`, which are its own or those of a baseline.
 
     Of a threshold of deferral "accepted", the share of test points at most as uncertain, and "error", the share of
@@ -49,19 +48,14 @@ def rates(result: Result, decisions: Iterable[Finding]) -> Iterator[Rate]:
     result has not the method or score.
     """
     for decision in decisions:
-        if decision.code not in ("defer", "foreign"):
-            continue
-        given = decision.values
-        method, score, threshold = (given[key] for key in ("method", "score", "threshold"))
-        if method not in result.methods:
-            continue
-        if decision.code == "foreign":
-            known = [name for name in given["aurocs"] if score in result.methods[method].ood.get(name, {})]
-            scores = scores_of(result, (method, score), known) if known else {}
+        if isinstance(decision, Foreign) and (best := decision.best).method in result.methods:
+            known = [name for name in best.aurocs if best.score in result.methods[best.method].ood.get(name, {})]
+            scores = scores_of(result, (best.method, best.score), known) if known else {}
             for name, values in scores.items():
-                yield _mean(method, name, "false_alarms" if name == "test" else "detected", values > threshold)
-            continue
-        yield from _deferral(result, method, score, threshold)
+                metric = "false_alarms" if name == "test" else "detected"
+                yield _mean(best.method, name, metric, values > decision.threshold)
+        elif isinstance(decision, Defer) and (promise := decision.promise).method in result.methods:
+            yield from _deferral(result, promise.method, promise.score, decision.threshold)
 
 
 def _deferral(result: Result, method: str, score: str, threshold: float) -> Iterator[Rate]:
@@ -96,7 +90,7 @@ def gated(baseline: Result) -> tuple[str, ...]:
     the rates at the thresholds decided on.
     """
     decisions = decided(baseline)
-    about = {each.values.get("about", each.code): each.values for each in decisions}
+    about = {each.about: each.values for each in decisions}
     method = str(about.get("use", {}).get("method", baseline.first))
     single = DETERMINISTIC if DETERMINISTIC in baseline.methods else method_named(method).plain.name
     methods = [name for name in dict.fromkeys((method, single)) if name in baseline.methods and not _corrects(name)]

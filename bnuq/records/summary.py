@@ -5,26 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from bnuq import catalogue
-from bnuq.findings import sentence
 from bnuq.records import certificate, shift
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.as_json import SCHEMA, estimate_summary, json_fields, json_number, json_value
 from bnuq.records.calibrated import ece_floor
-from bnuq.records.decision_sentences import DECISIONS
-from bnuq.records.decisions import decided
+from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.gated import gated
-from bnuq.records.verdict import judged
 
 
 def summary(result: Result) -> dict[str, Any]:
     """The result as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
     approximate = approximations(result)
-    decisions = [
-        {"code": each.code, "values": json_value(each.values), "text": sentence(each, DECISIONS)}
-        for each in decided(result)
-    ]
+    made = decided(result)
+    decisions = [{"code": each.code, "values": json_value(each.values), "text": each.text} for each in made]
     return {
         "bnuq": result.provenance["bnuq"],
         "schema": SCHEMA,
@@ -37,7 +32,7 @@ def summary(result: Result) -> dict[str, Any]:
         "decisions": decisions,
         "gated": list(gated(result)),
         "verdict": json_fields(judged(result), "worth", "best", "comparisons")
-        | {"text": [each["text"] for each in decisions if each["values"].get("about", each["code"]) == "use"]},
+        | {"text": [each.text for each in made if each.about == "use"]},
         **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
         **(shift.summary(result) if result.shift else {}),
         "reference_check": _reference_check(result.reference_check),

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from bnuq.records.certificate import Promise, outcomes
-from bnuq.records.decision_sentences import SET, percent
 from bnuq.records.evaluation import Result
+from bnuq.records.words import SET, percent
 from bnuq.report.document import Cell, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label
 from bnuq.report.numbers import named, three_digits, with_error

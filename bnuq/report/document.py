@@ -127,8 +127,8 @@ class Report:
     that of the result, `other_paths` are those of what it was compared with or written to.
 
     `one_screen` is what a terminal shows in place of the sections where the reader does not ask for all, `line` what it
-    shows in place of the facts, `meaning` what all its numbers are of, `checked` what was found to be in order, and
-    `rest` where everything is, if not in the report of a result file.
+    shows in place of the facts, `meaning` what all its numbers are of, `checked` what was found to be in order, `said`
+    the codes of warnings that its summary says, and `rest` where everything is, if not in the report of a result file.
     """
 
     command: str
@@ -146,6 +146,7 @@ class Report:
     line: str = ""
     meaning: str = ""
     checked: str = ""
+    said: tuple[str, ...] = ()
     rest: str = ""
 
     @property

@@ -60,6 +60,7 @@ def report(result: Result, *, columns: int = 100) -> Report:
         line=" · ".join(first_screen.line(result)),
         meaning=", ".join(first_screen.meaning(result)),
         one_screen=tuple(shift.short_table(result) if shifted else first_screen.parts(result, roomy=roomy)),
+        said=first_screen.said(result),
         checked="Data and preprocessing match the training." if first_screen.is_checked(result) else "",
     )
 

@@ -7,16 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.methods import method_named
+from bnuq.findings import all_of
+from bnuq.methods import POPULATION, method_named
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
-from bnuq.records.decision_sentences import plain
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result, Scored
+from bnuq.records.words import plain
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
-from bnuq.report.method_names import method_label, plain_methods
+from bnuq.report.method_names import method_label, plain_methods, plain_sampled
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
 from bnuq.report.tasks import fitted_to
 
@@ -38,7 +39,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     words."""
     methods = plain_methods(result)
     kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
-    used = next((each.values["method"] for each in decided(result) if "temperatures" in each.values), result.first)
+    used = next((each.values["method"] for each in decided(result) if each.about == "use"), result.first)
     columns: dict[str, tuple[Cell, ...]] = {}
     words: list[str] = []
     for metric in estimates_of_task(result.task.name, shown="headline"):
@@ -59,8 +60,23 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     labels = [method_label(name, roomy=roomy) for name in methods]
     rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
     yield Table(tuple(columns), rows, stacks=True)
-    errors = " ± standard error." if any(cell.error for _, cells in rows for cell in cells) else ""
+    words += [text] if (text := _rows_in_words(result)) else []
+    errors = (
+        " ±: standard error; what differs by less than two may be chance."
+        if any(cell.error for _, cells in rows for cell in cells)
+        else ""
+    )
     yield explanation(f"{'; '.join(words)}.{errors}")
+
+
+def _rows_in_words(result: Result) -> str:
+    """What the methods of a network are, in plain words."""
+    sources = {name: sorted(method_named(name).differs_by) for name in plain_sampled(result)}
+    ways = [f"{_SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of[0] in _SOURCES]
+    texts = [f"others: means of {result.sampling['samples']} passes with {all_of(ways)}"] if ways else []
+    if POPULATION in result.methods:
+        texts = [f"{POPULATION}: one with statistics of the whole training set", *texts]
+    return "; ".join(["deterministic: one ordinary pass", *texts] if texts else [])
 
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
@@ -72,10 +88,10 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
         truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "the same after this") if kind else ("ECE", meaning)
+        title, what = (f"ECE {title}", "the same with these logits") if kind else ("ECE", meaning)
         first = f"{result.first}+{kind}" if kind else result.first
         floor = ece_floor(result, first) if first in result.methods else None
-        shown = "" if floor is None else f" (a calibrated network shows up to {floor.high:.3f} by chance)"
+        shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
         return title, f"{title}: {what}{shown}"
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {
@@ -89,14 +105,23 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     return title, text
 
 
+_SOURCES = {
+    "mini-batches": "statistics of random mini-batches",
+    "noise model": "random BatchNorm statistics",
+    "masks": "random dropout",
+    "noise": "random noise in layers",
+    "augmentation": "random augmentation",
+    "weights": "random weights of the last layer",
+    "networks": "another network each",
+}
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "mean log-{truth} (PLL)"),
-    "temperature": ("divided", "log-likelihood after dividing the logits by a temperature fitted to {fitted}"),
-    "vector": ("scaled", "log-likelihood after scaling and shifting the logit of each class, fitted to {fitted}"),
-    "ece": ("ECE", "expected calibration error"),
+    "pll": ("log-lik.", "predictive log-likelihood, the mean log-{truth} (PLL)"),
+    "temperature": ("divided", "the same with logits divided by one number, fitted to {fitted}"),
+    "vector": ("scaled", "the same with the logit of each class scaled and shifted, fitted to {fitted}"),
+    "ece": ("ECE", "expected calibration error, the mean gap of confidence and accuracy"),
     "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
-    "crps": ("CRPS", "distance between predicted distribution and target, in its unit"),
+    "crps": ("CRPS", "continuous ranked probability score, the distance between prediction and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
 }
 

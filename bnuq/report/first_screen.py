@@ -11,14 +11,14 @@ from statistics import NormalDist
 import numpy as np
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, all_of, listed, sentence
+from bnuq.findings import Finding, all_of, listed
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
 from bnuq.progress import in_words
-from bnuq.records.decision_sentences import DECISIONS, plain
-from bnuq.records.decisions import decided
+from bnuq.records.comparisons import is_mismatched, on_another_scale
+from bnuq.records.decisions import Undecided, decided
 from bnuq.records.evaluation import FEWEST_POINTS, MethodResult, Result, Scored
-from bnuq.records.verdict import is_mismatched, on_another_scale
+from bnuq.records.words import plain
 from bnuq.report import evaluation_tables, shift
 from bnuq.report.document import Part
 from bnuq.report.evaluation_tables import column_digits
@@ -40,13 +40,19 @@ OUTPUTS = {  # of files of predictions
     "gaussian": "mean and σ",
     "quantiles": "quantiles",
 }
-_SCORES = {"crps": "distance", "pll": "log-likelihood"}
+_SCORES = {"crps": "distance from targets", "pll": "log-likelihood"}
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
 
 def decisions(result: Result) -> Iterator[str]:
     """What to do."""
-    return (sentence(each, DECISIONS) for each in decided(result))
+    return (each.text for each in decided(result))
+
+
+def said(result: Result) -> tuple[str, ...]:
+    """The codes of warnings that decisions say."""
+    is_said = any(isinstance(each, Undecided) and each.why.get("reason") == "pipeline" for each in decided(result))
+    return ("reference-mismatch", "reference-unchecked") if is_said else ()
 
 
 def answer(methods: Mapping[str, MethodResult], of: Sequence[str], seconds: float) -> str:
@@ -192,19 +198,19 @@ def _sigma(result: Result) -> Iterator[str]:
         said = [f"{outcome} by {words}" for words, outcome in outcomes.items()]
         worth = all_of(said, "but") if len({*outcomes.values()}) > 1 else next(iter(outcomes.values()), "")
         worths.setdefault(worth, []).append(name)
-    clauses = []
+    clauses: list[str] = []
     for order, names in orders.items():
         ends = " to ".join(dict.fromkeys(number(end(values[name] for name in names), 2) for end in (min, max)))
-        known = "" if order == _SAME else f" ({ends} of 1)"
-        clauses.append(f"of {all_of(names)} {order}{known}")
+        scale = f" (rank correlation {ends}, at most 1)" if not any("(" in each for each in clauses) else f" ({ends})"
+        clauses.append(order.format(all_of(names)) + scale * (order != _SAME))
+    known = {worth: names for worth, names in worths.items() if worth}
+    texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
+    rest = f" A σ of each example predicts the targets {', '.join(texts)} than one σ for all." if texts else ""
     if clauses:
-        known = {worth: names for worth, names in worths.items() if worth}
-        texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
-        rest = f" It predicts the targets {', '.join(texts)} than a constant one." if texts else ""
-        yield f"The predicted standard deviation {', that '.join(clauses)}.{rest}"
+        yield f"Errors grow with the predicted standard deviation σ: {', '.join(clauses)}.{rest}"
 
 
-_SAME, _UNKNOWN = "is the same at every example", "may or may not follow the size of the errors"
+_SAME, _UNKNOWN = "not for {}, whose σ is the same at every example", "perhaps for {}"
 
 
 def _order(correlation: Estimate | None) -> str:
@@ -214,11 +220,11 @@ def _order(correlation: Estimate | None) -> str:
     if correlation.low is None or correlation.high is None:
         return _UNKNOWN
     if correlation.high < 0:
-        return "is larger where the errors are smaller"
+        return "the other way round for {}"
     if correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
-        return "does not follow the size of the errors" if correlation.high < _PARTLY else _UNKNOWN
-    how = "" if correlation.value >= _CLOSELY else "partly " if correlation.value >= _PARTLY else "hardly "
-    return f"{how}follows the size of the errors"
+        return "not for {}" if correlation.high < _PARTLY else _UNKNOWN
+    how = "clearly" if correlation.value >= _CLOSELY else "partly" if correlation.value >= _PARTLY else "hardly"
+    return f"{how} for {{}}"
 
 
 def against_constant(metric: str, name: str, result: Result) -> str:

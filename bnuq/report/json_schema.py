@@ -21,7 +21,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from bnuq.estimates import Estimate, InRecord
 from bnuq.gate import records as gate
-from bnuq.records import approximation, evaluation, inspection, monitor, multirun, precise_bn, sweep, verdict
+from bnuq.records import approximation, decisions, evaluation, inspection, monitor, multirun, precise_bn, sweep
 from bnuq.records.as_json import APART, SCHEMA, names_of
 from bnuq.store.annotations import fields_of, metadata
 from bnuq.store.codec import FORMAT
@@ -156,7 +156,7 @@ def _evaluate(command: str = "evaluate") -> type:
     evaluated = _struct("Set", {"n": int, "sha256": str})
     shared = {"model": _Any, "sampling": _Any, "sets": dict[str, evaluated]}
     decision = _struct("Decision", {"code": str, "values": _Any, "text": str})
-    judged = _of(verdict.Verdict, "worth best comparisons", text=list[str])
+    judged = _of(decisions.Verdict, "worth best comparisons", text=list[str])
     about = _of(approximation.Approximation, "uncertainty ratio pll auroc", rank_correlation=dict[str, Number])
     parts = {"methods": dict[str, MethodSummary], "decisions": list[decision], "gated": list[str], "verdict": judged}
     more = {"approximations": dict[str, about], "certificate": _Any}

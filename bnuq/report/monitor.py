@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
+from bnuq.findings import Conclusion, joined
 from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import BlockTest, Monitored
 from bnuq.report import drawing
@@ -28,23 +28,6 @@ if TYPE_CHECKING:
 _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
 _TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
-_TEXTS = {
-    "batch-unlike": "The data have changed: random examples of the reference differ as much in {p} of all cases.",
-    "batch-alike": "No change was found: random examples of the reference differ as much in {p} of all cases.",
-    "layers-differ": (
-        "{layers:number} of {of} layers {layers:differs|differ}, most `{largest}`: means by {mean}, variances by "
-        "{variance} times the noise of a training batch of {unit} examples."
-    ),
-    "layers-together": "No single layer differs, but all of them together do.",
-    "scores-differ": "Of outputs and scores, {names:joined} {names:differs|differ}.",
-    "alarm": "Alarm: after batch {number} of the stream ({name}) the evidence was {e}; an alarm needs {needed}.",
-    "no-alarm": "No alarm: after {batches} the evidence is {e}; an alarm needs {needed}.",
-    "alarm-later": (
-        "It takes at least {more} more {more:batch|batches} that {more:differs|differ} as much, in the same "
-        "`--stream FILE`; until then, go by each batch by itself."
-    ),
-}
-SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 _LEGEND = (
     "p: in how many cases random examples of the reference differ as much, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
@@ -70,7 +53,7 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
         version=str(record.provenance["bnuq"]),
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
-        summary=tuple(" ".join(sentence(each, SENTENCES) for each in about) for about in _together(record)),
+        summary=tuple(" ".join(each.text for each in about) for about in _together(record)),
         sections=sections,
         warnings=advised(record.findings),
         notes=noted(record.findings),
@@ -81,45 +64,50 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
     )
 
 
-def _together(record: Monitored) -> list[list[Finding]]:
+def _together(record: Monitored) -> list[list[Conclusion]]:
     """The answers: of the batch, where it differs, and of the stream."""
     known = list(findings(record))
     stream = [each for each in known if "alarm" in each.code]
     return [group for group in (known[:1], [each for each in known[1:] if each not in stream], stream) if group]
 
 
-def findings(record: Monitored) -> Iterator[Finding]:
+def findings(record: Monitored) -> Iterator[Conclusion]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
     most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
-    yield verdict("batch-unlike" if differs else "batch-alike", p=f"{most}{100 * record.p_value:.2g} %")
+    answer = "The data have changed" if differs else "No change was found"
+    text = (
+        f"{answer}: random examples of the reference differ as much in {most}{100 * record.p_value:.2g} % of all cases."
+    )
+    yield Conclusion("batch-unlike" if differs else "batch-alike", text)
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
-        yield verdict(
-            "layers-differ",
-            layers=layers,
-            of=len(record.layers),
-            largest=worst.name,
-            mean=_times(worst.mean_shift),
-            variance=_times(worst.variance_shift),
-            unit=record.unit,
+        text = (
+            f"{len(layers)} of {len(record.layers)} layers {'differs' if len(layers) == 1 else 'differ'}, most "
+            f"`{worst.name}`: means by {_times(worst.mean_shift)}, variances by {_times(worst.variance_shift)} times "
+            f"the noise of a training batch of {record.unit} examples."
         )
+        yield Conclusion("layers-differ", text)
     elif record.together <= record.level:
-        yield verdict("layers-together")
-    names = [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]
-    if names:
-        yield verdict("scores-differ", names=names)
-    needed = f"{1 / record.level:,.4g}"
-    if record.alarm is not None:
-        number = record.alarm
-        e_value = three_digits(float(record.e_values[number - 1]))
-        yield verdict("alarm", number=number, name=record.names[number - 1], e=e_value, needed=needed)
-    else:
-        batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
-        yield verdict("no-alarm", batches=batches, e=three_digits(record.e_value), needed=needed)
-        if differs and (more := _batches_to_alarm(record)):
-            yield verdict("alarm-later", more=more)
+        yield Conclusion("layers-together", "No single layer differs, but all of them together do.")
+    if names := [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]:
+        text = f"Of outputs and scores, {joined(names)} {'differs' if len(names) == 1 else 'differ'}."
+        yield Conclusion("scores-differ", text)
+    needed = f"an alarm needs {1 / record.level:,.4g}."
+    if (number := record.alarm) is not None:
+        where = f"after batch {number} of the stream ({record.names[number - 1]})"
+        evidence = three_digits(float(record.e_values[number - 1]))
+        yield Conclusion("alarm", f"Alarm: {where} the evidence was {evidence}; {needed}")
+        return
+    batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
+    yield Conclusion("no-alarm", f"No alarm: after {batches} the evidence is {three_digits(record.e_value)}; {needed}")
+    if differs and (more := _batches_to_alarm(record)):
+        text = (
+            f"It takes at least {more} more {'batch that differs' if more == 1 else 'batches that differ'} as much, in "
+            "the same `--stream FILE`; until then, go by each batch by itself."
+        )
+        yield Conclusion("alarm-later", text)
 
 
 def _batches_to_alarm(record: Monitored) -> int | None:

@@ -93,19 +93,20 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         ends = (sorted(each.value for each in row) for row in zip(*cells.values(), strict=True))
         cells = {title: tuple(Cell(f"{low} to {high}") for low, *_, high in ends)}
     by_score = {score: [name for name, of in scores.items() if of == score] for score in scores.values()}
-    texts = [f"{named(score)} ({all_of(of)})" for score, of in by_score.items()]
-    if len(texts) > 1 and len(of := [*by_score.values()][-1]) > 1:
-        texts[-1] = texts[-1].replace(all_of(of), "the others")
-    by = ", ".join(texts) if len(texts) > 1 else named(next(iter(by_score)))
+    texts: list[str] = []
+    for score, of in by_score.items():
+        whose = "the others" if texts and len(of) > 1 and len(texts) == len(by_score) - 1 else all_of(of)
+        said = [_IN_WORDS.get(score, ""), whose * (len(by_score) > 1)]
+        texts.append(f"{named(score)} ({'; '.join(filter(None, said))})".removesuffix(" ()"))
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = f"{title}: how often its examples rank above test examples (AUROC; 0.5 is chance), by {by}"
+    words = f"{title}: how often its examples rank above test examples (AUROC; 0.5 is chance), by {', '.join(texts)}"
     return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
 def shown_scores(result: Result) -> dict[str, str]:
     """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
     the first."""
-    decision = next((each.values["score"] for each in decided(result) if "aurocs" in each.values), None)
+    decision = next((each.values["score"] for each in decided(result) if each.about == "foreign"), None)
     scores: dict[str, str] = {}
     for method, each in plain_methods(result).items():
         known = dict.fromkeys(score for name in names(result) for score in each.ood[name])
@@ -115,6 +116,11 @@ def shown_scores(result: Result) -> dict[str, str]:
 
 
 _MOST = 3  # sets with a column
+_IN_WORDS = {
+    "mahalanobis": "of features from the training set",
+    "mutual_information": "disagreement between samples",
+    "predictive_entropy": "spread of predicted probabilities",
+}
 
 
 def _auroc(estimate: Estimate | None) -> Cell:

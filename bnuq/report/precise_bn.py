@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
-from bnuq.records.decision_sentences import plain
+from bnuq.findings import Conclusion
 from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
+from bnuq.records.words import plain
 from bnuq.report.document import Cell, Paragraph, Part, PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, headed, named, number, of_reference, written
@@ -28,7 +28,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         version=str(result.provenance["bnuq"]),
         subject=Path(result.model["path"]).name,
         facts=tuple(_facts(result)),
-        summary=tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings(result)),
+        summary=tuple(each.text for each in findings(result)),
         sections=tuple(_sections(result)),
         warnings=advised(result.findings),
         notes=noted(result.findings),
@@ -77,21 +77,36 @@ def _facts(result: PreciseBN) -> Iterator[tuple[str, str]]:
     yield "device", f"{result.device}, {result.seconds['total']:.1f} s"
 
 
-def findings(result: PreciseBN) -> Iterator[Finding]:
+def findings(result: PreciseBN) -> Iterator[Conclusion]:
     """The answers: what was replaced, where most, and whether it helped."""
     layers = result.layers
     if result.test is not None:
         effects = {change.verdict for change in result.test.estimates.values()}
         effect = next((effect for effect in ("better", "worse", "unknown") if effect in effects), "same")
         effect = "mixed" if effects >= {"better", "worse"} else effect
-        yield verdict(f"test-{effect}", file=result.path.name, changes=dict(result.test.estimates))
-    worst = max(layers, key=_size)
+        changes = " and ".join(_change_in_words(name, change) for name, change in result.test.estimates.items())
+        text = {
+            "better": "Use {file}: {changes}.",
+            "worse": "Keep the old file, {file} is worse: {changes}. Check that train, normalize and augment are those "
+            "of training.",
+            "mixed": "{file} is better in some and worse in some: {changes}.",
+            "unknown": "Whether {file} is better is unknown: {changes}.",
+            "same": "{file} is neither better nor worse: {changes}.",
+        }[effect]
+        yield Conclusion(f"test-{effect}", text.format(file=result.path.name, changes=changes))
     untrained = sum(layer.never_trained for layer in layers)
-    yield verdict("statistics-replaced", layers=len(layers), untrained=untrained, most=worst)
-    if dead := sum(layer.dead for layer in layers):
-        yield verdict("channels-constant", channels=dead)
-    if broken := sum(layer.not_finite for layer in layers):
-        yield verdict("channels-not-finite", channels=broken)
+    never = f" ({untrained} of them had never been trained)" if untrained else ""
+    of = count(len(layers), "BatchNorm layer")
+    text = f"The means and variances of {of} were replaced{never}{_most(max(layers, key=_size))}."
+    yield Conclusion("statistics-replaced", text)
+    dead, broken = (sum(each) for each in zip(*((layer.dead, layer.not_finite) for layer in layers), strict=True))
+    for code, number_of, how in (
+        ("channels-constant", dead, "nearly constant"),
+        ("channels-not-finite", broken, "without old statistics (NaN or infinite)"),
+    ):
+        if number_of:
+            are = "is" if number_of == 1 else "are"
+            yield Conclusion(code, f"{count(number_of, 'channel')} {are} {how}: no change is reported there.")
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:
@@ -103,7 +118,7 @@ def _change_in_words(name: str, change: EstimateChange) -> str:
     known = error is not None and math.isfinite(error)
     by = f"by {number(size, digits)}{f' ± {number(scale * (error or 0), digits)}' if known else ''}{unit}"
     higher = "higher" if change.after.value > change.before.value else "lower"
-    unclear = {"same": " (not significant)", "unknown": " (the error of this change is unknown)"}
+    unclear = {"same": " (which may be chance)", "unknown": " (the error of this change is unknown)"}
     return f"{plain(name)} is {higher} {by}{unclear.get(change.verdict, '')}"
 
 
@@ -121,31 +136,6 @@ def _most(layer: LayerChange) -> str:
     """The largest change, where there is one."""
     by = f"means by {number(layer.shift, 2)} standard deviations, variances by a factor of"
     return f", most in {layer.name}: {by} {number(math.exp(layer.log_variance), 2)}" if _size(layer) > 0 else ""
-
-
-_FORMATS = {
-    "most": _most,
-    "layers": lambda layers: count(layers, "BatchNorm layer"),
-    "untrained": lambda layers: f" ({layers} of them had never been trained)" if layers else "",
-    "channels": lambda channels: f"{count(channels, 'channel')} {'is' if channels == 1 else 'are'}",
-    "changes": lambda changes: " and ".join(_change_in_words(name, change) for name, change in changes.items()),
-}
-_TEXTS = {
-    "statistics-replaced": (
-        "The means and variances of {layers:layers} were replaced{untrained:untrained}{most:most}."
-    ),
-    "channels-constant": "{channels:channels} nearly constant: no change is reported there.",
-    "channels-not-finite": "{channels:channels} without old statistics (NaN or infinite): no change is reported there.",
-    "test-mixed": "{file} is better in some and worse in some: {changes:changes}.",
-    "test-better": "Use {file}: {changes:changes}.",
-    "test-worse": (
-        "Keep the old file, {file} is worse: {changes:changes}. Check that train, normalize and augment are those of "
-        "training."
-    ),
-    "test-unknown": "Whether {file} is better is unknown: {changes:changes}.",
-    "test-same": "{file} is neither better nor worse: {changes:changes}.",
-}
-SENTENCES: Catalogue = {code: Entry(text) for code, text in _TEXTS.items()}
 
 
 def _estimates(test: TestChange) -> Table:

@@ -16,9 +16,9 @@ from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_in, change_of
-from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import Result
 from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
+from bnuq.records.words import plain
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
 from bnuq.report.drawing import GREY, PALE, picture
 from bnuq.report.method_names import method_label, network_in_words, plain_methods

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import groupby
 
 from bnuq.methods import method_named
+from bnuq.records.comparisons import MethodComparison
+from bnuq.records.decisions import judged
 from bnuq.records.evaluation import Result, Scored
-from bnuq.records.verdict import MethodComparison, judged
 from bnuq.report.document import Cell, Part, Row, Table, explanations
 from bnuq.report.method_names import method_label
 from bnuq.report.numbers import digits_of, headed, named, number, signed

@@ -30,7 +30,7 @@ from bnuq.methods import DETERMINISTIC, Method, method_named
 from bnuq.models.exported import check_target, encoded, loaded
 from bnuq.models.loading import LoadedModel
 from bnuq.progress import Progress, silent
-from bnuq.records.decisions import decided, temperature_of
+from bnuq.records.decisions import Foreign, decided, temperature_of
 from bnuq.records.evaluation import Result
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.inputs import Unpacked
@@ -170,9 +170,8 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
 
 def _threshold(result: Result | None, score: str) -> float | None:
     """Above which the report of a result calls points foreign by this score; None where it does not name that."""
-    found = () if result is None else decided(result)
-    named = {(f.values["method"], f.values["score"]): f.values["threshold"] for f in found if f.code == "foreign"}
-    return named.get((DETERMINISTIC, score))
+    foreign = (each for each in (() if result is None else decided(result)) if isinstance(each, Foreign))
+    return next((f.threshold for f in foreign if (f.best.method, f.best.score) == (DETERMINISTIC, score)), None)
 
 
 def _bank(result: Result | None) -> BatchStatistics | None:

@@ -29,9 +29,9 @@ from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
 from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.records import sweep as sweep_file
+from bnuq.records.comparisons import on_another_scale
 from bnuq.records.identity import in_words, settings_of_record
 from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSet
-from bnuq.records.verdict import on_another_scale
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
 from bnuq.sweeping.recommendation import recommend
 from bnuq.sweeping.settings import samples_of

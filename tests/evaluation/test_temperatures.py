@@ -23,9 +23,9 @@ from bnuq.evaluation.tasks import classification
 from bnuq.findings import warnings
 from bnuq.gate import GateSettings, check
 from bnuq.records import evaluation_file
+from bnuq.records.decisions import judged
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
-from bnuq.records.verdict import judged
 from bnuq.report.evaluation import report
 
 HELD_OUT = 48

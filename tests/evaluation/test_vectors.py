@@ -19,8 +19,9 @@ from bnuq import metrics
 from bnuq.catalogue import text_of
 from bnuq.errors import RequestError
 from bnuq.metrics import VECTOR_RIDGE
+from bnuq.records.comparisons import passes_of
+from bnuq.records.decisions import judged
 from bnuq.records.evaluation import Result
-from bnuq.records.verdict import judged, passes_of
 
 K = small_run.CLASSES
 HELD_OUT, TEST = 64, 120

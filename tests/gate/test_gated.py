@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from bnuq.errors import RequestError, ResultError
-from bnuq.findings import verdict as decision
 from bnuq.gate import GateSettings, check
 from bnuq.records.addresses import estimates_of
-from bnuq.records.decisions import decided
+from bnuq.records.decisions import Best, Defer, Foreign, Promise, decided
 from bnuq.records.evaluation import Result
 from bnuq.records.gated import gated, rates
 
@@ -63,8 +62,9 @@ def test_a_committed_threshold_is_applied_to_the_new_result(evaluated: Evaluated
     result = evaluated("seed")
     scores = result.methods["mcbn"].ranked("predictive_entropy", "other")
     threshold = float(np.median(scores[0]))
-    values = {"method": "mcbn", "score": "predictive_entropy", "threshold": threshold}
-    made = (decision("defer", **values), decision("foreign", **values, aurocs={"other": 0.9}))
+    promise = Promise("mcbn", "mcbn", "predictive_entropy", 9, None, None)
+    best = Best("mcbn", "predictive_entropy", 1, False, {"other": 0.9})
+    made = Defer(promise, "points", threshold, None, None, None, None), Foreign(best, threshold, 0.05, {})
     before = {rate.metric: rate.value for rate in rates(result, made)}
     points = result.methods["mcbn"].sets["test"].points
     accepted, right = points["predictive_entropy"] <= threshold, points["accuracy"]

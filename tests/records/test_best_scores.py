@@ -12,13 +12,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bnuq.estimates import Estimate
-from bnuq.findings import sentence
 from bnuq.metrics import auroc
 from bnuq.records.best_scores import CrossFit, aurocs_of, best_score, first_half
-from bnuq.records.decision_sentences import DECISIONS
-from bnuq.records.decisions import decisions
+from bnuq.records.decisions import Verdict, decisions
 from bnuq.records.evaluation import EvaluatedSet, Result
-from bnuq.records.verdict import Verdict
 
 NAMES = "energy", "max_logit", "knn", "vim", "react", "gen", "mahalanobis", "predictive_entropy"
 DIGESTS = {"test": "1" * 64, "far": "3" * 64}
@@ -117,7 +114,7 @@ def test_sentences_and_data_say_how_many_were_tried_and_give_what_is_cross_fitte
     assert decision.code == "foreign"
     assert (decision.values["tried"], decision.values["crossfitted"]) == (len(NAMES), True)
     assert decision.values["caught"] == fit.caught and decision.values["aurocs"] == fit.aurocs
-    assert sentence(decision, DECISIONS).endswith("% of the test examples.")
+    assert decision.text.endswith("% of the test examples.")
     best = best_score(result, ["far"], aurocs_of(result, ["far"]))
     estimate = best.auroc(result, "far")
     assert estimate.value == pytest.approx(fit.aurocs["far"])
@@ -133,5 +130,5 @@ def test_a_choice_that_only_chance_makes_recognises_nothing() -> None:
     )  # whose interval lies above chance if the choice is not counted
     decision = decisions(lucky, Verdict(None, {}, (), ()))[-1]
     assert (decision.code, decision.values["about"]) == ("undecided", "foreign")
-    text = sentence(decision, DECISIONS)
+    text = decision.text
     assert f"the best of {len(NAMES)} scores, ranks a foreign example above a test example in" in text

@@ -11,12 +11,23 @@ import numpy as np
 import pytest
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, sentence, verdict
+from bnuq.findings import Finding, verdict
 from bnuq.records.best_scores import FALSE_ALARMS
-from bnuq.records.decision_sentences import DECISIONS, SET, percent
-from bnuq.records.decisions import decided, decisions
+from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
+from bnuq.records.decisions import (
+    Decision,
+    Defer,
+    Prediction,
+    Promise,
+    Tried,
+    Use,
+    Verdict,
+    concluded,
+    decided,
+    decisions,
+)
 from bnuq.records.evaluation import EvaluatedSet, ReferenceCheck, Result
-from bnuq.records.verdict import OTHER_SCALE, MethodComparison, Verdict, concluded
+from bnuq.records.words import SET, percent
 
 POINTS = 400
 RNG = np.random.default_rng(0)
@@ -45,7 +56,7 @@ def judged(*comparisons: MethodComparison, lacks_temperature: bool = False, mism
 
 
 def texts(result: Result, judgement: Verdict) -> list[str]:
-    return [sentence(each, DECISIONS) for each in decisions(result, judgement)]
+    return [each.text for each in decisions(result, judgement)]
 
 
 @pytest.mark.parametrize(
@@ -53,16 +64,16 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
     [
         ([(0.001, 0.002, 1.0)], "use", "Averaging 32 samples gives no gain that 400 examples could show."),
         ([(0.05, 0.01, 0.001)], "use", "Use mcbn with 32 samples: its predictive"),
-        ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "are better only by expected calibration error."),
+        ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "is better only by expected calibration error."),
         ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 samples: its expected"),
-        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, not significantly"),
+        ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, which may be chance"),
         ([(0.05, None, None)], "undecided", "there are too few examples for the error of a comparison."),
     ],
 )
 def test_the_prediction_is_that_of_the_verdict(comparisons: list[tuple[Any, ...]], code: str, text: str) -> None:
     judgement = judged(*(compared(*each) for each in comparisons))
     [decision] = decisions(made(), judgement)
-    assert decision.code == code and text in sentence(decision, DECISIONS)
+    assert decision.code == code and text in decision.text
     assert (decision.values["method"] == "mcbn") is (code == "use" and "Use mcbn" in text)
     assert not (judgement.worth is None and code == "use")
 
@@ -76,13 +87,15 @@ def test_a_prediction_is_decided_where_only_foreign_inputs_are_not() -> None:
 def test_an_undecided_prediction_says_how_many_points_would_decide_it_and_what_to_use_until_then() -> None:
     [decision] = decisions(made(), judged(compared(0.022, 0.01, 0.06), compared(0.0, 0.01, 1.0, "ece")))
     assert decision.values["points_needed"] == pytest.approx(400 * (2.2414 / 2.2) ** 2, rel=1e-3)
-    text = sentence(decision, DECISIONS)
-    assert "among 2 comparisons; about 420 examples in all would decide. Until then use the network as it is." in text
+    text = decision.text
+    assert (
+        "among 2 comparisons; about 420 examples in all would decide. Until then use the deterministic network." in text
+    )
 
 
 def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
     [text] = texts(made(), judged(compared(0.05, 0.01, 0.001), lacks_temperature=True))
-    assert text.startswith("Undecided whether 32 samples an example are worth it: no temperature was fitted")
+    assert text.startswith("Undecided whether averaging 32 samples is worth it: no temperature was fitted")
 
 
 @pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
@@ -93,27 +106,20 @@ def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said
     scaled = made(temperature=temperature).methods["deterministic"]
     methods = {**result.methods, "deterministic+temperature": scaled}
     [text] = texts(replace(result, methods=methods), judgement)
-    assert text.startswith(
-        f"Use the network as it is, with its logits divided by {said}. Averaging 32 samples gives no gain"
-    )
+    assert text.startswith(f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives")
 
 
 @pytest.mark.parametrize(
     ("kept", "text"), [(0, "0 of 3 classes alone; `--full` says what"), (3, "3 of 3 classes alone.")]
 )
 def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, text: str) -> None:
-    values = {"method": "deterministic", "used": "deterministic", "score": "predictive_entropy", "risk": 0.05}
-    values |= {"confidence": 0.95, "points": 500, "parts": ["class", kept, 3]}
-    measured = {"what": "points", "threshold": 0.5, "deferred": 0.4, "error": 0.03, "before": None, "width": None}
-    assert text in sentence(verdict("defer", **values, **measured), DECISIONS)
-    missing = {"points_needed": 59, "smallest_risk": 0.1, "units": "validation examples"}
-    assert text in sentence(verdict("undecided", about="defer", **values, **missing), DECISIONS)
+    promise = Promise("deterministic", "deterministic", "predictive_entropy", 500, 0.05, 0.95, parts=("class", kept, 3))
+    assert text in Defer(promise, "points", 0.5, None, 0.4, 0.03, None).text
 
 
 def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
-    values = {"method": "L", "passes": 1, "temperatures": [], "most_passes": 1, "points": 400, "gain": None}
-    use = verdict("use", **values, only_by=[], open_by=[], files=1, metric="pll")
-    assert sentence(use, DECISIONS) == "Use L as it is: no recalibration has a better predictive log-likelihood."
+    use = Use(Prediction("L", 1, []), Tried(1, 400, "pll", files=1), None, [], [], [], [])
+    assert use.text == "Use L as it is: rescaled logits have no better predictive log-likelihood."
 
 
 def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:
@@ -125,7 +131,7 @@ def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() 
 
 @pytest.mark.parametrize(
     ("se", "p", "text"),
-    [(0.1, 1.0, "Use the network as it is."), (0.01, 0.001, "correct the"), (0.024, 0.34, "correct the")],
+    [(0.1, 1.0, "Use the deterministic network."), (0.01, 0.001, "correct the"), (0.024, 0.34, "correct the")],
 )
 def test_a_network_is_corrected_only_where_that_helps_beyond_chance(se: float, p: float, text: str) -> None:
     """Beyond that of this comparison, however many others there are that `p` is adjusted for."""
@@ -150,7 +156,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text == "Use the network as it is. Averaging 32 samples gives no gain that 400 examples could show."
+    assert text == "Use the deterministic network. Averaging 32 samples gives no gain that 400 examples could show."
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
@@ -164,8 +170,8 @@ def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
     worse = replace(singles[0], passes=1, difference=-0.2, p=1e-9)  # by PLL
     text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
     assert text.startswith(
-        "By predictive log-likelihood use the network as it is; but deterministic+population is better by 0.0315 ± "
-        "0.0038 in continuous ranked probability score. Averaging"
+        "By predictive log-likelihood use the deterministic network; but deterministic+population is better by 0.0315 "
+        "± 0.0038 in continuous ranked probability score. Averaging"
     )
 
 
@@ -177,7 +183,7 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
         "single pass, and so is accuracy; but deterministic is better by 0.0110 ± 0.0050 in expected calibration error."
     )
     [text] = texts(made(), judged(compared(0.0, 0.01, 1.0), compared(0.0024, 0.001, 0.1, "accuracy")))
-    assert text.endswith("could show with significance. By accuracy they may be better, but not significantly.")
+    assert text.endswith("could show. By accuracy it may be better, but that may be chance.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
@@ -186,8 +192,11 @@ def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
     result = replace(made(), reference_check=check, findings=(Finding("reference-mismatch", "warning", values),))
     for judgement in (judged(compared(-0.05, 0.01, 1.0), mismatched=True), judged(compared(0.05, 0.01, 0.001))):
         [text] = texts(result, judgement)
-        start = "First check the pipeline (`train` and `normalize`; `bnuq inspect run.toml --suggest-pipeline` tries"
-        assert text.startswith(start)
+        start = "First check the pipeline (`train` and `normalize`): the network's BatchNorm statistics are not those"
+        assert (
+            text.startswith(start)
+            and "data. `bnuq inspect run.toml --suggest-pipeline` tries the usual ones. If" in text
+        )
 
 
 def test_a_pipeline_that_could_not_be_compared_is_not_called_wrong() -> None:
@@ -216,12 +225,12 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
     assert values["deferred"] == pytest.approx(1 - accepted.mean()) and accepted.sum() == 360
     assert values["error"] == pytest.approx(1 - RIGHT[accepted].mean())
     assert values["before"] == pytest.approx(1 - RIGHT.mean()) and values["before"] > values["error"]
-    assert sentence(decision, DECISIONS).endswith("Measured, not promised; `--risk 0.05` promises.")
+    assert decision.text.endswith("Measured on these examples; `--risk 0.05` promises at most 5 % wrong.")
 
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:
     result = made(predictive_entropy=ENTROPY, accuracy=(ENTROPY > 0.5).astype(float))
-    assert "does not lower the share of wrong examples, 50 %" in sentence(decided(result)[1], DECISIONS)
+    assert "does not lower the share of wrong examples, 50 %" in decided(result)[1].text
     assert len(decided(made(predictive_entropy=np.ones(POINTS), accuracy=RIGHT))) == 1
 
 
@@ -246,7 +255,7 @@ def test_a_risk_that_was_set_is_said_in_full() -> None:
     assert [percent(risk, SET) for risk in (0.125, 0.05, 0.001, 0.975)] == ["12.5 %", "5 %", "0.1 %", "97.5 %"]
 
 
-def foreign(shift: float, low: float) -> Finding:
+def foreign(shift: float, low: float) -> Decision:
     result = made(energy=RNG.normal(size=POINTS))
     method, scores = result.methods["deterministic"], RNG.normal(shift, 1, 200)
     auroc = 0.5 * (1 + math.erf(shift / 2))
@@ -261,11 +270,13 @@ def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
     decision = foreign(3.0, 0.9)
     assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
     assert 0.8 < decision.values["caught"]["far"] < 1
-    text = sentence(decision, DECISIONS)
-    assert text.startswith("An energy above ") and text.endswith("of far, and wrongly 5 % of the test examples.")
+    text = decision.text
+    assert text.startswith("Call an input foreign if its energy is above ") and text.endswith(
+        "of far, and wrongly flags 5 % of the test examples."
+    )
 
 
 def test_a_score_that_may_be_chance_recognises_nothing() -> None:
     decision = foreign(0.02, 0.45)
-    assert (decision.code, decision.values["about"]) == ("undecided", "foreign")
-    assert "not clearly more than chance" in sentence(decision, DECISIONS)
+    assert (decision.code, decision.about) == ("undecided", "foreign")
+    assert "not clearly more than chance" in decision.text

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from report_text import rendered
 
 from bnuq.metrics import student_cdf
+from bnuq.records.comparisons import MethodComparison, passes_of
+from bnuq.records.decisions import concluded, judged
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.summary import summary
-from bnuq.records.verdict import MethodComparison, concluded, judged, passes_of
 from bnuq.report.evaluation import report
 
 POINTS, SAMPLES = 400, 32

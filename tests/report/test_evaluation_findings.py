@@ -12,10 +12,10 @@ from made_up import with_estimates, with_test
 from bnuq.estimates import Estimate
 from bnuq.findings import note
 from bnuq.methods import DETERMINISTIC, POPULATION
-from bnuq.records.decisions import decided
+from bnuq.records.comparisons import is_mismatched
+from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.reference import averages_lag, population_effect
-from bnuq.records.verdict import is_mismatched, judged
 from bnuq.report.evaluation import report
 from bnuq.report.first_screen import against_constant, findings
 from bnuq.report.ood import columns
@@ -130,26 +130,26 @@ def against(result: Result, gains: dict[str, float], noise: float, *, mc_error: 
 @pytest.mark.parametrize(
     ("crps", "pll", "words"),
     [
-        (0.5, 0.5, "better than a constant one"),
-        (-0.5, -0.5, "worse than a constant one"),
-        (0.01, -0.01, "no better than a constant one"),
-        (0.5, -0.5, "better by distance but worse by log-likelihood than a constant one"),
-        (0.5, 0.01, "better by distance but no better by log-likelihood than a constant one"),
+        (0.5, 0.5, "better than one σ for all"),
+        (-0.5, -0.5, "worse than one σ for all"),
+        (0.01, -0.01, "no better than one σ for all"),
+        (0.5, -0.5, "better by distance from targets but worse by log-likelihood than one σ for all"),
+        (0.5, 0.01, "better by distance from targets but no better by log-likelihood than one σ for all"),
     ],
 )
 def test_a_score_is_better_only_beyond_twice_the_paired_error(regression, crps, pll, words):
     result = against(regression, {"crps": crps, "pll": pll}, noise=0.5)  # ± 0.065 over 60 points
     methods = {name: result.methods[name] for name in (DETERMINISTIC, "mcdo")}
     (text,) = findings(replace(result, methods=methods))
-    assert text.endswith(f"It predicts the targets {words}.")
+    assert text.endswith(f"A σ of each example predicts the targets {words}.")
 
 
 def test_all_methods_are_in_one_sentence_and_the_same_is_said_of_them_once(regression):
     (text,) = findings(regression)
-    assert text.count(" of 1)") <= 3 and text.count("a constant one") == 1
+    assert text.count(" 0.") <= 6 and text.count("one σ for all") == 1
     alike = dict.fromkeys(regression.sampled, regression.methods["mcdo"])
     (text,) = findings(replace(regression, methods={**regression.methods, **alike}))
-    assert "deviation of mcbn, mcdo and mcbn+mcdo " in text and text.count(" of 1)") == 1
+    assert " for mcbn, mcdo and mcbn+mcdo (rank correlation " in text and text.count("(") == 1
 
 
 def test_the_error_of_a_difference_is_paired_over_points_and_over_samples(regression):
@@ -173,7 +173,7 @@ def test_what_is_not_known_or_may_be_due_to_other_statistics_is_not_said(regress
     failed = ReferenceCheck(("bn",), np.array([9.0]), np.array([9.0]), np.array([1.0]), passed=False)
     mismatched = replace(against(regression, {"crps": 0.5, "pll": 0.5}, noise=0.1), reference_check=failed)
     assert against_constant("crps", "mcdo", mismatched) == ""
-    assert not any("constant" in text for each in (given_tau, without_tau) for text in findings(each))
+    assert not any("σ for all" in text for each in (given_tau, without_tau) for text in findings(each))
 
 
 # ── σ and errors ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -182,17 +182,17 @@ def test_what_is_not_known_or_may_be_due_to_other_statistics_is_not_said(regress
 @pytest.mark.parametrize(
     ("estimate", "words"),
     [
-        (Estimate(0.7, low=0.5, high=0.9), " follows the size of the errors (0.70 of 1)"),
-        (Estimate(0.3, low=0.1, high=0.5), "partly follows the"),
-        (Estimate(0.1, low=0.05, high=0.15), "hardly follows the"),
-        (Estimate(0.1, low=-0.1, high=0.3), "may or may not follow"),
-        (Estimate(0.05, low=-0.05, high=0.15), "does not follow"),
-        (Estimate(-0.5, low=-0.7, high=-0.3), "is larger where the errors are smaller"),
-        (Estimate(0.5), "may or may not follow"),
-        (Estimate(math.nan), "is the same at every example"),
+        (Estimate(0.7, low=0.5, high=0.9), "clearly for mcdo (rank correlation 0.70, at most 1)."),
+        (Estimate(0.3, low=0.1, high=0.5), "partly for mcdo (rank correlation 0.30, at most 1)."),
+        (Estimate(0.1, low=0.05, high=0.15), "hardly for mcdo (rank correlation 0.10, at most 1)."),
+        (Estimate(0.1, low=-0.1, high=0.3), "perhaps for mcdo (rank correlation 0.10, at most 1)."),
+        (Estimate(0.05, low=-0.05, high=0.15), "not for mcdo (rank correlation 0.05, at most 1)."),
+        (Estimate(-0.5, low=-0.7, high=-0.3), "the other way round for mcdo (rank correlation −0.50, at most 1)."),
+        (Estimate(0.5), "perhaps for mcdo (rank correlation 0.50, at most 1)."),
+        (Estimate(math.nan), "not for mcdo, whose σ is the same at every example."),
     ],
 )
 def test_whether_errors_grow_with_sigma_goes_by_the_rank_correlation_and_its_interval(regression, estimate, words):
     methods = {name: regression.methods[name] for name in (DETERMINISTIC, "mcdo")}
     (text,) = findings(with_estimates(replace(regression, methods=methods), "mcdo", spearman=estimate))
-    assert f"deviation of mcdo {words.lstrip()}" in text
+    assert f"deviation σ: {words}" in text

@@ -21,14 +21,13 @@ from report_text import rendered
 
 from bnuq.cli.main import main
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, sentence, warning
+from bnuq.findings import Finding, warning
 from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.document import ReportSection, Table
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.sweep import report
-from bnuq.report.sweep.sweep_findings import findings
-from bnuq.report.sweep.sweep_sentences import SENTENCES, sentences
+from bnuq.report.sweep.sweep_sentences import change_of, conclusions, sentences
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"
@@ -37,10 +36,10 @@ LONG = "even_stranger_things_seen_at_night_from_far"
 drawn = partial(rendered, report, width=80, full=True)
 
 
-def verdicts(sweep: Sweep, name: str = "") -> dict[str, Finding]:
+def verdicts(sweep: Sweep, name: str = "") -> dict[str, str]:
     """The findings by code, those of an OOD set where it is named; each has a sentence."""
     assert all(text.endswith(".") for text in sentences(sweep))
-    return {finding.code: finding for finding in findings(sweep) if finding.values.get("name", name) == name}
+    return {each.code: each.text for _, each in conclusions(sweep) if each.about in ("", name)}
 
 
 def section_of(sweep: Sweep, title: str) -> ReportSection:
@@ -135,7 +134,7 @@ def test_a_size_with_nothing_random_is_marked_and_its_mutual_information_is_0():
     [table] = [part for part in section_of(sweep, "One network: resnet.pt").parts if isinstance(part, Table)]
     cells = dict(zip(table.header, dict(table.rows)["4,096*"], strict=True))
     assert [cells[f"MI {name}"].value for name in ("test", *small_sweep.OOD)] == ["0", "0", "0"]
-    assert verdicts(sweep)["whole-reference"].values["sizes"] == [4096]
+    assert verdicts(sweep)["whole-reference"].startswith("at size 4,096, the whole training set, no draw")
     unknown = replace(sweep, models=(replace(sweep.models[0], elbo=None),))
     assert "nothing-random" in verdicts(unknown) and "whole-reference" not in verdicts(unknown)
 
@@ -147,7 +146,7 @@ def test_a_size_with_nothing_random_is_marked_and_its_mutual_information_is_0():
 def test_every_finding_has_its_sentence(name):
     sweep = SWEEPS[name]()
     assert report(sweep).summary == sentences(sweep)
-    assert {finding.code for finding in findings(sweep)} <= set(SENTENCES)
+    assert all(each.code and each.text.endswith(".") for _, each in conclusions(sweep))
 
 
 @pytest.mark.parametrize(
@@ -166,8 +165,7 @@ def test_a_fall_as_one_over_b_is_claimed_where_its_interval_holds_it(low, high, 
     sweep = small_sweep.single()
     decay = Decay(Estimate((low + high) / 2, se=0.1, low=low, high=high), 0.1, small_sweep.SIZES[:-1])
     sweep = replace(sweep, models=(replace(sweep.models[0], decay={"test": decay}),))
-    values = verdicts(sweep)[f"spread-{code}"].values
-    assert values["sizes"] == (32, 1024) and values["ends"] == pytest.approx((0.0454, 0.00113), rel=5e-3)
+    assert verdicts(sweep)[f"spread-{code}"].endswith(": 0.0454 at size 32, 0.00113 at 1,024.")
 
 
 @pytest.mark.parametrize(
@@ -197,7 +195,7 @@ def test_a_separation_without_known_errors_is_called_so():
         return replace(point, auroc={"mutual_information": {"svhn": auroc}})
 
     found = verdicts(changed(small_sweep.single(), change), "svhn")
-    assert "ood-separated" in found and "change" not in found["ood-separated"].values
+    assert "told from the test set, with an unknown error: 90 %" in found["ood-separated"]
 
 
 def ranked(sweep: Sweep, values: dict[int, float], *, se: float = 0.01, mc: float = 0.002) -> Sweep:
@@ -227,15 +225,23 @@ def ranked(sweep: Sweep, values: dict[int, float], *, se: float = 0.01, mc: floa
 )
 def test_whether_the_ranking_survives_is_decided_by_its_error(values, code, chance_from):
     found = verdicts(ranked(small_sweep.single(), dict(zip(small_sweep.SIZES, values, strict=False))), "svhn")
-    assert found[code].values["ends"] == (values[0], values[-1])
-    assert (found["ood-chance"].values["size"] if "ood-chance" in found else None) == chance_from
+    assert (
+        f"{100 * values[0]:.0f} % of all pairs" in found[code] and f" {100 * values[-1]:.0f} % at 1,024" in found[code]
+    )
+    assert found.get("ood-chance", "").startswith(f"From size {chance_from} on") is (chance_from is not None)
+
+
+def change_between_ends(sweep: Sweep) -> Estimate:
+    first, *_, last = (point.auroc["mutual_information"]["svhn"] for point in sweep.points if not point.degenerate)
+    return change_of(first, last)
 
 
 def test_the_error_of_a_change_is_of_paired_draw_sets_and_the_larger_one_over_points():
     """Draw sets that move alike say nothing against a small change; the same estimates apart from each other do."""
     values = dict.fromkeys(small_sweep.SIZES, 0.90) | {1024: 0.88}
     together = ranked(small_sweep.single(), values, se=0.001, mc=0.02)
-    change = verdicts(together, "svhn")["ood-separated-less"].values["change"]
+    assert "ood-separated-less" in verdicts(together, "svhn")
+    change = change_between_ends(together)
     assert change.value == pytest.approx(-0.02) and math.hypot(change.se, change.mc_se) == pytest.approx(
         0.001, abs=5e-4
     )
@@ -245,7 +251,8 @@ def test_the_error_of_a_change_is_of_paired_draw_sets_and_the_larger_one_over_po
         turned = Repeated(auroc.estimate, auroc.of_sets[::-1].copy())
         return replace(point, auroc={"mutual_information": {"svhn": turned}}) if point.batch_size == 1024 else point
 
-    change = verdicts(changed(together, shuffled), "svhn")["ood-separated-equally"].values["change"]
+    assert "ood-separated-equally" in verdicts(changed(together, shuffled), "svhn")
+    change = change_between_ends(changed(together, shuffled))
     assert math.hypot(change.se, change.mc_se) == pytest.approx(0.040, abs=5e-4)
     assert "ood-separated-equally" in verdicts(ranked(small_sweep.single(), values, se=0.011, mc=0.0), "svhn")
 
@@ -253,34 +260,37 @@ def test_the_error_of_a_change_is_of_paired_draw_sets_and_the_larger_one_over_po
 def test_a_recommendation_has_its_size_its_criterion_and_how_flat_it_is():
     sweep = small_sweep.single()
     found = verdicts(sweep)
-    assert found["recommended-by-elbo"].values["size"] == 64
-    assert found["recommended-among"].values["sizes"] == [32, 64]
+    assert found["recommended-by-elbo"].startswith("Use mini-batches of 64 (`--batch-size 64`)")
+    assert "32 and 64 are equally good" in found["recommended-among"]
     others = {"prior-decides", "recommended-is-largest", "recommended-is-smallest", "different-weights"}
     assert not others & set(found)
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "values"),
+    ("changes", "code", "text"),
     [
-        ({"decided_by": "prior"}, "prior-decides", {}),
-        ({"at_end": "largest"}, "recommended-is-largest", {"neighbour": 32}),
-        ({"within": (64,)}, "recommended-alone", {}),
-        ({"criterion": "pll", "of": "validation"}, "recommended-by-pll", {"of": "validation"}),
-        ({"criterion": "auroc", "of": "test"}, "recommended-by-auroc", {"ood": ["svhn", "pcbdigits32"], "of": "test"}),
-        ({"behind": {64: Estimate(0.0), 32: Estimate(3.0, mc_se=math.nan)}}, "recommended-without-errors", {}),
+        ({"decided_by": "prior"}, "prior-decides", "the prior decides"),
+        ({"at_end": "largest"}, "recommended-is-largest", "anywhere above 32"),
+        ({"within": (64,)}, "recommended-alone", "no other size"),
+        ({"criterion": "pll", "of": "validation"}, "recommended-by-pll", "they explain the validation set best"),
+        (
+            {"criterion": "auroc", "of": "test"},
+            "recommended-by-auroc",
+            "svhn and pcbdigits32 are told from the test set",
+        ),
+        ({"behind": {64: Estimate(0.0), 32: Estimate(3.0, mc_se=math.nan)}}, "recommended-without-errors", "unknown"),
     ],
 )
-def test_what_a_recommendation_rests_on_is_reported(changes, code, values):
+def test_what_a_recommendation_rests_on_is_reported(changes, code, text):
     sweep = small_sweep.single()
     assert sweep.recommended is not None
-    found = verdicts(replace(sweep, recommended=replace(sweep.recommended, **changes)))[code].values
-    assert {key: found[key] for key in values} == values
+    assert text in verdicts(replace(sweep, recommended=replace(sweep.recommended, **changes)))[code]
 
 
 def test_networks_of_different_weights_are_named_as_such():
     found = verdicts(small_sweep.matched())
     assert "different-weights" in found
-    assert found["recommended-by-pll"].values["network"] == " (the network m512.pt)"
+    assert "best, by its log-likelihood (the network m512.pt)" in found["recommended-by-pll"]
     below = " ".join(drawn(small_sweep.both()).split())
     assert below.count("These networks have different weights: their likelihoods are not directly comparable") == 1
 
@@ -419,7 +429,7 @@ def test_several_networks_of_one_protocol_are_told_apart(tmp_path, panels):
     }
     assert len(looks) == len(set(looks.values())) == 6
     assert looks["resnet.pt, test"][0] == looks["other.pt, test"][0]
-    assert "other.pt" in {finding.values["line"] for finding in findings(two) if "spread" in finding.code}
+    assert "other.pt" in {line.model.name for line, each in conclusions(two) if "spread" in each.code}
 
 
 def test_a_sweep_gives_the_same_bytes_every_time(tmp_path):
@@ -460,7 +470,7 @@ def test_at_an_end_of_the_sizes_the_optimum_may_lie_anywhere_beyond_the_last_but
     behind = {32: Estimate(-1.0, mc_se=1.0), 64: Estimate(-0.5, mc_se=1.0)}
     chosen = replace(sweep.recommended, behind=behind, batch_size=64 if end == "largest" else 32, at_end=end)
     found = verdicts(replace(sweep, recommended=chosen))
-    assert between in sentence(found[f"recommended-is-{end}"], SENTENCES)
+    assert between in found[f"recommended-is-{end}"]
 
 
 def test_a_page_has_the_picture_and_where_the_sweep_comes_from():
@@ -487,10 +497,10 @@ def test_nothing_is_said_of_a_set_on_another_scale_and_of_none_where_that_is_the
     sweep = small_sweep.single()
     assert "ood-separated-less" in verdicts(sweep, "svhn")
     of_one = replace(sweep, findings=(scaled("svhn"),))
-    said = [finding for finding in findings(of_one) if finding.values.get("name") == "svhn"]
-    assert not said and verdicts(of_one)["inputs-of-another-scale"].values["set"] == "svhn"
+    assert not [each for _, each in conclusions(of_one) if each.about == "svhn"]
+    assert "the inputs of svhn are scaled differently" in verdicts(of_one)["inputs-of-another-scale"]
     assert verdicts(of_one, "pcbdigits32").keys() == verdicts(sweep, "pcbdigits32").keys() | {"inputs-of-another-scale"}
-    of_test = {finding.code for finding in findings(replace(sweep, findings=(scaled("test"),)))}
+    of_test = {each.code for _, each in conclusions(replace(sweep, findings=(scaled("test"),)))}
     assert not [code for code in of_test if code.startswith(("ood-", "spread-"))]
     assert "recommended-by-elbo" in of_test  # of training points
 

@@ -21,13 +21,11 @@ import torch
 from bnuq.config import Options, resolve_again
 from bnuq.errors import BnuqError, RequestError, ResultError
 from bnuq.evaluation.certification import candidates_of
-from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
 from bnuq.gate.checking import recomputed
 from bnuq.metrics import certificates
 from bnuq.records import decisions
 from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values
-from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
@@ -109,7 +107,7 @@ def test_the_file_says_it_as_json(result: Result) -> None:
 def promise(result: Result) -> str:
     """What is said of it."""
     method = result.certification.method
-    return sentence(decisions.certified(result, method, method), DECISIONS)
+    return decisions.certified(result, method, method).text
 
 
 def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:

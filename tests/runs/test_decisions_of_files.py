@@ -12,8 +12,8 @@ from scipy.special import log_softmax, softmax
 
 import bnuq
 from bnuq.metrics.registry import metric_of
-from bnuq.records.decision_sentences import plain
-from bnuq.records.verdict import judged
+from bnuq.records.decisions import judged
+from bnuq.records.words import plain
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
@@ -104,7 +104,7 @@ def test_a_temperature_that_few_errors_decide_stays_near_1_and_underconfidence_i
     p = np.full((100, 4), 0.679 / 3)
     p[np.arange(100), y[:100] % 4] = 0.321
     said = bnuq.score({"m": p}, y[:100] % 4, calibrate="cross", out=tmp_path / "o.h5").summary()["decisions"][0]
-    assert said["text"].startswith("Use m with its logits divided by 0.07")
+    assert said["text"].startswith("Use m and divide its logits by 0.07")
 
 
 def test_a_check_says_that_an_error_of_calibration_is_within_chance() -> None:

@@ -21,8 +21,8 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve, resolve_all, resolve_ensemble
 from bnuq.errors import BnuqError
 from bnuq.records import evaluation_file
+from bnuq.records.decisions import judged
 from bnuq.records.evaluation import Result
-from bnuq.records.verdict import judged
 from bnuq.report.evaluation import report
 from bnuq.workflows.evaluate import evaluate
 

@@ -23,9 +23,8 @@ import bnuq
 from bnuq.errors import BnuqError
 from bnuq.evaluation.methods.layers import own_batches
 from bnuq.methods import OWN
-from bnuq.records.decisions import decided
+from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import Result
-from bnuq.records.verdict import judged
 from bnuq.report.evaluation import report
 
 B, SEED = 16, 3

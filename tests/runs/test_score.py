@@ -30,10 +30,8 @@ from bnuq.catalogue import text_of
 from bnuq.cli import main
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation.roles import NAMES, PREFIXES
-from bnuq.findings import sentence
 from bnuq.gate import GateSettings, check
 from bnuq.gate.baseline import last_results
-from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 
 N, K, T = 240, 4, 9
@@ -874,7 +872,7 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("logits", "text"),
     [
-        (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions with its logits divided by 0.99"),
+        (8.0 * np.eye(K)[LABELS] + LOGITS / 50, "Use predictions and divide its logits by 0.99"),
         (
             -8.0 * np.eye(K)[LABELS],
             "First check the labels, the order of the classes and `--outputs`: 0 % of 240 examples are right",
@@ -885,9 +883,10 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
 )
 def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.ndarray, text: str) -> None:
     [decision, *others] = decided(bnuq.score(logits, LABELS, outputs="logits", calibrate="cross").record)
-    assert sentence(decision, DECISIONS).startswith(text)
-    said = "Leave nothing to a person: none of 240 examples was wrong. Measured, not promised; `--risk 0.05` promises."
-    assert [sentence(each, DECISIONS) for each in others] == [said] * (decision.code == "use")
+    assert decision.text.startswith(text)
+    said = "Leave nothing to a person: none of 240 examples was wrong. Measured on these examples; "
+    said += "`--risk 0.05` promises at most 5 % wrong."
+    assert [each.text for each in others] == [said] * (decision.code == "use")
 
 
 def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_they_say(tmp_path: Path) -> None:

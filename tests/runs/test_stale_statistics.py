@@ -21,10 +21,11 @@ from bnuq.config.runfile_writing import other_command
 from bnuq.evaluation import draws
 from bnuq.findings import Finding
 from bnuq.methods import NETWORKS, POPULATION
+from bnuq.records.comparisons import is_mismatched
+from bnuq.records.decisions import judged
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
-from bnuq.records.verdict import is_mismatched, judged
 from bnuq.workflows.evaluate import evaluate
 
 

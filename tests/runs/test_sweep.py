@@ -343,7 +343,7 @@ def test_a_recommendation_says_by_which_metrics_another_size_is_better_or_worse(
     for on_test, said in (
         (
             {"accuracy": other(0.02, 0.011), "pll": other(0.02, None)},
-            "; on the test set the best other size is not significantly",
+            "; on the test set the best other size may be as good",
         ),
         ({"accuracy": other(0.03, 0.01), "ece": other(-0.01, 0.004)}, "they are the best by accuracy and expected"),
         (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import small_run
 
+from bnuq.records.decisions import judged
 from bnuq.records.summary import summary
-from bnuq.records.verdict import judged
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

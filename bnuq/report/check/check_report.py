@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS, SCORES
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.records.decision_sentences import plain
+from bnuq.records.words import plain
 from bnuq.report.check.check_numbers import amount, before_and_now, chance, change_and_error, signed_loss, visible
 from bnuq.report.check.check_sentences import (
     NOTHING_CHECKED,
@@ -312,9 +312,9 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
     )
     if verdict.gated:
         yield (
-            "Worse: by more than the tolerance, and significantly. p is the probability of a "
+            "Worse: by more than the tolerance, and beyond chance. p is the probability of a "
             "change at least this bad by chance, Holm-adjusted for the gated estimates, and apart from these for "
-            "classes and for groups; significant means p below 0.05."
+            "classes and for groups; beyond chance means p below 0.05."
         )
         yield (
             "Can see: the smallest true worsening that fails the check with probability 0.8, with these examples and "
@@ -322,7 +322,7 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
         )
     if verdict.inconclusive:
         yield (
-            "Inconclusive: worse by more than the tolerance, but not significantly. Decided by: how many examples (of "
+            "Inconclusive: worse by more than the tolerance, which may be chance. Decided by: how many examples (of "
             "all its sets) or samples would show a change of this size, with probability 0.8, if it is real."
         )
     if verdict.history:

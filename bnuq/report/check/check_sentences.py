@@ -14,7 +14,7 @@ from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparis
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import AT_THRESHOLD
-from bnuq.records.decision_sentences import plain
+from bnuq.records.words import plain
 from bnuq.report.check.check_numbers import (
     SMALLEST_P,
     amount,
@@ -197,14 +197,14 @@ def _gated(*, regressions: int, gated: int, movement: str, inconclusive: int, **
     unclear = f"; {inconclusive} inconclusive" if inconclusive else ""
     if regressions:
         share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-        return f"{share} {movement} significantly and by more than tolerated{unclear}"
+        return f"{share} {movement} beyond chance and by more than tolerated{unclear}"
     share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
-    return f"{share} worse significantly and by more than tolerated{unclear}" if gated else ""
+    return f"{share} worse beyond chance and by more than tolerated{unclear}" if gated else ""
 
 
 def _unclear(*, inconclusive: int, gated: int, **_: Any) -> str:
     which = f"{inconclusive} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
-    return f"{which} worse by more than tolerated, but not significantly, and --inconclusive is fail"
+    return f"{which} worse by more than tolerated, which may be chance, and --inconclusive is fail"
 
 
 def _required(*, broken: int, required: int, **_: Any) -> str:

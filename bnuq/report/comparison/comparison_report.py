@@ -20,9 +20,9 @@ from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
 from bnuq.records.as_json import SCHEMA
 from bnuq.records.contributions import PointContributions
-from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary as summary_of
+from bnuq.records.words import plain
 from bnuq.report.comparison.settings import Difference, Results, compared
 from bnuq.report.document import BulletList, Cell, Part, Report, ReportSection, Table, explanations, section
 from bnuq.report.numbers import count, digits_of, full_command, named, number, with_error

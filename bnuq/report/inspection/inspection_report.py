@@ -12,7 +12,6 @@ from bnuq.report.first_screen import meaning_of
 from bnuq.report.inspection.domain_tables import domain_parts, pipeline_parts
 from bnuq.report.inspection.inspection_findings import findings, noise_findings
 from bnuq.report.inspection.inspection_plots import pictures_of
-from bnuq.report.inspection.inspection_sentences import sentences
 from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, short_site_parts, site_parts
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
@@ -33,7 +32,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         version=record.provenance["bnuq"],
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
-        summary=sentences(findings(record)),
+        summary=tuple(each.text for each in findings(record)),
         sections=tuple(_sections(record, columns)),
         warnings=advised(record.findings),
         notes=noted(record.findings),
@@ -55,7 +54,7 @@ def _sections(record: Inspection, columns: int) -> Iterator[ReportSection]:
         parts = (*of("gap"), *gap_parts(record.gap, name=name))
         yield ReportSection("Running statistics compared with the population", parts)
     if record.noise is not None:
-        said = sentences(noise_findings(record.noise)) if record.noise.layers else ()
+        said = tuple(each.text for each in noise_findings(record.noise)) if record.noise.layers else ()
         parts = (BulletList(said), *of("noise_by_layer", "values"), *noise_parts(record.noise, name=name))
         yield ReportSection("Noise of a batch", parts)
         yield from section("Distribution of the noise", of("noise_panels", "spread"))

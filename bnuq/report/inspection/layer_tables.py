@@ -11,9 +11,9 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
-from bnuq.records.decision_sentences import percent
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Gap, Inspection, LayerGap, LayerNoise, NoiseBySize, PipelineFit, SiteRow
+from bnuq.records.words import percent
 from bnuq.report.document import Cell, Paragraph, Part, Table, explanation
 from bnuq.report.drawing import short
 from bnuq.report.numbers import count, error_of, exponent, grouped, number

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from bnuq.findings import all_of
 from bnuq.report import document
 from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, PathLine, Report, Row, Table
 from bnuq.report.numbers import count, full_command
@@ -137,11 +136,11 @@ def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     yield from _paragraph(f"All numbers are {report.meaning}.", width, clean) if report.meaning else ()
     yield from _section("", (BulletList(report.summary),) if report.summary else (), width, clean)
     yield from _section("", report.one_screen or (), width, clean)
-    yield from _warnings(report, width, clean)
+    unsaid = tuple(each for each in report.warnings if each[1] not in report.said)
+    yield from _warnings(replace(report, warnings=unsaid), width, clean)
     yield Text()
-    details = [*([count(len(report.notes), "note")] if report.notes else []), "all scores"]
-    details += ["curves"] if report.pictures else []
-    yield from _paragraph(f"{report.checked} {all_of(details).capitalize()}:".strip(), width, clean)
+    notes = f", and {count(len(report.notes), 'note')}" if report.notes else ""
+    yield from _paragraph(f"{report.checked} All else{notes}:".strip(), width, clean)
     if report.rest:
         yield Text(clean(f"  {report.rest}"))
         yield from _section("", report.paths, width, clean)
@@ -152,13 +151,13 @@ def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
 
 
 def _shortened(report: Report) -> Iterator[Report]:
-    """The report with less and less: tables without errors, first sentences of warnings, few warnings, few texts, few
+    """The report with less and less: first sentences of warnings, tables without errors, few warnings, few texts, few
     rows."""
-    parts = report.one_screen or ()
-    plain = tuple(map(_without_errors, parts))
-    yield (report := replace(report, one_screen=plain))
     first = tuple((_FIRST.split(text, maxsplit=1)[0], code, todo) for text, code, todo in report.warnings)
-    for most in (len(first), 3, 1):
+    yield (report := replace(report, warnings=first))
+    plain = tuple(map(_without_errors, report.one_screen or ()))
+    yield (report := replace(report, one_screen=plain))
+    for most in (3, 1):
         more = ((f"{len(first) - most} more in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
     if left := len(report.summary[_MOST_SAID:]):
@@ -181,7 +180,7 @@ def _without_errors(part: Part) -> Part:
     if isinstance(part, Table):
         rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
         return replace(part, rows=tuple(rows))
-    return replace(part, text=part.text.partition(" ±")[0]) if isinstance(part, Paragraph) else part
+    return replace(part, text=part.text.partition(" ±:")[0]) if isinstance(part, Paragraph) else part
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:

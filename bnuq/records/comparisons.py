@@ -1,10 +1,10 @@
-"""Are samples worth their passes? Every method of a result is compared with the best single-pass method."""
+"""Every method of a result compared with the best single-pass method, with paired errors."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from statistics import NormalDist
 from typing import Any
 
@@ -83,20 +83,6 @@ class MethodComparison:
         return self.p is not None and self.p < LEVEL
 
 
-@frozen
-class Verdict:
-    """What a result says of its methods. `worth`: whether some method of several passes is better than the best of a
-    single one by some metric; None if there is none, or that is undecidable. `best` is the method with the best
-    estimate by metric, an AUROC by "auroc.SET". `gains` are the comparisons in which a method of several passes is
-    better, by metrics by which that is decided; `undecided` has the other metrics, with their sets, by the reason."""
-
-    worth: bool | None
-    best: Mapping[str, str]
-    comparisons: tuple[MethodComparison, ...]
-    gains: tuple[MethodComparison, ...] = ()
-    undecided: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
-
-
 def passes_of(method: str, result: Result) -> int:
     """How often a point passes through the network: once where only its last layer is sampled, and once, as far as is
     known, for predictions from a file."""
@@ -137,23 +123,11 @@ def on_another_scale(findings: Iterable[Finding]) -> dict[str, Mapping[str, Any]
     return {finding.values["set"]: finding.values for finding in findings if finding.code == OTHER_SCALE}
 
 
-def judged(result: Result) -> Verdict:
-    """The verdict on a result, computed from its points, once while the record lives."""
-    if "verdict" not in result.computed:
-        result.computed["verdict"] = _judged(result)
-    return result.computed["verdict"]
-
-
-def _judged(result: Result) -> Verdict:
+def compared(result: Result) -> tuple[tuple[MethodComparison, ...], dict[str, str]]:
+    """All comparisons of a result, and by metric the method with the best estimate, an AUROC by "auroc.SET"."""
     groups = _groups(result)
-    comparisons = _adjusted(list(_compared(result, groups)))
-    is_recalibrated = any(method_named(name).recalibration for name in result.methods)
-    lacks_temperature = "temperature" in result.task.recalibrations and not is_recalibrated
-    verdict = concluded(comparisons, mismatched=is_mismatched(result), lacks_temperature=lacks_temperature)
-    return replace(verdict, best={metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()})
-
-
-# ── comparisons ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    best = {metric: max(rows, key=_rank)["method"] for metric, rows in groups.items()}
+    return _adjusted(list(_compared(result, groups))), best
 
 
 def _better(metric: str) -> int:
@@ -288,34 +262,3 @@ def _adjusted(comparisons: list[MethodComparison]) -> tuple[MethodComparison, ..
     for number, p in zip(known, adjusted, strict=True):
         comparisons[number] = replace(comparisons[number], p=float(p))
     return tuple(comparisons)
-
-
-# ── what they show ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-_BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
-_UNDECIDED = "reference", "temperature", "errors"  # the reasons
-
-
-def concluded(comparisons: Sequence[MethodComparison], *, mismatched: bool, lacks_temperature: bool) -> Verdict:
-    """Whether samples are worth their passes, by metric. It is undecided by those whose errors are not known, and by
-    those with a gain that may be due to other statistics where the reference is `mismatched`, or that a temperature may
-    also give where the best single pass `lacks_temperature`."""
-    groups: dict[tuple[str, str], list[MethodComparison]] = {}
-    for comparison in comparisons:
-        if comparison.passes > 1:
-            groups.setdefault((comparison.metric, comparison.set), []).append(comparison)
-    outcomes: dict[str, list[tuple[str, str]]] = {}
-    for key, group in groups.items():
-        outcome = _outcome(group, mismatched, lacks_temperature and key[0] in _BY_TEMPERATURE)
-        outcomes.setdefault(outcome, []).append(key)
-    gains = tuple(comparison for key in outcomes.get("gain", ()) for comparison in groups[key] if comparison.is_better)
-    undecided = {reason: outcomes[reason] for reason in _UNDECIDED if reason in outcomes}
-    worth = True if gains else None if undecided or not groups else False
-    return Verdict(worth, {}, tuple(comparisons), gains, undecided)
-
-
-def _outcome(comparisons: Sequence[MethodComparison], mismatched: bool, lacks_temperature: bool) -> str:
-    """By one metric: "gain", why that is undecided, or "none"."""
-    if any(comparison.is_better for comparison in comparisons):
-        return "reference" if mismatched else "temperature" if lacks_temperature else "gain"
-    return "errors" if any(comparison.p is None for comparison in comparisons) else "none"

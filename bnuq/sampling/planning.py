@@ -145,16 +145,19 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
         is_constant = weight is None or weight.number in trace.constants
         if not is_plain or len(values[source.number].shape) != 4 or not is_constant:
             continue
-        activation = next((operations[i] for i in readers[normalised] if operations[i].function in _RELU), None)
+        activation = _one_of(_RELU, readers[normalised], operations)
         activated = normalised if activation is None else activation.outputs[0]
-        after = [operations[i] for i in readers[activated]]
-        pool = next((reader for reader in after if reader.function is aten.max_pool2d.default), None)
+        pool = _one_of((aten.max_pool2d.default,), readers[activated], operations)
         between = {normalised, activated}
         aliases = members[values[normalised].group] | members[values[activated].group]
         is_read_once = len(readers[normalised]) == len(readers[activated]) == 1
         if pool and is_read_once and aliases == between and between.isdisjoint((*goals, trace.output)):
             result = _moved(result, norm, activation, pool)
     return result
+
+
+def _one_of(functions: Collection[Any], at: Sequence[int], operations: Sequence[Operation]) -> Operation | None:
+    return next((operations[i] for i in at if operations[i].function in functions), None)
 
 
 def _readers(reads: Iterable[Iterable[int]]) -> Mapping[int, Sequence[int]]:

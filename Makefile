@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden golden-check lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
+.PHONY: demo unit test nightly test-cuda test-floor test-ray test-kernels soak hostile golden golden-check lint docs schema house figures gate noise-models worth certificate shift monitor inspect reproduce bench bench-scale bench-sweep bench-commands bench-start bench-launches bench-gpu bench-large clean architectures zoo
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -167,9 +167,15 @@ bench: .venv-bench/installed
 	.venv-bench/bin/python benchmarks/run.py $(BENCH)
 	.venv-bench/bin/python docs/make_figures.py speed
 
-# One process, two and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local".
+# One process, two and, where it is installed, Ray: five minutes. SCALE="--samples 8", SCALE="--only local". Then by which
+# powers of n and T memory and CPU time grow.
 bench-scale: .venv/installed
 	$(BIN)/python benchmarks/scale.py $(SCALE)
+	$(BIN)/python benchmarks/large.py --only n=10000 --only n=100000 --only T=64
+
+# The adaptive sweep of three networks under five seeds against the full grid: half an hour. SWEEP="--only diabetes_mlp"
+bench-sweep: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/sweep.py $(SWEEP)
 
 # CPU time of small commands in units of a bare `import torch`: two minutes. Another checkout beside: START="--bnuq PATH"
 bench-start: .venv/installed

@@ -7,7 +7,9 @@ python benchmarks/large.py [--only n=10000] [--quick]
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import os
 import re
 import resource
@@ -23,13 +25,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "measured" / "benchmarks.md"
 FEATURES, SAMPLES, HELD_OUT, REFERENCE = 128, 8, 5_000, 20_000
-CASES = {  # points and classes
-    "n=10000": (10_000, 10),
-    "n=100000": (100_000, 10),
-    "n=1000000": (1_000_000, 10),
-    "K=1000": (10_000, 1000),
+CASES = {  # points, classes and samples
+    **{f"n={10**power}": (10**power, 10, SAMPLES) for power in (4, 5, 6)},
+    "T=64": (10_000, 10, 8 * SAMPLES),
+    "K=1000": (10_000, 1000, SAMPLES),
 }
-QUICK = {"n=10000": (10_000, 10), "K=1000": (1_000, 1000)}
+QUICK = {"n=10000": (10_000, 10, SAMPLES), "K=1000": (1_000, 1000, SAMPLES)}
+_VARIED = ("points", "classes", "samples")
 NETWORK = """
 from torch import nn
 
@@ -65,30 +67,40 @@ def main(arguments: list[str] | None = None) -> None:
 
     about, rows = machine("cpu") | {"threads": options.threads}, []
     print(_HEADING)
-    for name, (points, classes) in cases.items():
+    for name, sizes in cases.items():
+        row = {"case": name, **dict(zip(_VARIED, sizes, strict=True))}
         with tempfile.TemporaryDirectory() as folder:
-            row = {"case": name, "points": points, "classes": classes, **_case(Path(folder), points, classes, options)}
-        rows.append(row)
-        print(_line(row), flush=True)
+            rows.append(row | _case(Path(folder), *sizes, options))
+        print(_line(rows[-1]), flush=True)
+    print_growth(rows)
     whole = not (options.quick or options.only)
     name = re.sub(r"\W+", "-", f"{about['cpu']} {about['cores']} cores".lower()).strip("-")
     out = options.out or HERE / "results" / "large" / f"{name}{'' if whole else '.part'}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    sizes = {"samples": SAMPLES, "features": FEATURES, "validation": HELD_OUT, "reference": REFERENCE}
-    out.write_text(json.dumps({"machine": about, "sizes": sizes, "rows": rows}, indent=1) + "\n")
+    known = {"features": FEATURES, "validation": HELD_OUT, "reference": REFERENCE}
+    out.write_text(json.dumps({"machine": about, "sizes": known, "rows": rows}, indent=1) + "\n")
     print(f"Figures: {out}")
     if whole:
         write_table(PAGE, about, rows)
 
 
-def _case(folder: Path, points: int, classes: int, options: argparse.Namespace) -> dict[str, Any]:
+def print_growth(rows: list[dict[str, Any]]) -> None:
+    """By which power memory and CPU time of evaluate grow between cases that differ in one size alone."""
+    for a, b in itertools.combinations(rows, 2):
+        if len(varied := [name for name in _VARIED if a[name] != b[name]]) == 1:
+            ratio, of_a, of_b = b[varied[0]] / a[varied[0]], a["evaluate"], b["evaluate"]
+            memory, cpu = (math.log(of_b[taken] / of_a[taken], ratio) for taken in ("peak", "cpu"))
+            print(f"{a['case']} → {b['case']}: memory ∝ {varied[0]}^{memory:.2f}, CPU time ^{cpu:.2f}")
+
+
+def _case(folder: Path, points: int, classes: int, samples: int, options: argparse.Namespace) -> dict[str, Any]:
     """Make the inputs, evaluate, report and check."""
     _make_inputs(folder, points, classes)
     result = str(folder / "result.h5")
     sets = ["--train", "train.npy:train_y.npy", "--validation", "held=held.npy:held_y.npy"]
     sets += ["--test", "test.npy:test_y.npy", "--ood", "far=far.npy"]
     network = ["model.pt", "--arch", "network.py:network", "--arch-arg", f"classes={classes}"]
-    how = ["--method", "mcbn", "--samples", str(SAMPLES), "--batch-size", "64", "--threads", str(options.threads)]
+    how = ["--method", "mcbn", "--samples", str(samples), "--batch-size", "64", "--threads", str(options.threads)]
     commands = {
         "evaluate": ["evaluate", *network, *sets, *how, "--out", result, "--quiet"],
         "report": ["report", result, "--json"],

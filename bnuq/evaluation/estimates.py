@@ -110,7 +110,7 @@ class SetScores:
 
     def unload(self) -> None:
         """Take values of points that lie in files out of memory, until they are used again."""
-        unload(self.points.values())
+        unload((*self.points.values(), *self.ranked.values()))
 
 
 def ranked_rows(points: int, most: int | None = None) -> Int64[np.ndarray, " kept"]:

@@ -190,6 +190,8 @@ class MethodRun(MethodScoring[Subject]):
         result = scorer.result(scored.sets, self._weights, scored.ranked)
         if recalibrated is not None:
             result = scorer.compared(result, scored.sets, recalibrated.sets, self._weights)
+        for each in scored.sets.values():
+            each.unload()
         sets = {**result.sets, **{name: each.result for name, each in scored.changed.items()}}
         if method == self.method:
             raw = {name: scorer.in_target_units(samples) for name, samples in self.raw_samples().items()}

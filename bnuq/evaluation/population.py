@@ -23,7 +23,7 @@ from bnuq.errors import SamplingError
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.forms import strided_parts
 from bnuq.frozen import frozen
-from bnuq.progress import Progress, silent
+from bnuq.progress import Progress, silent, stage
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.interception import BatchNormCall, Mode, fed, forward, stochastic_call, tensors_in, undisturbed
@@ -155,11 +155,9 @@ def _joint(
     )  # a compiled plan may take a little more
     if memory_limit is not None and bytes_per_point * len(first) * len(batches) > memory_limit:
         return None
-    with progress("Passing all examples as one batch", 1) as advance:
+    with stage(progress, "Passing all examples as one batch"):
         inputs = torch.cat([fed(model, batch) for batch in batches])
-        omega = statistics_of(model, [inputs], layers=sites)
-        advance(1)
-    return omega
+        return statistics_of(model, [inputs], layers=sites)
 
 
 def _bytes_per_point(model: nn.Module, example: Tensor) -> int:

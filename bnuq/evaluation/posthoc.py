@@ -101,14 +101,13 @@ def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
     if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
         return PostHoc({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
     try:
-        head_of(subject, subject.sets["test"], slice(0, 2))
+        first = head_of(subject, subject.sets["test"], slice(0, 2)).two_class
     except NoHeadError as error:
         return PostHoc({}, (note("no-post-hoc-scores", reason=str(error)),))
     known = {name: estimand.score for name, estimand in SCORES.items() if estimand.score}
     scores = {name: score.of_layer for name, score in known.items() if score.of_layer}
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
-    first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
     # A share of the passes of a method's samples of the test set, whatever the other sets and methods are.
     passes = next_stop(subject.run, 0) * len(subject.sets["test"])
     fewest = min(_FEWEST_POINTS, always_passed(subject.train, _ENTRIES))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 _LARGE = 2**28  # bytes of an array that is not mapped, at most
 _PIECE = 2**20
 _SPARE = 2**30  # bytes of the disk that are left to others
-_IN_MEMORY = 2**25  # bytes of the arrays of a pool that are not mapped, at most
-_POOLED = 2**27  # bytes of a file of a pool, at least
+_IN_MEMORY = 2**23  # bytes of the arrays of a pool that are not mapped, at most
+_POOLED = 2**25  # bytes of a file of a pool, at least
 
 
 def is_large(size: int) -> bool:
@@ -53,8 +53,8 @@ def _base(array: object) -> object:
     return array
 
 
-def unload(arrays: Iterable[NDArray[Any]]) -> None:
-    """Takes the files in which arrays of pools lie out of memory, until they are used again."""
+def unload(arrays: Iterable[object]) -> None:
+    """Takes the files in which arrays of pools lie, or these files, out of memory, until they are used again."""
     for file in {id(base): base for base in map(_base, arrays)}.values():
         if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             file.madvise(mmap.MADV_DONTNEED)
@@ -99,7 +99,7 @@ class Space:
 
 
 class Pool:
-    """Makes arrays: the first ones in memory; those beyond 32 MiB in temporary files without names, which are mapped
+    """Makes arrays: the first ones in memory; those beyond 8 MiB in temporary files without names, which are mapped
     and last as long as their arrays. All of them in memory where the disk has no room."""
 
     def __init__(self) -> None:
@@ -111,6 +111,7 @@ class Pool:
         size = math.prod(shape) * dtype.itemsize
         if self._in_memory + size > _IN_MEMORY:
             if self._file is None or self._start + size > len(self._file):
+                unload([self._file])  # what was filled is not read now
                 self._file, self._start = _new_file(max(size, _POOLED)), 0
             if self._file is not None:
                 array = np.ndarray(shape, dtype, buffer=self._file, offset=self._start)

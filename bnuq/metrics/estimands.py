@@ -26,6 +26,7 @@ Groups = np.ndarray | None  # the group of each point
 # The short report; what changes with perturbed inputs or the batch size; the curve over samples, and its plot; a sweep
 # of batch sizes; what a check gates by default, and with most of its level
 Place = Literal["headline", "sensitivity", "convergence", "curve", "sweep", "gate", "gate-first"]
+_AT_ONCE = 2**18  # entries of replicates
 UNBOUNDED, POSITIVE, SHARE = (-math.inf, math.inf), (0.0, math.inf), (0.0, 1.0)
 
 
@@ -39,9 +40,14 @@ class Formula:
     influence: Callable[[PointValues, Groups], np.ndarray]
 
     def values(self, replicates: PointValues) -> np.ndarray:
-        """The value of each replicate, a row of every value that is needed."""
+        """The value of each replicate, a row of every value that is needed. So many at once as need little memory."""
+        rows = {name: replicates[name] for name in self.needs}
+        count, points = max(np.shape(values)[:2] for values in rows.values())
+        step = max(1, _AT_ONCE // max(1, points))
+        blocks = [slice(first, first + step) for first in range(0, max(1, count), step)]
         with np.errstate(invalid="ignore", over="ignore"):
-            return self.of_rows(replicates)
+            parts = ({name: v if len(v) == 1 else v[block] for name, v in rows.items()} for block in blocks)
+            return np.concatenate([self.of_rows(part) for part in parts])
 
     def value(self, points: PointValues) -> float:
         """The value of one of each point."""

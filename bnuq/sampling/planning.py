@@ -30,13 +30,7 @@ FOLDING_COST = 3  # cost of folding in reads of the layer's weights; not folding
 def foldable_layers(trace: Trace, levels: Sequence[Level], live: Sequence[bool], rows: int) -> dict[int, Operation]:
     """Maps the position of every foldable sampled BatchNorm to the layer that it can be folded into."""
     maker = {number: i for i, operation in enumerate(trace.operations) for number in operation.outputs}
-    readers: dict[int, list[int]] = defaultdict(list)
-    members: dict[int, list[int]] = defaultdict(list)
-    for i, operation in enumerate(trace.operations):
-        for number in operation.reads:
-            readers[number].append(i)
-    for number, value in enumerate(trace.values):
-        members[value.group].append(number)
+    readers, members = _readers(operation.reads for operation in trace.operations), _members(trace.values)
     static = set(trace.constants) | {
         n for i, op in enumerate(trace.operations) if levels[i] is Level.ONCE for n in op.outputs
     }
@@ -54,7 +48,7 @@ def foldable_layers(trace: Trace, levels: Sequence[Level], live: Sequence[bool],
             layer.function.overloadpacket not in LAYERS
             or levels[position] is not Level.SAMPLE
             or readers[number] != [i]
-            or members[trace.values[number].group] != [number]
+            or members[trace.values[number].group] != {number}
         ):
             continue
         parameters = [*refs_in(layer.arguments[1:3]), *refs_in(operation.arguments[1:3])]
@@ -79,14 +73,8 @@ def activations_of(draft: Plan) -> dict[int, Activation]:
     """The convolutions of the sample level, with a BatchNorm folded into them or without, that only a ReLU reads, or an
     addition that only a ReLU reads. Of an addition of two convolutions, the later one."""
     values = draft.trace.values
-    readers: dict[int, list[int]] = defaultdict(list)  # of each value, the positions of the operations that read it
     makers = {number: i for i, operation in enumerate(draft.operations) for number in operation.outputs}
-    members: dict[int, list[int]] = defaultdict(list)
-    for number, value in enumerate(values):
-        members[value.group].append(number)
-    for i in range(len(draft.operations)):
-        for number in draft.reads(i):
-            readers[number].append(i)
+    readers, members = _readers(map(draft.reads, range(len(draft.operations)))), _members(values)
 
     def only_reader(number: int) -> int | None:
         alone = len(readers[number]) == 1 and number != draft.trace.output
@@ -145,7 +133,7 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
     of a channel is negative its smallest entries are pooled, as the largest of the negative ones.
     """
     operations, values, result = trace.operations, trace.values, trace
-    readers, members = _readers(operations), _members(values)
+    readers, members = _readers(operation.reads for operation in operations), _members(values)
     same = [operation for operation, level in zip(operations, levels, strict=True) if level is not Level.SAMPLE]
     given = {number for operation in same for number in operation.outputs}  # the same for every draw
     written = {group for operation in operations for group in operation.writes}
@@ -157,9 +145,9 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
         is_constant = weight is None or weight.number in trace.constants
         if not is_plain or len(values[source.number].shape) != 4 or not is_constant:
             continue
-        activation = next((reader for reader in readers[normalised] if reader.function in _RELU), None)
+        activation = _one_of(_RELU, readers[normalised], operations)
         activated = normalised if activation is None else activation.outputs[0]
-        pool = next((reader for reader in readers[activated] if reader.function is aten.max_pool2d.default), None)
+        pool = _one_of((aten.max_pool2d.default,), readers[activated], operations)
         between = {normalised, activated}
         aliases = members[values[normalised].group] | members[values[activated].group]
         is_read_once = len(readers[normalised]) == len(readers[activated]) == 1
@@ -168,12 +156,16 @@ def pooled_first(trace: Trace, levels: Sequence[Level], live: Sequence[bool], go
     return result
 
 
-def _readers(operations: Sequence[Operation]) -> Mapping[int, Sequence[Operation]]:
-    """The operations that read each value."""
-    readers: dict[int, list[Operation]] = defaultdict(list)
-    for operation in operations:
-        for number in operation.reads:
-            readers[number].append(operation)
+def _one_of(functions: Collection[Any], at: Sequence[int], operations: Sequence[Operation]) -> Operation | None:
+    return next((operations[i] for i in at if operations[i].function in functions), None)
+
+
+def _readers(reads: Iterable[Iterable[int]]) -> Mapping[int, Sequence[int]]:
+    """The positions of the operations that read each value, from the values that each reads."""
+    readers: dict[int, list[int]] = defaultdict(list)
+    for i, numbers in enumerate(reads):
+        for number in numbers:
+            readers[number].append(i)
     return readers
 
 
@@ -405,10 +397,7 @@ _IN_PLACE = {
 
 def _in_place(draft: Plan, sample_values: set[int]) -> dict[int, tuple[Any, int]]:
     """The operations of the sample level that may overwrite an argument nothing else needs."""
-    trace, last = draft.trace, draft.last_reads(Level.SAMPLE)
-    groups: dict[int, list[int]] = defaultdict(list)
-    for number, value in enumerate(trace.values):
-        groups[value.group].append(number)
+    trace, last, groups = draft.trace, draft.last_reads(Level.SAMPLE), _members(draft.trace.values)
     written = {group for operation in draft.operations for group in operation.writes}
     in_place = {}
     for i in draft.at(Level.SAMPLE):

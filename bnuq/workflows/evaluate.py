@@ -26,7 +26,7 @@ from bnuq.evaluation.runner import FirstAnswer, RunnerResult, compute_units, run
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import note
-from bnuq.progress import Progress, silent, stage
+from bnuq.progress import CHECKING, READING, Progress, silent, stage
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
 from bnuq.workflows.processes import Job, Turn, helpers
@@ -59,12 +59,14 @@ def evaluate(
     units = work_folder(run.out, work, request=["evaluate", run.record()])
     with units as folder, folder.forgotten_on(SamplingError):  # units that serve no other request
         with turn or helpers(run.on, job_of(run, work)) as others:
-            planned, shown = checked_run(run, watch)
+            with stage(progress, READING):
+                planned, shown = checked_run(run, watch)
             subject, run = planned.subject, planned.subject.run
             if announce is not None and run.perturb:
                 announce(shift_in_words(subject))
             journal = folder.journal(planned.facts, journal_header(run), others.before)
-            checked = check_network(subject)
+            with stage(progress, CHECKING):
+                checked = check_network(subject)
             post_hoc = None if run.on == "local" else post_hoc_scores(subject, progress)  # while others are at work
             others.wait(progress, passes_of_samples(subject))
             executor = UnitExecutor(journal)

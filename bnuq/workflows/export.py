@@ -29,7 +29,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, Method, method_named
 from bnuq.models.exported import check_target, encoded, loaded
 from bnuq.models.loading import LoadedModel
-from bnuq.progress import Progress, silent
+from bnuq.progress import READING, Progress, silent, stage
 from bnuq.records.decisions import Foreign, decided, temperature_of
 from bnuq.records.evaluation import Result
 from bnuq.sampling.batch_statistics import BatchStatistics
@@ -82,9 +82,8 @@ def export(
     check_export(run, method=method, result=result, path=path, reading=False)
     check_target(path)
     made = assembled(run, method=method, result=result, monitor=monitor, scores=scores, progress=progress)
-    with progress("Exporting", 1) as advance:
+    with stage(progress, "Exporting"):
         data = encoded(_program(made.predictor, made.inputs), made.metadata)
-        advance(1)
     given = loaded(data)(made.inputs)
     difference = _compared(given, made)
     if made.predictor.drift is not None:
@@ -120,8 +119,9 @@ def assembled(
     check_export(run, method=method, result=result)
     evaluated = replace(run, perturb=(), device="cpu")
     base, run = exported_run(run, method, result)
-    prepared = prepare(run)
-    planned = planned_run(run, prepared)
+    with stage(progress, READING):
+        prepared = prepare(run)
+        planned = planned_run(run, prepared)
     if result is not None:
         _check_unchanged(result, (prepared.loaded, *planned.members))
     subject = planned.subject

@@ -31,7 +31,7 @@ from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.inspection.noise import noise, sizes_for
 from bnuq.inspection.pipelines import findings as pipeline_findings
 from bnuq.inspection.pipelines import suggest
-from bnuq.progress import Progress, silent
+from bnuq.progress import READING, Progress, silent, stage
 from bnuq.records.inspection import Domains, Gap, Inspection, NoiseBySize, Pipelines, write
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
@@ -61,12 +61,9 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     fetch_missing(run, progress, settings.domains)
     replaces = run.out.exists()
     on_data = bool(settings.domains) or settings.suggest_pipeline
-    network = load_network(
-        run,
-        input_shape=settings.input_shape,
-        needs_reference=settings.needs_reference or on_data,
-        needs_test=bool(settings.domains),
-    )
+    needs = {"needs_reference": settings.needs_reference or on_data, "needs_test": bool(settings.domains)}
+    with stage(progress, READING):
+        network = load_network(run, input_shape=settings.input_shape, **needs)
     sites = find_sites(network.model, network.example)
     broken = health.not_finite(network.model)
     if on_data and broken:

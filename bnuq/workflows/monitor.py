@@ -31,7 +31,7 @@ from bnuq.models.loading import LoadedModel
 from bnuq.monitoring import baseline as baselines
 from bnuq.monitoring.features import LAST_LAYER, Watch, features_of
 from bnuq.monitoring.testing import Wealth, absorbed, compared
-from bnuq.progress import Progress, silent
+from bnuq.progress import READING, Progress, silent, stage
 from bnuq.records.identity import of_inputs
 from bnuq.records.monitor import Baseline, Monitored, Stream, WatchedBlock, read_baseline, read_stream, write
 from bnuq.sampling.digests import fingerprint, is_of
@@ -68,14 +68,16 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
     points = None if batch is None else read_named(run, batch, "test")
     if known is not None and points is not None:
         check_grouped(run, [points])
-    session = Session(run, known, stream, level=section.level, resamples=section.resamples)
+    with stage(progress, READING if known else "Reading the network, and making the baseline"):
+        session = Session(run, known, stream, level=section.level, resamples=section.resamples)
     if known is None:
         session.save(path)
     watch.lap("baseline")
     if points is None:
         return session.baseline
     replaces = run.out.exists()
-    found = session.take(points)
+    with stage(progress, "Comparing the batch with the baseline"):
+        found = session.take(points)
     watch.lap("batch")
     idle = [*data_without_effect(run, [points])]
     if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:

@@ -45,7 +45,7 @@ from bnuq.findings import Finding, about, note
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.saving import with_statistics
-from bnuq.progress import Progress, silent
+from bnuq.progress import READING, Progress, silent, stage
 from bnuq.records.precise_bn import LayerChange, PreciseBN
 from bnuq.sampling.counter_rng import held_out_rows
 from bnuq.sampling.site_search import find_sites
@@ -78,7 +78,8 @@ def precise_bn(
     check_precise_bn(run, points, batch_size)
     fetch_missing(run, progress)
     replaces = run.out.exists()
-    prepared = prepare(run, partial(_data, run), only_finite=False)
+    with stage(progress, READING):
+        prepared = prepare(run, partial(_data, run), only_finite=False)
     loaded, model, train = prepared.loaded, prepared.model, prepared.data.train
     assert train is not None
     sites = find_sites(model, prepared.example)

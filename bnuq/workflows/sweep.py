@@ -27,7 +27,7 @@ from bnuq.files.fetching import stem_of
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
 from bnuq.findings import Finding, about, note, notes, warning, warnings
-from bnuq.progress import Announce, Progress, silence, silent
+from bnuq.progress import CHECKING, READING, Announce, Progress, silence, silent, stage
 from bnuq.records import sweep as sweep_file
 from bnuq.records.comparisons import on_another_scale
 from bnuq.records.identity import in_words, settings_of_record
@@ -71,10 +71,12 @@ def sweep(
         requests = [replace(run, on="local") for run in runs]
         job = Job(compute, (requests, settings, folder.secret), str(folder.place), runs[0].device)
         with helpers(runs[0].on, job) as others:
-            networks = _networks(runs, settings)
+            with stage(progress, READING):
+                networks = _networks(runs, settings)
             watch.lap("load")
             executors = [UnitExecutor(network.journal(folder)) for network in networks]
-            checks = [network.checked() for network in networks]
+            with stage(progress, CHECKING):
+                checks = [network.checked() for network in networks]
             others.wait(progress, sum(network.most_passes for network in networks))
             swept = [
                 network.swept(check, executor, watch, progress, announce)

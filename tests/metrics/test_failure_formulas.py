@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from bnuq import metrics
-from bnuq.metrics.estimands import mean_of_sum
+from bnuq.metrics import estimands
 from bnuq.metrics.registry import metric_of
 
 laws = settings(max_examples=40, deadline=None)
@@ -53,6 +53,9 @@ def test_the_auroc_of_errors_of_replicates_is_that_of_each(pairs, seed):
     found = metrics.error_auroc_of_replicates(uncertainty, correct)
     expected = [metrics.error_auroc(*row) for row in zip(uncertainty, correct, strict=True)]
     assert math.isnan(found[-1]) and found == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimands, "_AT_ONCE", 2 * len(pairs))  # two rows at once, and then one
+        np.testing.assert_array_equal(estimands.errors_by("s").values({"s": uncertainty, "accuracy": correct}), found)
 
 
 @laws
@@ -163,6 +166,6 @@ def test_calibration_and_refinement_loss_make_the_negative_pll():
 
 
 def test_a_mean_of_a_sum_of_values_of_which_one_is_infinite_has_no_error():
-    formula = mean_of_sum(a=1, b=-1)
+    formula = estimands.mean_of_sum(a=1, b=-1)
     values = {"a": np.array([0.0, -math.inf]), "b": np.zeros(2)}
     assert formula.value(values) == -math.inf and np.isnan(formula.influence(values, None)[1])

@@ -242,6 +242,9 @@ class ClassificationScorer(TaskScorer):
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_labels(points, self.classes)
 
+    def bytes_of_probabilities(self, samples: int, points: int, classes: int) -> int | None:
+        return class_probabilities.bytes_of(samples, points, classes)
+
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second
         thresholds = {} if self.fit is None else self.fit.thresholds

@@ -103,6 +103,11 @@ class TaskScorer(ABC):
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         """The points with labels or targets that this task has; DataError for others."""
 
+    def bytes_of_probabilities(self, samples: int, points: int, classes: int) -> int | None:
+        """About how many bytes the probabilities take that estimates of a labelled set need; None where these are too
+        many to be kept."""
+        return 0
+
     @abstractmethod
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         """The reduction of the samples of these points."""

@@ -23,6 +23,7 @@ from bnuq.evaluation.subject import VALIDATION, ScoredSubject
 from bnuq.evaluation.tasks.class_reduction import ClassScores
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
+from bnuq.files.keys import Key
 from bnuq.findings import Finding, warning
 from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES, certificates
@@ -241,7 +242,7 @@ def _of_images(
     """The AURC of the pixels of the test set, and what the certificate of a segmentation follows from: the share of an
     image's pixels that are wrong and accepted."""
     name = score or "predictive_entropy"
-    counts = test.of_images[f"coarse.{name}"].sum((0, 1), dtype=np.int64)
+    counts = test.of_images[Key("coarse", name)].sum((0, 1), dtype=np.int64)
     share = np.cumsum(counts) / counts.sum()
     bins = np.unique(np.searchsorted(share, np.arange(1, _CANDIDATES + 1) / _CANDIDATES - 1e-12))
     certificate = Certificate(
@@ -265,7 +266,7 @@ def _ends_of_bins() -> Float[np.ndarray, " bin"]:
 
 def _losses_of_images(scores: PixelScores, score: str) -> Float[np.ndarray, "image bin"]:
     """The share of each image's pixels that are wrong and whose score is at most in this bin; 0 for no pixels."""
-    right, wrong = np.moveaxis(scores.of_images[f"coarse.{score}"].astype(np.int64), 1, 0)
+    right, wrong = np.moveaxis(scores.of_images[Key("coarse", score)].astype(np.int64), 1, 0)
     return np.cumsum(wrong, axis=1) / np.maximum(1, (right + wrong).sum(1, keepdims=True))
 
 
@@ -375,10 +376,10 @@ def _of_pixels(test: PixelScores, certificate: Certificate, _: metrics.DrawWeigh
     """The share of all pixels that is accepted, what images contribute to it, and it under the replicates of the
     error."""
     bins = _accepted_bins(certificate)
-    coarse = test.of_images[f"coarse.{certificate.score}"].astype(np.int64).sum(1)
+    coarse = test.of_images[Key("coarse", certificate.score)].astype(np.int64).sum(1)
     points = metrics.ratio_contributions(coarse[:, :bins].sum(1), coarse.sum(1))
     value, replicates = float(points.mean()), np.empty(0)
-    if (counts := test.of_pixels.get(f"replicates.{certificate.score}")) is not None:
+    if (counts := test.of_pixels.get(Key("replicates", certificate.score))) is not None:
         pooled = counts.sum(1)
         shares = pooled[:, :bins].sum(1) / pooled.sum(1)
         replicates = np.clip(value + shares[1:] - shares[0], 0, 1)

@@ -22,6 +22,7 @@ from bnuq.evaluation.tasks import classification
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
+from bnuq.files.keys import Key, of_kind, taken_out
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
@@ -112,11 +113,13 @@ class LabelReduction:
         means over the labels."""
         parts = [part.arrays() for part in self._parts]
         result = {key: self._joined(key, [arrays[key] for arrays in parts]) for key in parts[0]}
-        if self._truth is not None and "draw/ranked.wrong" in parts[0]:
+        if self._truth is not None and Key("draw/ranked", "wrong") in parts[0]:
             first, self._first = self._first, self._first + len(result["point/predicted"])
             rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [first, self._first]))]
             scores = [
-                metrics.label_score(arrays["draw/ranked.least_confidence"], arrays["draw/ranked.wrong"] ^ (y == 1))
+                metrics.label_score(
+                    arrays[Key("draw/ranked", "least_confidence")], arrays[Key("draw/ranked", "wrong")] ^ (y == 1)
+                )
                 for arrays, y in zip(parts, self._truth[rows].T, strict=True)
             ]
             result["draw/label_ranked"] = np.stack(scores, -1)
@@ -128,7 +131,7 @@ class LabelReduction:
             return np.max([value.max(0, keepdims=True) for value in values], axis=0)
         if len({len(value) for value in values}) > 1:  # sums of other blocks, as memory ran out
             values = [value.sum(0, keepdims=True) for value in values]
-        by_label = name == "predicted" or (self._truth is not None and not name.startswith("ranked."))
+        by_label = name == "predicted" or (self._truth is not None and Key(name).kind != "ranked")
         return (
             np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
         )
@@ -138,9 +141,8 @@ class LabelReduction:
         arrays = (units or Gathered([self.arrays()])).by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
-        bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
+        bins, ranked = of_kind(taken_out(sums, "bins"), "bins"), of_kind(draws, "ranked")
         replicates = {name: total / n for name, total in sums.items()}
-        ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
         shared: dict[str, Any] = {"ranked_rows": self._ranked_rows, "estimator": self._estimator, "group": group}
         likelihoods = draws.get("log_likelihood")
 

@@ -64,10 +64,8 @@ class Task:
         return self.outputs == "classes" and self.unit == "examples"
 
     def calibration(self, *, has_validation: bool) -> Literal["cross", "off"]:
-        """What is chosen where no validation points but those of the test set can be fitted to; a regression is always
-        fitted to what it has."""
-        is_chosen = self.classifies_points or (self.is_regression and not has_validation)
-        return "cross" if is_chosen else "off"
+        """What is chosen where no validation points but those of the test set can be fitted to."""
+        return "cross" if self.classifies_points or (self.is_regression and not has_validation) else "off"
 
     def labels_of(self, outputs: int) -> int:
         """The labels of a point of a network with so many outputs."""
@@ -84,33 +82,17 @@ class Task:
         return (int(model[self.predicted_by]),) if model.get(self.predicted_by) is not None else ()
 
 
-CLASSIFICATION = Task(
-    "classification", "classes", recalibrations=("temperature", "vector"), calibrations=("validation", "cross")
-)
+_FITTED = ("validation", "cross")
+CLASSIFICATION = Task("classification", "classes", recalibrations=("temperature", "vector"), calibrations=_FITTED)
 MULTILABEL = Task("classification", "labels", unit="labels", axis="label", predicted_by="labels")
 REGRESSION = Task(
-    "regression",
-    "values",
-    spread="variance",
-    headline="rmse",
-    truth="targets",
-    axis="output",
-    predicted_by="outputs",
-    calibrations=("cross",),
-    fitted="τ and the constant σ",
-    scored_by=("scoring.",),
-)
+    "regression", "values", spread="variance", headline="rmse", truth="targets", axis="output", predicted_by="outputs",
+    calibrations=("cross",), fitted="τ and the constant σ", scored_by=("scoring.",),
+)  # fmt: skip
 SEGMENTATION = Task(
-    "segmentation",
-    "classes",
-    points="images",
-    unit="pixels",
-    predicted_by="classes",
-    recalibrations=("temperature",),
-    calibrations=("validation", "cross"),
-    scored_by=("data.ignore",),
-    of_part=("count", "accuracy", "iou", "dice"),
-)
+    "segmentation", "classes", points="images", unit="pixels", predicted_by="classes", recalibrations=("temperature",),
+    calibrations=_FITTED, scored_by=("data.ignore",), of_part=("count", "accuracy", "iou", "dice"),
+)  # fmt: skip
 TASKS = CLASSIFICATION, MULTILABEL, REGRESSION, SEGMENTATION
 
 

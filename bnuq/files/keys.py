@@ -19,8 +19,7 @@ class Key(str):
         return self.partition(".")[0]
 
     @property
-    def name(self) -> str:
-        """Empty where the key has one part."""
+    def name(self) -> str:  # empty where the key has one part
         return self.partition(".")[2]
 
 

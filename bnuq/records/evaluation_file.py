@@ -41,6 +41,7 @@ from bnuq.files.writing import replaced
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS, SEPARATIONS
 from bnuq.metrics.estimands import Estimand
+from bnuq.metrics.registry import metric_of, scores_among
 from bnuq.perturbations import change_in
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
@@ -341,7 +342,8 @@ def _check_set(result: Result, method: str, name: str, required: Mapping[str, Es
 def _check_separations(result: Result, method: str) -> None:
     """Raise ValueError if a separation from the test set is missing, or the values of points that it is made of."""
     method_result = result.methods[method]
-    may_be_empty = result.samples_of(method) == 1 and result.task.is_regression
+    known = [metric_of(name).score for name in scores_among(method_result.sets["test"].points)]
+    may_be_empty = result.samples_of(method) == 1 and all(score.needs_samples for score in known if score)
     for name, scores in method_result.ood.items():
         for score in scores:
             has_values = all(score in method_result.sets[key].points for key in ("test", name))

@@ -178,7 +178,7 @@ def deviation_of_samples(outputs: Tensor, exact: Tensor, task: Task = CLASSIFICA
     points."""
     values, expected = (_scored(_some_rows(tensor).cpu().double(), task) for tensor in (outputs, exact))
     difference = (values - expected).abs()
-    measure = _MEASURES[task.spread]
+    measure = {"variance": _VARIANCE}.get(task.spread, _INFORMATION)
     if measure is _VARIANCE:  # each output in units of its own
         unit = expected.var(0, correction=0).mean(0).sqrt()
         values, expected = (rows / torch.where(unit > 0, unit, 1.0) for rows in (values, expected))
@@ -214,9 +214,12 @@ def _some_rows(outputs: Tensor) -> Float[Tensor, "draw row output"]:
 
 def class_logits(values: Tensor, task: Task) -> Tensor | None:
     """The logits of the classes, along the last axis: of a label those of both its classes; None of a regression."""
-    if task.outputs == "labels":
-        return torch.stack([torch.zeros_like(values), values], -1)
-    return values if task.outputs == "classes" else None
+    match task.outputs:
+        case "classes":
+            return values
+        case "labels":
+            return torch.stack([torch.zeros_like(values), values], -1)
+    return None
 
 
 def _scored(rows: Tensor, task: Task) -> Tensor:
@@ -229,21 +232,13 @@ class _Measure(NamedTuple):
     """The uncertainty of every row, and the mean over rows of that without each of the draws."""
 
     name: Literal["variance", "mutual information"]
-    of: Callable[[Tensor], Tensor]
-    left_out: Callable[[Tensor], Tensor]
-
-
-def _variance(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " row"]:
-    return rows.var(0, correction=0).mean(1)
+    of: Callable[[Float64[Tensor, "draw row output"]], Float64[Tensor, " row"]]
+    left_out: Callable[[Float64[Tensor, "draw row output"]], Float64[Tensor, " draw"]]
 
 
 def _variance_left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
     total, squares, others = rows.sum(0), rows.square().sum(0), len(rows) - 1
     return torch.stack([((squares - x.square()) / others - ((total - x) / others).square()).mean() for x in rows])
-
-
-def _information(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " row"]:
-    return torch.as_tensor(metrics.mutual_information(rows))
 
 
 def _information_left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
@@ -256,8 +251,7 @@ def _information_left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[T
     ])  # fmt: skip
 
 
-_VARIANCE = _Measure("variance", _variance, _variance_left_out)
-_MEASURES = {
-    "variance": _VARIANCE,
-    "mutual_information": _Measure("mutual information", _information, _information_left_out),
-}
+_VARIANCE = _Measure("variance", lambda rows: rows.var(0, correction=0).mean(1), _variance_left_out)
+_INFORMATION = _Measure(
+    "mutual information", lambda rows: torch.as_tensor(metrics.mutual_information(rows)), _information_left_out
+)

@@ -108,7 +108,7 @@ def banks_of(
 
 def noise_points(subject: Subject) -> Points | None:
     """The validation points, where there are any and τ of a regression is fitted to them."""
-    return subject.sets.get(VALIDATION) if subject.plan.task.is_regression else None
+    return subject.sets.get(VALIDATION) if isinstance(subject.scorer, RegressionScorer) else None
 
 
 def run_at_sizes(

@@ -28,7 +28,7 @@ class LastLayerSampler(MethodSampler):
 
     def why_not(self, network: Network) -> str:
         if not network.task.classifies_points:
-            return f"it is for classifiers of one class per point, and here {network.task.in_words}; use mcbn or mcdo"
+            return f"it is for classifiers of one class per point, and {network.task.in_words}; use mcbn or mcdo"
         if network.untracked:
             return f"{network.untracked}, so features depend on the other points"
         try:

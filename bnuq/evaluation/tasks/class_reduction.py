@@ -301,7 +301,7 @@ class ClassReduction:
 
     def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""
-        sums = {}
+        sums: Arrays = {}
         for kind, of_point in self._part_of_point.items():
             numbers = of_point[self._n : self._n + len(arrays["predicted"])]
             order = np.argsort(numbers, kind="stable")

@@ -308,7 +308,7 @@ def _with_estimates(
         result, test = outcome.methods[method.name], scored.sets["test"]
         draws = subject.weights(method, outcome.samples)
         name = WIDTH if certificate.is_of_width else ACCEPTED
-        value, points, replicates = _at_threshold(test, certificate, draws)
+        value, points, replicates, losses = _at_threshold(test, certificate, draws)
         left_out = draws.jackknife.stop - draws.jackknife.start
         with np.errstate(invalid="ignore"):
             error = metrics.standard_error(points, group=test.group)
@@ -322,11 +322,9 @@ def _with_estimates(
         )
         set_result = result.sets["test"]
         values, contributions = dict(set_result.points), dict(set_result.contributions)
-        if isinstance(test, PixelScores):
-            by_method[method.name] = replace(certificate, test_errors=_test_losses(test, certificate))
-            contributions[name] = points
-        else:
-            values[name] = points
+        (values if losses is None else contributions)[name] = points
+        if losses is not None:
+            by_method[method.name] = replace(certificate, test_errors=losses)
         every = {**set_result.estimates, name: estimate}
         in_order = {key: every[key] for key in metrics.METRICS if key in every}
         set_result = replace(set_result, estimates=in_order, points=values, contributions=contributions)
@@ -334,7 +332,7 @@ def _with_estimates(
     return replace(made, methods=by_method), changed
 
 
-_Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"]]
+_Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"], np.ndarray | None]
 
 
 @singledispatch
@@ -343,10 +341,10 @@ def _at_threshold(test: SetScores, certificate: Certificate, _: metrics.DrawWeig
     inside = (test.points[certificate.score] <= certificate.threshold).astype(np.float64)
     value = float(inside.mean())
     if certificate.score not in test.ranked:
-        return value, inside, np.empty(0)
+        return value, inside, np.empty(0), None
     before = test.points[certificate.score][test.ranked_rows].astype(np.float32) <= certificate.threshold
     moved = (test.ranked[certificate.score] <= certificate.threshold).mean(1) - before.mean()
-    return value, inside, np.clip(value + moved, 0, 1)
+    return value, inside, np.clip(value + moved, 0, 1), None
 
 
 @_at_threshold.register(RegressionScores)
@@ -356,31 +354,23 @@ def _widths(test: RegressionScores, certificate: Certificate, draws: metrics.Dra
     points = threshold * _scale(test.variance, noise).mean(-1)
     value = float(points.mean())
     if test.ranked_variance is None or draws.samples == 1 or math.isinf(threshold):
-        return value, points, np.empty(0)
+        return value, points, np.empty(0), None
     of_replicates = threshold * _scale(test.ranked_variance, noise).mean((1, 2))
     replicates = np.concatenate([of_replicates[draws.jackknife], of_replicates[draws.bootstrap]])
-    return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start])
-
-
-def _accepted_bins(certificate: Certificate) -> int:
-    return int(np.searchsorted(_ends_of_bins(), certificate.threshold, "right"))
-
-
-def _test_losses(test: PixelScores, certificate: Certificate) -> Float[np.ndarray, " image"]:
-    bins = _accepted_bins(certificate)  # 0 where none is accepted
-    return _losses_of_images(test, certificate.score)[:, bins - 1] if bins else np.zeros(test.n)
+    return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start]), None
 
 
 @_at_threshold.register(PixelScores)
 def _of_pixels(test: PixelScores, certificate: Certificate, _: metrics.DrawWeights) -> _Shown:
-    """The share of all pixels that is accepted, what images contribute to it, and it under the replicates of the
-    error."""
-    bins = _accepted_bins(certificate)
+    """The share of all pixels that is accepted, what images contribute to it, it under the replicates of the error, and
+    the loss of each image."""
+    bins = int(np.searchsorted(_ends_of_bins(), certificate.threshold, "right"))  # 0 where none is accepted
     coarse = test.of_images[Key("coarse", certificate.score)].astype(np.int64).sum(1)
     points = metrics.ratio_contributions(coarse[:, :bins].sum(1), coarse.sum(1))
+    losses = _losses_of_images(test, certificate.score)[:, bins - 1] if bins else np.zeros(len(coarse))
     value, replicates = float(points.mean()), np.empty(0)
     if (counts := test.of_pixels.get(Key("replicates", certificate.score))) is not None:
         pooled = counts.sum(1)
         shares = pooled[:, :bins].sum(1) / pooled.sum(1)
         replicates = np.clip(value + shares[1:] - shares[0], 0, 1)
-    return value, points, replicates
+    return value, points, replicates, losses

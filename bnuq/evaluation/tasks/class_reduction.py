@@ -20,6 +20,7 @@ from bnuq.evaluation.estimates import as_block, fetched, on_host, without_gradie
 from bnuq.evaluation.tasks import class_probabilities
 from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.files.keys import Key, of_kind, taken_out
@@ -57,7 +58,7 @@ class ClassScores(estimates.SetScores):
     covered_rows: Int64[np.ndarray, " _"] = field(default_factory=lambda: np.arange(0), kw_only=True)
 
 
-class ClassReduction:
+class ClassReduction(SampleReduction[ClassScores]):
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
@@ -374,14 +375,7 @@ class ClassReduction:
         if self._kernel is not None:
             self._kernel.release()
 
-    def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
-        return self._blocks.arrays()
-
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> ClassScores:
-        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the points."""
-        units = units or Gathered([self.arrays()])
+    def _merged(self, units: Gathered, group: Groups) -> ClassScores:
         arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted = points.pop("predicted")

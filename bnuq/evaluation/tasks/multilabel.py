@@ -19,7 +19,7 @@ from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores, fetched, on_host
 from bnuq.evaluation.tasks import classification
-from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
 from bnuq.files.keys import Key, of_kind, taken_out
@@ -53,7 +53,7 @@ class LabelScores(classification.ClassScores):
     label_ranked: Float[np.ndarray, "error_replicate kept label"] | None = field(default=None, kw_only=True)
 
 
-class LabelReduction:
+class LabelReduction(SampleReduction[LabelScores]):
     """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives their Scores."""
 
     def __init__(
@@ -136,9 +136,8 @@ class LabelReduction:
             np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
         )
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> LabelScores:
-        """The scores of all points added so far, or of those of `units`; see `classification.ClassReduction.scores`."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> LabelScores:
+        arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
         bins, ranked = of_kind(taken_out(sums, "bins"), "bins"), of_kind(draws, "ranked")

@@ -23,6 +23,7 @@ from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_counts import CLASSWISE, FEW_CLASSWISE, Region, one_of
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.files.keys import Key, of_kind, taken_out
@@ -52,7 +53,7 @@ def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
     return tuple(range(a, b) for a, b in pairwise(ends))
 
 
-class PixelReduction:
+class PixelReduction(SampleReduction[PixelScores]):
     """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
 
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
@@ -394,18 +395,12 @@ class PixelReduction:
             self._counts[key] = self._counts[key] + count if key in self._counts else count
         self._bins = []
 
-    def release(self) -> None:
-        """There is no work memory to give back."""
-
     def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
         self._count()
-        return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
+        return super().arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> PixelScores:
-        """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the images."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> PixelScores:
+        arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         of_images, pixels = taken_out(points), sums["pixels"]
         return PixelScores(

@@ -14,6 +14,7 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import as_block, without_gradients
 from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.files.keys import Key
@@ -48,7 +49,7 @@ class RegressionScores(estimates.SetScores):
     deviation: Float[np.ndarray, "sample point output"] | None = field(default=None, kw_only=True)
 
 
-class RegressionReduction:
+class RegressionReduction(SampleReduction[RegressionScores]):
     """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives their Scores.
 
     Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
@@ -205,16 +206,8 @@ class RegressionReduction:
         rows = as_block(self._ranked_rows[first:last] - self._n, values)
         self._blocks.add("draw", {Key("ranked", name): as_numpy(values[:, rows])})
 
-    def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
-        return self._blocks.arrays()
-
-    def scores(
-        self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None
-    ) -> RegressionScores:
-        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the points."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> RegressionScores:
+        arrays = units.by_kind()
         points, draws = arrays["point"], arrays["draw"]
         mean, variance = (points.pop(Key("moments", name)) for name in ("mean", "variance"))
         noise: Any = 0.0

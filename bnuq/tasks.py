@@ -46,7 +46,7 @@ class Task:
     @property
     def in_words(self) -> str:
         """What it is, as the reason why something is not offered."""
-        return "there are several labels per point" if self.outputs == "labels" else f"this is a {self.name}"
+        return "there are several labels per example" if self.outputs == "labels" else f"this is a {self.name}"
 
     @property
     def is_dense(self) -> bool:

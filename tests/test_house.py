@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +72,27 @@ def test_no_file_imports_half_the_package(make_house: ModuleType) -> None:
     counts = make_house.imports(make_house.sources(ROOT / "bnuq"))
     assert counts["evaluation/runner.py"] > 5
     assert {name: count for name, count in counts.items() if count > make_house.MOST_IMPORTS} == {}
+
+
+@pytest.mark.parametrize(
+    ("question", "limit"),
+    [
+        (r'\b(is_dense|is_regression)\b|\boutputs == "labels"|\btask (is|==|!=) [A-Z]{2}', 28),
+        (r"\bclassifies_points\b|\btask\.(outputs|unit|truth|points|axis|headline|spread|name) [!=]=", 36),
+    ],
+)
+def test_few_lines_ask_which_task_it_is(question: str, limit: int) -> None:
+    """Outside the tasks themselves, whose values and scorers know what follows from it."""
+    own = {"tasks.py", "evaluation/task.py", "report/tasks.py"}
+    files = {path.relative_to(ROOT / "bnuq").as_posix(): path for path in (ROOT / "bnuq").rglob("*.py")}
+    lines = [
+        f"{name}: {line.strip()}"
+        for name, path in files.items()
+        if name not in own and not name.startswith("evaluation/tasks/")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(question, line)
+    ]
+    assert 0 < len(lines) <= limit, "\n".join(lines)
 
 
 def test_a_line_of_code_has_a_token_that_is_neither_comment_nor_docstring(make_house: ModuleType) -> None:

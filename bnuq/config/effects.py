@@ -42,7 +42,8 @@ def settings_without_effect(
         "a method of mini-batches": any(method.is_sampled_batchnorm for method in methods),
         "deterministic+own": any(method.normalizes_jointly for method in methods),
         "a method of test-time augmentation": any("augmentation" in method.differs_by for method in methods),
-        "a temperature of a classification": task is not None and task.classifies_points and calibration != "off",
+        "a temperature of a classification": "vector" in (() if task is None else task.recalibrations)
+        and calibration != "off",
         **dict.fromkeys(gives, True),
     }
     facts = [fact for fact, holds in known.items() if holds]

@@ -55,7 +55,7 @@ def check_mini_batches(sampler: SamplerSettings, train: Points, batch_size: int)
 def check_classes(sampler: SamplerSettings, task: Task, train: Points) -> None:
     """Raise SamplingError where mini-batches of a regression are to be stratified: whole-number targets are not
     classes."""
-    if sampler.batches == "stratified" and task.is_regression:
+    if sampler.batches == "stratified" and task.truth == "targets":
         raise SamplingError(
             'batches is "stratified", which takes every class in proportion, and this is a regression: its targets '
             f'({train.reference}) are numbers, not classes, even if they are whole numbers. Use "random", or "group".'

@@ -8,19 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from functools import singledispatch
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
+from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import PixelScores, SetScores
 from bnuq.evaluation.subject import VALIDATION, ScoredSubject
 from bnuq.evaluation.tasks.class_reduction import ClassScores
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
+from bnuq.files.keys import Key
 from bnuq.findings import Finding, warning
 from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES, certificates
@@ -28,9 +31,18 @@ from bnuq.metrics.replicates import independent_units
 from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
 from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.shapes import Float
+from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 _CANDIDATES = 200  # thresholds that are tried
+_POINT_SCORES = tuple(
+    name for name, each in SCORES.items() if each.score and each.score.source in ("probabilities", "logits")
+)
+_OFFERED = {  # by task: the scores that a certificate can be by, and the parts that it can be for each of
+    CLASSIFICATION: (_POINT_SCORES, ("class", "group")),
+    REGRESSION: (WIDTHS, ("group",)),
+    SEGMENTATION: (PIXEL_SCORES, ()),
+}
 _UNFIT = ("validation-in-reference", "validation-in-test")  # warnings about points that are not independent
 _REFUTED = 0.01  # the level of all promises together at which the test set refutes one
 _BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
@@ -43,8 +55,8 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         return
     validation, test = subject.sets.get(VALIDATION), subject.sets["test"]
     method, _, score = (asked.score or "").rpartition(".")
-    scores = WIDTHS if task.is_regression else PIXEL_SCORES if task.is_dense else _point_scores()
-    if task.outputs == "labels":
+    scores, parts = _OFFERED.get(task, ((), ()))
+    if not scores:
         why = "for several labels per example: an error of one label is not an error of the example. Leave --risk out."
     elif validation is None:
         why = (
@@ -56,15 +68,15 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
             f"by {validation.reference}: it shares examples with the test set or the training set, and only examples "
             "that are independent of both keep a promise. Name others with --validation."
         )
-    elif task.is_dense and validation.group is not None:
+    elif validation.group is not None and "group" not in parts:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
-    elif task.is_dense and (test.targets is None and test.masks is None):
+    elif subject.plan.image and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
     elif asked.score and (score not in scores or method not in ("", *subject.method_names)):
         why = f"by {asked.score}; expected one of {', '.join(scores)}, or METHOD.SCORE."
-    elif asked.each == "class" and not task.classifies_points:
+    elif asked.each == "class" and asked.each not in parts:
         why = "for each class of a segmentation or a regression; leave each out."
-    elif asked.each == "group" and (validation.group is None or test.group is None or task.is_dense):
+    elif asked.each == "group" and (validation.group is None or test.group is None):
         why = "for each group, as the test set and the validation examples have no groups; see --group."
     if why:
         raise RequestError(f"--risk {asked.risk:g}: there is no certificate {why}")
@@ -77,11 +89,6 @@ def _are_numbered(points: Points) -> bool:
 
 def _is_unfit(finding: Finding) -> bool:
     return finding.code in _UNFIT and finding.values["shared"] > _BY_CHANCE * finding.values["points"]
-
-
-def _point_scores() -> tuple[str, ...]:
-    sources = "probabilities", "logits"
-    return tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source in sources)
 
 
 def certify(subject: ScoredSubject, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
@@ -127,7 +134,7 @@ def _refuted(made: Certification, test: SetResult, group: np.ndarray | None) -> 
 
 def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
     """The certificates of all plain methods."""
-    asked, task, scored = subject.run.certificate, subject.plan.task, outcome.scored
+    asked, scored = subject.run.certificate, outcome.scored
     assert asked.risk is not None
     wanted, _, score = (asked.score or "").rpartition(".")
     made: dict[str, tuple[float, Certificate]] = {}
@@ -139,14 +146,8 @@ def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
             continue
         several = subject.samples_of(method, outcome.samples) > 1
         own = score if wanted in ("", method.name) else ""
-        if task.is_regression:
-            both = RegressionScores.among(validation), RegressionScores.among(test)
-            made[method.name] = _of_regression(*both, own, several=several, risk=asked.risk)
-        elif task.is_dense:
-            images = PixelScores.among(validation), PixelScores.among(test)
-            made[method.name] = _of_images(*images, outcome.methods[method.name], own)
-        else:
-            made[method.name] = _of_points(validation, test, own, several=several)
+        aurc = outcome.methods[method.name].sets["test"].estimates.get("aurc")
+        made[method.name] = _certificate(test, validation, own, several=several, risk=asked.risk, aurc=aurc)
     if wanted and wanted not in made:
         raise RequestError(f"certificate.score is {asked.score}; this run has {', '.join(made)}.")
     if score and all(certificate.score != score for _, certificate in made.values()):
@@ -159,10 +160,13 @@ def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
     return Certification(asked.risk, asked.confidence, asked.each or "", chosen, methods)
 
 
-def _of_points(validation: SetScores, test: SetScores, score: str, *, several: bool) -> tuple[float, Certificate]:
+@singledispatch
+def _certificate(
+    test: SetScores, validation: SetScores, score: str, *, several: bool, **_: Any
+) -> tuple[float, Certificate]:
     """The AURC of a method of a classification on the test set, by the best of its scores or this one; and what its
     certificate follows from."""
-    present = [name for name in _point_scores() if name in validation.points and name in test.points]
+    present = [name for name in _POINT_SCORES if name in validation.points and name in test.points]
     present = [name for name in present if several or not SCORES[name].score.needs_samples]  # type: ignore[union-attr]
     if score not in present:
         present = [name for name in present if SCORES[name].score.source == "probabilities"]  # type: ignore[union-attr]
@@ -194,8 +198,9 @@ def candidates_of(scores: Float[np.ndarray, " point"]) -> Float[np.ndarray, " ca
     return np.append((values[index] + values[index + 1]) / 2, math.inf)
 
 
+@_certificate.register(RegressionScores)
 def _of_regression(
-    validation: RegressionScores, test: RegressionScores, score: str, *, several: bool, risk: float
+    test: RegressionScores, validation: RegressionScores, score: str, *, several: bool, risk: float, **_: Any
 ) -> tuple[float, Certificate]:
     """The mean half-width that covers the test set, by the better of both scores or this one; and what the certificate
     follows from. Of several outputs the worst error counts. The noise is what the test set's errors leave to it."""
@@ -230,13 +235,14 @@ def _scale(variance: Float[np.ndarray, "*any output"], noise: np.ndarray | None)
     return np.ones(variance.shape) if noise is None else np.sqrt(np.maximum(variance + noise, np.finfo(float).tiny))
 
 
+@_certificate.register(PixelScores)
 def _of_images(
-    validation: PixelScores, test: PixelScores, result: MethodResult, score: str
+    test: PixelScores, validation: PixelScores, score: str, *, aurc: Estimate, **_: Any
 ) -> tuple[float, Certificate]:
     """The AURC of the pixels of the test set, and what the certificate of a segmentation follows from: the share of an
     image's pixels that are wrong and accepted."""
     name = score or "predictive_entropy"
-    counts = test.of_images[f"coarse.{name}"].sum((0, 1), dtype=np.int64)
+    counts = test.of_images[Key("coarse", name)].sum((0, 1), dtype=np.int64)
     share = np.cumsum(counts) / counts.sum()
     bins = np.unique(np.searchsorted(share, np.arange(1, _CANDIDATES + 1) / _CANDIDATES - 1e-12))
     certificate = Certificate(
@@ -248,7 +254,7 @@ def _of_images(
         losses=_losses_of_images(validation, name)[:, bins],
         group=validation.group,
     )
-    return result.sets["test"].estimates["aurc"].value, certificate
+    return aurc.value, certificate
 
 
 def _ends_of_bins() -> Float[np.ndarray, " bin"]:
@@ -260,7 +266,7 @@ def _ends_of_bins() -> Float[np.ndarray, " bin"]:
 
 def _losses_of_images(scores: PixelScores, score: str) -> Float[np.ndarray, "image bin"]:
     """The share of each image's pixels that are wrong and whose score is at most in this bin; 0 for no pixels."""
-    right, wrong = np.moveaxis(scores.of_images[f"coarse.{score}"].astype(np.int64), 1, 0)
+    right, wrong = np.moveaxis(scores.of_images[Key("coarse", score)].astype(np.int64), 1, 0)
     return np.cumsum(wrong, axis=1) / np.maximum(1, (right + wrong).sum(1, keepdims=True))
 
 
@@ -302,13 +308,7 @@ def _with_estimates(
         result, test = outcome.methods[method.name], scored.sets["test"]
         draws = subject.weights(method, outcome.samples)
         name = WIDTH if certificate.is_of_width else ACCEPTED
-        if subject.plan.task.is_dense:
-            value, points, replicates, losses = _of_pixels(PixelScores.among(test), certificate)
-            by_method[method.name] = replace(certificate, test_errors=losses)
-        elif certificate.is_of_width:
-            value, points, replicates = _widths(RegressionScores.among(test), certificate, draws)
-        else:
-            value, points, replicates = _shares(test, certificate)
+        value, points, replicates, losses = _at_threshold(test, certificate, draws)
         left_out = draws.jackknife.stop - draws.jackknife.start
         with np.errstate(invalid="ignore"):
             error = metrics.standard_error(points, group=test.group)
@@ -322,7 +322,9 @@ def _with_estimates(
         )
         set_result = result.sets["test"]
         values, contributions = dict(set_result.points), dict(set_result.contributions)
-        (contributions if subject.plan.task.is_dense else values)[name] = points
+        (values if losses is None else contributions)[name] = points
+        if losses is not None:
+            by_method[method.name] = replace(certificate, test_errors=losses)
         every = {**set_result.estimates, name: estimate}
         in_order = {key: every[key] for key in metrics.METRICS if key in every}
         set_result = replace(set_result, estimates=in_order, points=values, contributions=contributions)
@@ -330,41 +332,44 @@ def _with_estimates(
     return replace(made, methods=by_method), changed
 
 
-_Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"]]
+_Shown = tuple[float, Float[np.ndarray, " point"], Float[np.ndarray, " replicate"], np.ndarray | None]
 
 
-def _shares(test: SetScores, certificate: Certificate) -> _Shown:
+@singledispatch
+def _at_threshold(test: SetScores, certificate: Certificate, _: metrics.DrawWeights) -> _Shown:
     """The share of points that is accepted, whether each is, and the share under the replicates of the error."""
     inside = (test.points[certificate.score] <= certificate.threshold).astype(np.float64)
     value = float(inside.mean())
     if certificate.score not in test.ranked:
-        return value, inside, np.empty(0)
+        return value, inside, np.empty(0), None
     before = test.points[certificate.score][test.ranked_rows].astype(np.float32) <= certificate.threshold
     moved = (test.ranked[certificate.score] <= certificate.threshold).mean(1) - before.mean()
-    return value, inside, np.clip(value + moved, 0, 1)
+    return value, inside, np.clip(value + moved, 0, 1), None
 
 
+@_at_threshold.register(RegressionScores)
 def _widths(test: RegressionScores, certificate: Certificate, draws: metrics.DrawWeights) -> _Shown:
     """The mean half-width, that of each point over its outputs, and the mean under the replicates of the error."""
     threshold, noise = certificate.threshold, certificate.noise
     points = threshold * _scale(test.variance, noise).mean(-1)
     value = float(points.mean())
     if test.ranked_variance is None or draws.samples == 1 or math.isinf(threshold):
-        return value, points, np.empty(0)
+        return value, points, np.empty(0), None
     of_replicates = threshold * _scale(test.ranked_variance, noise).mean((1, 2))
     replicates = np.concatenate([of_replicates[draws.jackknife], of_replicates[draws.bootstrap]])
-    return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start])
+    return value, points, np.maximum(0.0, value + replicates - of_replicates[draws.full.start]), None
 
 
-def _of_pixels(test: PixelScores, certificate: Certificate) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+@_at_threshold.register(PixelScores)
+def _of_pixels(test: PixelScores, certificate: Certificate, _: metrics.DrawWeights) -> _Shown:
     """The share of all pixels that is accepted, what images contribute to it, it under the replicates of the error, and
     the loss of each image."""
     bins = int(np.searchsorted(_ends_of_bins(), certificate.threshold, "right"))  # 0 where none is accepted
-    coarse = test.of_images[f"coarse.{certificate.score}"].astype(np.int64).sum(1)
+    coarse = test.of_images[Key("coarse", certificate.score)].astype(np.int64).sum(1)
     points = metrics.ratio_contributions(coarse[:, :bins].sum(1), coarse.sum(1))
     losses = _losses_of_images(test, certificate.score)[:, bins - 1] if bins else np.zeros(len(coarse))
     value, replicates = float(points.mean()), np.empty(0)
-    if (counts := test.of_pixels.get(f"replicates.{certificate.score}")) is not None:
+    if (counts := test.of_pixels.get(Key("replicates", certificate.score))) is not None:
         pooled = counts.sum(1)
         shares = pooled[:, :bins].sum(1) / pooled.sum(1)
         replicates = np.clip(value + shares[1:] - shares[0], 0, 1)

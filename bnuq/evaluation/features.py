@@ -77,7 +77,7 @@ class KeepingEvaluation(Evaluation):
 def evaluation_of(subject: Subject) -> Evaluation:
     """The deterministic network; where scores of its features are asked for, it keeps them as it passes."""
     run, model = subject.run, subject.model
-    wanted = run.post_hoc and subject.compared and subject.plan.task.classifies_points and run.on == "local"
+    wanted = subject.has_post_hoc and run.on == "local"
     if wanted and devices.is_host(subject.pipeline.device) and unconverted(model) is model:
         return KeepingEvaluation(model, Kept())
     return Evaluation(model)

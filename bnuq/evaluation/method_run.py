@@ -69,7 +69,7 @@ class MethodRun(MethodScoring[Subject]):
         self.rounds.append(draws)
         self._weights = self._subject.weights(self.method, draws.stop)
         place, on_host = self._journal.place, devices.is_host(self._subject.pipeline.device)
-        is_cross_fitted = self._subject.plan.task.is_dense and self._subject.fitted_to == "test"
+        is_cross_fitted = self._subject.plan.image and self._subject.fitted_to == "test"
         if is_cross_fitted and on_host and isinstance(place, Folder):
             with suppress(OSError):  # without a file nothing is kept
                 self._kept = KeptOutputs(place.path, engine.samples)
@@ -89,7 +89,7 @@ class MethodRun(MethodScoring[Subject]):
         """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""
         points, run, plan = self._points(name), self._subject.run, self._subject.plan
         scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
-        scores_again = (scores_again or name == self._subject.fitted_to) and not plan.task.is_dense
+        scores_again = (scores_again or name == self._subject.fitted_to) and not plan.image
         size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
         if keeps_maps := saves_maps(self._subject, name):
             size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(plan)))
@@ -115,7 +115,7 @@ class MethodRun(MethodScoring[Subject]):
         outputs are too large to be all kept, are in part computed again. None where nothing depends on them."""
         points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
-        if self._subject.plan.task.is_dense:
+        if self._subject.plan.image:
             units = [replace(unit, method=views[0].method.name) for unit in self._units[name]]
             return self._scores_of_units(units, scoring, needed=saves_maps(self._subject, name))
         if not self._matters(name):

@@ -42,8 +42,8 @@ def findings_on_outcome(
     few = [name for name, points in sizes.items() if independent_units(len(points), points.group) < 2]
     if few:
         yield warning("too-few-points", sets=few)
-    if plan.task.is_regression:
-        yield from _findings_on_scale(data, outcome)
+    if (error := outcome.methods[DETERMINISTIC].sets["test"].estimates.get("mae")) is not None:
+        yield from _findings_on_scale(data, error.value)
     elif alike := _alike(outcome, len(data.test)):
         yield note("uncertainties-not-told-apart", methods=alike)
     fitted_to = data.validation
@@ -88,7 +88,7 @@ def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
         yield warning("noise-model-unchecked", methods=names)
 
 
-def _findings_on_scale(data: RunData, outcome: RunnerResult) -> Iterator[Finding]:
+def _findings_on_scale(data: RunData, error: float) -> Iterator[Finding]:
     """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
     sets = {"test": data.test, "validation": data.validation, "the training set": data.train}
     spread = {
@@ -96,7 +96,6 @@ def _findings_on_scale(data: RunData, outcome: RunnerResult) -> Iterator[Finding
         for name, points in sets.items()
         if points is not None and points.targets is not None
     }
-    error = outcome.methods[DETERMINISTIC].sets["test"].estimates["mae"].value
     if len(data.test) >= FEW and error > 1.5 * spread["test"] > 0:
         yield warning("worse-than-the-mean", error=float(error), sd=spread["test"])
     for name, deviation in spread.items():

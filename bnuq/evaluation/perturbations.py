@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class Perturbed:
     clean: Points
     perturbation: Perturbation
     pipeline: Pipeline
-    loss_of: Callable[[Any], Loss] | None  # the targets of some points → the loss of their outputs
+    loss_of: Callable[[Any], Loss]  # the targets of some points → the loss of their outputs
     through: Differentiable
     budget: MemoryBudget = field(repr=False)
     values: Values
@@ -161,7 +161,6 @@ class Perturbed:
         place = self.pipeline.device
         size = torch.from_numpy(np.asarray(self.perturbation.size * self._unit)).to(values.dtype)
         raw, size = devices.upload(values, place), devices.upload(size, place)
-        assert self.loss_of is not None
         loss = self.loss_of(devices.upload(torch.as_tensor(self.clean.targets[rows]), place))
         finite: list[Tensor] = []
 
@@ -256,16 +255,16 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 
 def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
     """Why a perturbation does not apply to this network and these points, or nothing."""
-    kind, dense = change.kind, plan.task.is_dense
+    kind = change.kind
     if test.layout is not None:
         return f"changes one input, and the examples of {test.reference} have several ({test.form})"
     if pipeline.integers:
         return f"changes floats, and the examples of {test.reference} are integers, passed as they are"
-    if kind.is_attack and dense:
+    if kind.is_attack and plan.image:
         return "attacks the label of an example, and this is a segmentation"
     if kind.is_attack and test.targets is None:
         return f"attacks the loss, and {test.reference} has no labels"
-    if dense and not kind.keeps_masks:
+    if plan.image and not kind.keeps_masks:
         return "moves or hides what the masks name, so they would be wrong, and this is a segmentation"
     return kind.why_not(values.form, test.point_shape, test.reference)
 
@@ -289,7 +288,7 @@ def perturbed_sets(
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
     through = Differentiable.of_networks([model])
-    loss_of = None if plan.task.is_dense else _loss_of(run, plan, data)
+    loss_of = _loss_of(run, plan, data)
     sets = {}
     for change in run.perturb:
         function = None
@@ -309,7 +308,8 @@ def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
     probability, or the squared error of the mean. That of a class depends on its logit above those of all others
     together, whose gradient does not vanish where the network is sure: 1 − p would be 0."""
-    scale = target_scale(run, data.train, plan.outputs) if plan.task.is_regression else None
+
+    scale_of = cache(lambda: target_scale(run, data.train, plan.outputs))
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
         label = y.expand(outputs.shape[:2])[..., None]
@@ -321,7 +321,7 @@ def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
         return -nn.functional.logsigmoid(torch.where(y == 1, outputs, -outputs)).logsumexp(0).sum()
 
     def regression(outputs: Tensor, y: Tensor) -> Tensor:
-        if scale is not None:
+        if (scale := scale_of()) is not None:
             std, mean = (
                 devices.upload(torch.as_tensor(values.copy()), outputs.device, outputs.dtype)
                 for values in (scale.std, scale.mean)

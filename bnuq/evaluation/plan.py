@@ -44,9 +44,9 @@ def plan_of(
     trained_with = run.train_batch_size or trained_with
     output = first_output(model, example, test)
     task, outputs = task_and_outputs(run, output, test, train)
-    image = (output.shape[2], output.shape[3]) if task.is_dense else None
+    image = (output.shape[2], output.shape[3]) if output.ndim == 4 else None
     sites = find_sites(model, example)
-    if task.is_dense:
+    if image:
         _check_dense(run)
     elif run.save_maps or run.show_images:
         option = "--save-maps" if run.save_maps else "--images"
@@ -77,9 +77,9 @@ def plan_of(
     with undisturbed(model):
         _, where, shape = located_forward(unconverted(model), example.clone())
     findings += [note("output-taken-from", where=where)] if where else []
-    findings += [note("classes-masked")] if task.is_classification and bool(output.isneginf().any()) else []
-    findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not task.is_dense else []
-    return RunPlan(task, outputs, methods, sites, layers, batch_size, trained_with, tuple(findings), image)
+    findings += [note("classes-masked")] if not image and bool(output.isneginf().any()) else []
+    findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not image else []
+    return RunPlan(task, outputs, methods, sites, layers, batch_size, trained_with, tuple(findings), image=image)
 
 
 def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list[Finding]]:

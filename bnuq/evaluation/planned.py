@@ -63,9 +63,6 @@ class PlannedRun:
     def model(self) -> dict[str, Any]:
         """The network, as a result records it."""
         loaded, plan = self.prepared.loaded, self.subject.plan
-        outputs = {"outputs" if plan.task.is_regression else "classes": plan.outputs}
-        if plan.task.outputs == "labels":
-            outputs = {"classes": 2, "labels": plan.outputs}
         networks = [
             {
                 "path": named_or_path(network.checkpoint.path),
@@ -78,7 +75,7 @@ class PlannedRun:
             "path": named_or_path(self.subject.run.checkpoint),
             "sha256": loaded.checkpoint.sha256,
             "task": plan.task.name,
-            **outputs,
+            **plan.task.described(plan.outputs),
             "batchnorm_layers": len(plan.sites.batchnorms),
             "dropout_layers": len(plan.sites.dropouts),
             "learned_layers": len(plan.sites.noises),
@@ -172,7 +169,7 @@ def resolved(subject: Subject, noise_models: NoiseModels | None) -> Run:
 def _without_validation(data: RunData, subject: Subject) -> Iterator[Finding]:
     """Why there is no constant baseline, and which estimates are absent without it."""
     task, tau = subject.plan.task, subject.run.scoring.tau is not None
-    is_cross_fitted = task.is_regression and subject.fitted_to == "test"
+    is_cross_fitted = not task.recalibrations and subject.fitted_to == "test"
     if data.validation is None and not is_cross_fitted:
         yield note("no-validation", task=task.name, tau=tau, reason=data.why_no_validation)
 
@@ -181,4 +178,4 @@ def _description(name: str, points: Points, task: Task) -> EvaluatedSet:
     is_perturbed = isinstance(points.inputs, Perturbed)
     targets = points.targets if (name == "test" or is_perturbed) and points.masks is None else None
     kind: Any = name if name in ("test", VALIDATION) else "perturbed" if is_perturbed else "ood"
-    return described(name, points, kind, targets, of_values=task.is_regression)
+    return described(name, points, kind, targets, of_values=task.truth == "targets")

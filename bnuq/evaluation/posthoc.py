@@ -63,7 +63,7 @@ def post_hoc_scores(subject: Subject, progress: Progress, kept: Kept | None = No
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
     mini-batches were drawn from, and over the evaluated sets whose features were not `kept`.
     """
-    if not (subject.run.post_hoc and subject.compared and subject.plan.task.classifies_points):
+    if not subject.has_post_hoc:
         return OfSets({})
     fitted = fitted_scores(subject, progress)
     if not fitted.scores:

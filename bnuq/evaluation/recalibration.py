@@ -144,9 +144,8 @@ def check_calibration(subject: ScoredSubject) -> None:
 def _check_asked(subject: ScoredSubject, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
     task = subject.plan.task
-    is_regression = task.is_regression
-    what = "τ and the constant σ" if is_regression else "a temperature"
-    if not (task.recalibrations or is_regression):
+    what = task.fitted
+    if not task.calibrations:
         raise RequestError(
             f"--calibrate {asked} fits one temperature to the logits of one class per example, and here there are "
             "several labels per example. Leave --calibrate out."
@@ -156,7 +155,7 @@ def _check_asked(subject: ScoredSubject, asked: str) -> None:
             f"--calibrate validation: no validation examples to fit {what} to. Name examples that were held out of "
             "training (--validation REF), or fit to halves of the test set (--calibrate cross)."
         )
-    if asked == "validation" and validation is not None and validation.sha256 == test.sha256 and not is_regression:
+    if asked == "validation" and asked in task.calibrations and validation and validation.sha256 == test.sha256:
         raise RequestError(
             f"--calibrate validation: the validation examples {validation.reference} are the test set; a temperature "
             "fitted to it would look better than it is. Name other examples (--validation REF), or "
@@ -182,8 +181,7 @@ def _check_vector(subject: ScoredSubject) -> None:
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
     task = subject.plan.task
     if "vector" not in task.recalibrations:
-        what = "there are several labels per example" if task.outputs == "labels" else f"this is a {task}"
-        raise RequestError(f"{text}, and here {what}. {leave_out}")
+        raise RequestError(f"{text}, and here {task.in_words}. {leave_out}")
     if subject.fitted_to is None:
         raise RequestError(
             f"{text}, and there are no examples to fit them to. Name examples that were held out of training "

@@ -16,7 +16,6 @@ from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
 from bnuq.evaluation.subject import VALIDATION, Subject
-from bnuq.evaluation.tasks.class_probabilities import bytes_of
 from bnuq.evaluation.tasks.pixels import bytes_of_maps
 from bnuq.sampling.sites import BatchNormSite
 
@@ -35,7 +34,7 @@ def check_resources(subject: Subject) -> None:
     run, bank, samples = subject.run, subject.bank, subject.max_samples
     if run.save_maps:
         _check_maps(subject)
-    if not subject.plan.methods or subject.plan.task.is_dense:  # of whose outputs a few are in memory at once
+    if not subject.plan.methods or subject.plan.image:
         return
     auto, purpose = run.samples == "auto", "draws and scores"
     option = "--max-samples" if auto else "--samples"
@@ -83,8 +82,6 @@ def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
         of_draws = bytes_of_draws(draws, plan.layers, plan.batch_size or 0) + 2 * 8 * draws * labelled_points
-        if plan.task.is_dense and subject.ood:  # whose pixels are counted by the bins of each score, on up to two sides
-            of_draws += 2 * 8 * metrics.SCORE_BINS * len(metrics.CLASSIFICATION_SCORES) * draw_sets * len(subject.sets)
         return sizes * (of_draws + 24 * draws * plan.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     purpose = f"draws and scores of {sizes} sizes"
@@ -142,11 +139,11 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         if name in subject.by_severity:
             continue
         labelled = name in subject.labelled
-        labels = plan.outputs if plan.task.outputs == "labels" and labelled else 1
+        labels = plan.task.labels_of(plan.outputs) if labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
-    probability_bytes = bytes_of(samples, len(subject.sets["test"]), plan.outputs) if plan.task.classifies_points else 0
+    probability_bytes = subject.scorer.bytes_of_probabilities(samples, len(subject.sets["test"]), plan.outputs) or 0
     of_one_point = 8 * plan.outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half

@@ -94,7 +94,7 @@ def run_methods(
     results = {
         method: runner.methods[method.plain].result(of, with_temperature.get(method)) for method, of in scored.items()
     }
-    pictures = runner.image_maps(results, shown) if subject.plan.task.is_dense and run.images else None
+    pictures = runner.image_maps(results, shown) if subject.plan.image and run.images else None
     for method_run in runner.methods.values():
         method_run.release()
     return RunnerResult(
@@ -193,7 +193,7 @@ class _Runner:
 
     def __init__(self, subject: Subject, progress: Progress, executor: UnitExecutor, measured: Measurements) -> None:
         self.passes = ChunkedPasses(
-            subject.run, subject.pipeline, subject.plan.outputs_of_point, dense=subject.plan.task.is_dense
+            subject.run, subject.pipeline, subject.plan.outputs_of_point, dense=subject.plan.image is not None
         )
         self.methods: dict[Method, MethodRun] = {}
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured

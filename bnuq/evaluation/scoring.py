@@ -50,7 +50,7 @@ class UnitScoring:
         """The outputs for these rows of the set: (T, chunk, K) each, or those of a segmentation for some draws."""
         subject = self.of_set.subject
         of_rows = self.engine, self.of_set.points, rows, self.feed
-        if not subject.plan.task.is_dense:
+        if not subject.plan.image:
             return self.passes.blocks(*of_rows)
         return self._of_images(rows)
 

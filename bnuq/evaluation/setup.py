@@ -183,7 +183,5 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
 
 def findings_on_outputs(prepared: Prepared, plan: RunPlan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
-    if not plan.task.is_classification:
-        return ()
     test = prepared.data.test
-    return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test)
+    return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test, plan.task)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from bnuq.config import Calibration, Run
 from bnuq.config.effects import settings_without_effect
 from bnuq.data import Points
-from bnuq.evaluation.tasks.class_probabilities import are_kept
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
@@ -40,17 +40,18 @@ def described(name: str, points: Points, kind: Any, targets: Any, *, of_values: 
 
 @frozen
 class ScoringPlan:
-    """What the samples of a run are: `outputs` is the number of classes of a classification, or of outputs of a
-    regression."""
+    """What the samples of a run are: `outputs` is the number of classes, or of outputs of a regression; of each pixel
+    where there is an `image`, the height and width of the outputs, of which a few alone are in memory at once."""
 
     task: Task
     outputs: int
     methods: tuple[Method, ...]
+    image: tuple[int, int] | None = field(default=None, kw_only=True)
 
     @property
     def outputs_of_point(self) -> int:
         """The outputs of a point, all pixels of an image together."""
-        return self.outputs
+        return self.outputs * math.prod(self.image or ())
 
 
 @frozen
@@ -64,11 +65,6 @@ class RunPlan(ScoringPlan):
     batch_size: int | None
     trained_with: int | None
     findings: tuple[Finding, ...]
-    image: tuple[int, int] | None = None  # height and width of the outputs of a segmentation
-
-    @property
-    def outputs_of_point(self) -> int:
-        return self.outputs * math.prod(self.image or ())
 
 
 @frozen
@@ -113,13 +109,16 @@ class ScoredSubject:
         return self.ood | self.perturbed
 
     @property
+    def has_post_hoc(self) -> bool:
+        """Whether scores of the last layer of a classifier are wanted, and there are sets that they separate."""
+        return bool(self.run.post_hoc and self.compared and self.plan.task.classifies_points)
+
+    @property
     def calibration(self) -> Calibration:
         """What recalibrations are fitted to, or τ and the constant σ of a regression, which are always fitted to
         validation points if they are not cross-fitted."""
         chosen = default_calibration(self) if self.run.calibrate is None else self.run.calibrate
-        if self.plan.task.is_regression:
-            return "cross" if chosen == "cross" else "off"
-        return chosen if self.plan.task.recalibrations else "off"
+        return chosen if chosen in self.plan.task.calibrations else "off"
 
     @property
     def fitted_to(self) -> str | None:
@@ -152,9 +151,9 @@ class ScoredSubject:
 
     def notes(self) -> Iterator[Finding]:
         """What is known before any pass of how its samples are drawn and scored."""
-        for name in self.labelled if self.plan.task.classifies_points else ():
+        for name in (name for name in self.labelled if name in ("test", self.fitted_to)):
             points, classes = len(self.sets[name]), self.plan.outputs
-            if name in ("test", self.fitted_to) and not are_kept(points, classes):
+            if self.scorer.bytes_of_probabilities(1, points, classes) is None:
                 yield note("probabilities-not-kept", set=name, points=points, classes=classes)
         sets = self.sets.values()
         yield from settings_without_effect(self.run, self.plan.task, self.plan.methods, self.calibration, sets)
@@ -218,6 +217,4 @@ def default_calibration(subject: ScoredSubject) -> Calibration:
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
     has_halves = test.targets is not None and independent_units(len(test), test.group) >= LEAST_POINTS
-    task = subject.plan.task
-    can_be = task.classifies_points or (task.is_regression and validation is None)
-    return "cross" if can_be and has_halves else "off"
+    return subject.plan.task.calibration(has_validation=validation is not None) if has_halves else "off"

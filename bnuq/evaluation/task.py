@@ -93,10 +93,14 @@ def are_several_labels(targets: Any, outputs: int) -> bool:
     return is_matrix and not bool(np.all(targets.sum(axis=1) == 1))
 
 
-def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Points) -> tuple[Finding, ...]:
-    """Raise ModelError where the outputs of a classifier are not what they are said to be; a warning where logits only
-    look like the outputs of a sigmoid. `feed` gives rows of `points` as network input."""
+def check_outputs(
+    model: nn.Module, feed: Callable[[slice], Tensor], points: Points, task: Task = CLASSIFICATION
+) -> tuple[Finding, ...]:
+    """Raise ModelError where the outputs of a classifier of points are not what they are said to be; a warning where
+    logits only look like the outputs of a sigmoid. `feed` gives rows of `points` as network input."""
     outputs, network = outputs_of(model), Evaluation(unconverted(model))
+    if task.is_dense or task.is_regression:
+        return ()
     if outputs in ("logits", "binary", "multilabel") and not _within_0_and_1(network.passes(feed(slice(0, 3)))):
         return ()
     count, size = min(_CHECKED_POINTS, len(points)), default_chunk(points.point_shape)

@@ -156,7 +156,7 @@ class MethodScoring(ABC, Generic[AnySubject]):
         views = [plain]
         if validation is not None and fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                again = [] if subject.plan.task.is_dense else self._scored_again(VALIDATION, [view])
+                again = [] if subject.plan.image else self._scored_again(VALIDATION, [view])
                 views.append(replace(view, scorer=scorer.fitted_to(next(iter(again), None), self._weights)))
         scored: dict[Method, dict[str, SetScores]] = {view.method: {} for view in views}
         ranked: dict[Method, SetScores] = {}

@@ -107,7 +107,7 @@ class Errors:
             None if result.certification is None else result.certification.methods.get(row["method"])
             for result in self._results
         ]
-        if None in all_of_them or self._results[0].task.is_dense:
+        if any(each is None or each.is_expected for each in all_of_them):
             return NONE
         values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])
         if not np.isfinite(values).all():
@@ -150,9 +150,8 @@ class Errors:
             return NONE
         if self._results[0].is_single(method) and method not in dict(self.pairing.why_not):
             return NONE
-        kind = metric_of(rows[0]["metric"]).mc_error
-        if self._results[0].task.is_dense:  # which has no bootstrap over draws
-            kind = "jackknife"
+        is_empty = any(row.estimate.bootstrap is not None and not len(row.estimate.bootstrap) for row in rows)
+        kind = "jackknife" if is_empty else metric_of(rows[0]["metric"]).mc_error  # of pixels it is
         estimates = [row.estimate for row in rows]
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN

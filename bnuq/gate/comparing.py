@@ -175,7 +175,7 @@ def line_through(rows: Sequence[Row], errors: Errors) -> Line:
 def _step(current: Result, row: Row, errors: Errors) -> float:
     """What a point that is classified wrong adds to the accuracy of its set, class or group, on shared points; 0 of
     other estimates."""
-    counts_points = row["metric"] == "accuracy" and not (current.task.is_dense or current.model.get("labels"))
+    counts_points = row["metric"] == "accuracy" and current.task.unit == "examples"
     if not counts_points or row["set"] not in errors.pairing.points:
         return 0.0
     part = errors.points[0].rows(row)

@@ -99,13 +99,9 @@ def _other_samplers(
 def _as_scored(settings: Mapping[str, Any], baseline: Result) -> dict[str, Any]:
     """Those of all settings that estimates of the baseline's task are computed with: those that a regression is scored
     by, of a segmentation the value of the pixels that are not scored; and those of its promise, if it made one."""
-    task = baseline.model["task"]
+    prefixes, others = baseline.task.scored_by, ("set_coverage", "shift_window", "shift_loss")  # no metric depends on
     used = {"sampling.mutual_information"}
-    if task == "segmentation":
-        used |= {"data.ignore"}
-    if task == "regression":  # no metric depends on the others
-        others = "set_coverage", "shift_window", "shift_loss"
-        used |= {name for name in settings if name.startswith("scoring.") and not name.endswith(others)}
+    used |= {name for name in settings if name.startswith(prefixes) and not name.endswith(others)}
     if baseline.certification is not None:
         used |= {name for name in settings if name.startswith("certificate.")}
     return {name.partition(".")[2]: settings[name] for name in used}

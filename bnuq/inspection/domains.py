@@ -437,8 +437,7 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
     outputs = output.shape[1]
     labelled = next((points for points in (*sets, train) if points.targets is not None), None)
     task = task_of(run, outputs, labelled)
-    if not task.is_regression:
-        check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
+    check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train, task)
     return _Scorer(outputs, scorer_of(task, ScoredNetwork(run, outputs, sets[0] if sets else train, train)))
 
 

@@ -17,6 +17,7 @@ from bnuq.evaluation.pipeline import Pipeline
 from bnuq.frozen import frozen
 from bnuq.records.monitor import BlockKind
 from bnuq.sampling import counter_rng
+from bnuq.sampling.deviation import class_logits
 from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.head import HeadRecorder, NoHeadError
 from bnuq.sampling.interception import (
@@ -155,9 +156,8 @@ def features_of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind
     """The outputs of each point, as probabilities where they are classes or labels, and their scores; of pixels the
     mean over them."""
     values = output.double().movedim(1, -1)
-    if task.is_regression:
+    if (logits := class_logits(values, task)) is None:
         return [(OUTPUTS, "outputs", _over_pixels(values))]
-    logits = torch.stack([torch.zeros_like(values), values], -1) if task.outputs == "labels" else values
     log_p = logits.log_softmax(-1)
     p = log_p.exp()
     scores = {
@@ -165,7 +165,7 @@ def features_of_outputs(output: Tensor, task: Task) -> list[tuple[str, BlockKind
         "least_confidence": 1 - p.amax(-1),
         "energy": -logits.logsumexp(-1),
     }
-    shown = p[..., 1] if task.outputs == "labels" else p
+    shown = p[..., 1] if p.ndim > values.ndim else p
     parts: list[tuple[str, BlockKind, Tensor]] = [(OUTPUTS, "outputs", _over_pixels(shown))]
     for name, score in scores.items():
         parts.append((name, "score", score.flatten(1).mean(1, keepdim=True) if score.ndim > 1 else score[:, None]))

@@ -26,7 +26,7 @@ def ece_floor(result: Result, method: str) -> EceFloor | None:
     if method not in floors:
         curve, test = result.methods[method].calibration, result.methods[method].sets["test"]
         is_known = "ece" in test.estimates and {"count", "confidence"} <= curve.keys()
-        is_known = is_known and not (result.task.is_dense or result.model.get("labels"))
+        is_known = is_known and result.task.unit == "examples"
         floors[method] = EceFloor(*metrics.ece_floor(curve["count"], curve["confidence"])) if is_known else None
     return floors[method]
 

@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from bnuq import metrics
+from bnuq.files.keys import Key
 from bnuq.frozen import frozen
 from bnuq.metrics.estimands import errors_by, mean_of, mean_over_pixels
 from bnuq.metrics.influence import RankedScores
@@ -89,12 +90,12 @@ class PointContributions:
                 lambda: dict(zip(sets, metrics.scod_influence(inside, loss, outside), strict=True)),
             )
         if metric.startswith(_OF_PIXELS):
-            key = f"{metric}.{row['score']}"
-            test_part = method.sets[_TEST].contributions.get(f"{key}.{row['set']}")
+            key = Key(metric, row["score"])
+            test_part = method.sets[_TEST].contributions.get(Key(key, row["set"]))
             before = {} if test_part is None else {_TEST: test_part - np.mean(test_part)}
             return _of_parts(before, row["set"], method.sets[row["set"]].contributions.get(key))
-        if row["class"] and self._result.task.is_dense:
-            return _of_parts({}, row["set"], method.sets[row["set"]].contributions.get(f"{metric}.{row['class']}"))
+        if row["class"] and row["class"] not in self.parts(row["set"]).get("class", ()):  # of pixels
+            return _of_parts({}, row["set"], method.sets[row["set"]].contributions.get(Key(metric, row["class"])))
         if labels := [] if row["class"] or row["group"] else self._labels(row):
             parts = [(points.value(own), points.contributions(own)) for points, own in labels]
             known = [value + part[sets[0]] for value, part in parts if value is not None and part is not None]
@@ -103,10 +104,8 @@ class PointContributions:
 
     def rows(self, row: Row) -> np.ndarray | None:
         """The points of the class or group that an estimate is of; None if it is of none, or of pixels."""
-        if self._result.task.is_dense:
-            return None
         kind = next((kind for kind in PARTS if row[kind]), None)
-        return None if kind is None else self.parts(row["set"])[kind][row[kind]]
+        return None if kind is None else self.parts(row["set"]).get(kind, {}).get(row[kind])
 
     def _labels(self, row: Row) -> list[tuple[PointContributions, Row]]:
         """The labels that an estimate is of, or the mean of, each with its own row; none if it is of points."""
@@ -128,7 +127,7 @@ class PointContributions:
             formula = mean_of(f"{metric}_{row['bound']}")
         elif not row["set"]:
             formula = metric_of(metric).computed
-        elif self._result.task.is_dense:
+        elif "pixels" in points:  # of each image
             formula = mean_over_pixels(metric) if metric in PIXEL_MEANS else mean_of(metric)
         elif row["score"]:
             formula = errors_by(row["score"])

@@ -41,6 +41,7 @@ from bnuq.files.writing import replaced
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics import METRICS, SEPARATIONS
 from bnuq.metrics.estimands import Estimand
+from bnuq.metrics.registry import metric_of, scores_among
 from bnuq.perturbations import change_in
 from bnuq.records import pixel_maps
 from bnuq.records.addresses import estimates_of
@@ -176,8 +177,7 @@ def _add_samples(file: Any, result: Result) -> None:
     if not any(set_result.samples for _, _, set_result in _set_results(result)):
         return
     group, scales, writer = file.create_group("posterior_predictive"), dict[str, Any](), Writer(file)
-    last, unit = ("output", "target unit") if result.task.is_regression else ("class", "1")
-    last = "label" if result.model.get("labels") else last
+    last, unit = result.task.axis, "target unit" if result.task.truth == "targets" else "1"
     for method, name, set_result in _set_results(result):
         if (raw := set_result.samples) is None:
             continue
@@ -263,8 +263,8 @@ def check_texts(result: Result) -> None:
         counts = {}
         for file in result.model["files"].values():
             require(file, path=str, sha256=str, samples=int, outputs=str)
-    outputs = {"outputs" if result.model.get("task") == "regression" else "classes": int, "labels": int | None}
-    require(result.model, path=str, task=TaskName, **counts, **outputs)
+    require(result.model, path=str, task=TaskName, **counts, labels=int | None)
+    require(result.model, **dict.fromkeys(result.task.described(0), int))
     require(
         result.sampling, samples=int, batch_size=int | None, bank=int | None, seed=int, device=str, precision=str,
         mutual_information=Estimator | None,
@@ -296,13 +296,12 @@ def check_complete(result: Result) -> None:
     check_sets(result)
     task, test = result.task, result.sets["test"]
     required = {name: estimand for name, estimand in METRICS.items() if task.name in estimand.required}
-    has_truth = {
-        "classification": test.labels is not None,
-        "segmentation": bool(result.methods[result.first].sets["test"].by_class),
-        "regression": test.targets is not None,
-    }[task.name]
-    if not has_truth and task.is_regression:
-        raise ValueError("the truth about the test set is missing")
+    has_truth = getattr(test, task.truth) is not None or bool(result.methods[result.first].sets["test"].by_class)
+    if task.is_regression:
+        if not has_truth:
+            raise ValueError("the truth about the test set is missing")
+        for method, method_result in result.methods.items():
+            check_regression(method, method_result)
     points = _required_points(required.values(), task) if has_truth else set()
     ood_sets = {name for name, evaluated in result.sets.items() if evaluated.kind in ("ood", "perturbed")}
     for method, method_result in result.methods.items():
@@ -311,8 +310,6 @@ def check_complete(result: Result) -> None:
         for name in method_result.sets:
             _check_set(result, method, name, required, has_truth=has_truth)
         _check_separations(result, method)
-        if task.is_regression:
-            check_regression(method, method_result)
         if missing := points - set(method_result.sets["test"].points):
             raise ValueError(f"the {min(missing)} of the examples of {method} are missing")
         _check_curves(method, method_result)
@@ -335,8 +332,7 @@ def _check_set(result: Result, method: str, name: str, required: Mapping[str, Es
     needed -= needs_samples if result.samples_of(method) == 1 else set()
     if missing := needed - set(set_result.estimates):
         raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
-    axes = (int(result.model["classes"]),) if result.task.is_dense else further_axes(result)
-    if set_result.predicted.shape != (evaluated.n, *axes):
+    if set_result.predicted.shape != (evaluated.n, *result.task.further_axes(result.model)):
         raise ValueError(f"the predictions of {method} on {name} are of another shape")
     check_parts(result, method, name)
     if name == "test" or set_result.by_label:
@@ -346,7 +342,8 @@ def _check_set(result: Result, method: str, name: str, required: Mapping[str, Es
 def _check_separations(result: Result, method: str) -> None:
     """Raise ValueError if a separation from the test set is missing, or the values of points that it is made of."""
     method_result = result.methods[method]
-    may_be_empty = result.samples_of(method) == 1 and result.task.is_regression
+    known = [metric_of(name).score for name in scores_among(method_result.sets["test"].points)]
+    may_be_empty = result.samples_of(method) == 1 and all(score.needs_samples for score in known if score)
     for name, scores in method_result.ood.items():
         for score in scores:
             has_values = all(score in method_result.sets[key].points for key in ("test", name))
@@ -409,7 +406,8 @@ def check_gallery(result: Result) -> None:
 def check_image_maps(result: Result, shown: ImageMaps) -> None:
     """Raise ValueError if the maps of images are not those of the test set of a segmentation, or of their size."""
     shape, classes = shown.predicted.shape, result.model.get("classes", 0)
-    if shown.method not in result.methods or not result.task.is_dense or "predictive_entropy" not in (shown.scores):
+    points = {} if (method := result.methods.get(shown.method)) is None else method.sets["test"].points
+    if not {"pixels"} <= points.keys() or "predictive_entropy" not in shown.scores:
         raise ValueError("the maps of images are not those of a method")
     if not shown.points.size or not 0 <= shown.points.min() <= shown.points.max() < result.sets["test"].n:
         raise ValueError("a map belongs to no image")
@@ -423,17 +421,15 @@ def check_image_maps(result: Result, shown: ImageMaps) -> None:
             raise ValueError("a map has unknown classes")
 
 
-def further_axes(result: Result) -> tuple[int, ...]:
-    """The length of the axis that predictions have beside that of the points, if they have one: outputs of a
-    regression, or labels."""
-    key = "outputs" if result.task.is_regression else "labels"
-    return () if result.model.get(key) is None else (result.model[key],)
+def _labels(result: Result) -> tuple[int, ...]:
+    """The length of the axis of labels, where points have several."""
+    return (result.model["labels"],) if result.model.get("labels") else ()
 
 
 def check_labels(result: Result, method: str, name: str) -> None:
     """Raise ValueError if the parts of a result with several labels per point do not fit together."""
     set_result, truth = result.methods[method].sets[name], result.sets[name].labels
-    labels = further_axes(result) if truth is not None and result.task.is_classification else ()
+    labels = _labels(result) if truth is not None else ()
     shape, names = (result.sets[name].n, *labels), tuple(set_result.by_label)
     if (len(names),) != (labels or (0,)) or names != tuple(result.methods[result.first].sets[name].by_label):
         raise ValueError(f"the labels of {method} on {name} are not those of the result")
@@ -455,11 +451,10 @@ def check_parts(result: Result, method: str, name: str) -> None:
     parts = evaluated.parts
     for kind, field_name in PARTS.items():
         estimates = getattr(result.methods[method].sets[name], field_name)
-        dense = result.task.is_dense
+        needed, dense = {*result.task.of_part}, result.task.is_dense
         is_of_points = not estimates or dense or tuple(estimates) == tuple(parts.get(kind, ()))
         if tuple(estimates) != tuple(getattr(first, field_name)) or not is_of_points:
             raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its examples")
-        needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
         known = needed | (set() if dense else {*OF_POINTS})
         if any(not needed <= set(values) <= known for values in estimates.values()):
             raise ValueError(f"an estimate by {kind} of {method} on {name} is missing or unknown")
@@ -467,15 +462,12 @@ def check_parts(result: Result, method: str, name: str) -> None:
 
 def check_log_likelihoods(result: Result) -> None:
     """Raise ValueError if a PLL over draws has not those that it is the mean of."""
-    if result.task.is_dense:  # of pixels none are kept
-        return
     mixture = result.run.get("scoring", {}).get("pll", "mixture") == "mixture"
     for method, method_result in result.methods.items():
-        labels = further_axes(result) if result.task.is_classification else ()
-        test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *labels)
-        sampled = not result.is_single(method) and "pll" in test.points
+        test, shape = method_result.sets["test"], (result.samples_of(method), result.sets["test"].n, *_labels(result))
+        sampled = not result.is_single(method) and "pll" in test.points and "pixels" not in test.points
         complete = test.log_likelihood is not None and test.log_likelihood.shape == shape
-        if sampled and not complete and (mixture or result.task.is_classification):
+        if sampled and not complete and (mixture or result.task.truth == "labels"):
             raise ValueError(f"the log-likelihoods of {method} are missing, or of another shape")
 
 

@@ -23,7 +23,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import METHOD_NAMES, POPULATION, method_named
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.metrics.registry import limits_of
-from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
+from bnuq.records.addresses import NORMALIZED, WITHOUT_EXACT, address_of, coordinates_of, estimates_of, nested, path_of
 from bnuq.records.as_json import SCHEMA, json_fields, json_number, json_value
 from bnuq.records.evaluation import Result
 from bnuq.shapes import Float64
@@ -154,8 +154,9 @@ class Several:
         aggregate = Aggregate(coordinates_of(address), values, corrected)
         if not aggregate.normalized:
             return aggregate
-        method, _, metric = address.split(".")
-        parts = [run_values[part] for level in _BETWEEN if (part := f"{method}.{level}.{metric}") in run_values]
+        metric = aggregate["metric"].removeprefix(f"{NORMALIZED}_")
+        at = (address_of({"method": aggregate["method"], "metric": metric, **level}) for level in _BETWEEN)
+        parts = [run_values[part] for part in at if part in run_values]
         ratio = None
         if len(parts) == len(_BETWEEN):
             with np.errstate(invalid="ignore"):
@@ -163,7 +164,7 @@ class Several:
         return replace(aggregate, t_test=t_test(values), ratio_of_means=ratio)
 
 
-_BETWEEN = ("sets.test", "bounds.constant", "bounds.optimum")  # what a normalised score is computed from
+_BETWEEN = ({"set": "test"}, {"bound": "constant"}, {"bound": "optimum"})  # what a normalised score is computed from
 
 
 def one_run(result: Result, *, sha256: str, split: int | None, seed: int | None) -> tuple[OneRun, dict[str, float]]:

@@ -118,11 +118,8 @@ def maps_of(result: Result, *, set: str = "test", method: str | None = None) -> 
         group = data
     if not group:
         raise RequestError(
-            f"{result.path} holds no maps of {method} on {set}. They are kept where that is requested: "
-            "bnuq evaluate … --save-maps"
-            if result.task.is_dense
-            else f"{result.path} holds no maps: they are of the pixels of a segmentation, and this is a "
-            f"{result.model['task']}."
+            f"{result.path}, of a {result.task}, holds no maps of {method} on {set}. Those of the pixels of a "
+            "segmentation are kept where that is requested: bnuq evaluate … --save-maps"
         )
     return maps
 

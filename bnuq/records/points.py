@@ -34,7 +34,7 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
         "index": np.arange(evaluated.n) if evaluated.index is None else evaluated.index,
         **({} if evaluated.names is None else {"name": evaluated.names}),
     }
-    if result.task.is_regression:
+    if values.sigma is not None:
         moments = {"target": evaluated.targets, "mean": values.predicted, "sd": values.sigma}
         if evaluated.targets is not None:
             moments["error"] = values.predicted - evaluated.targets
@@ -42,8 +42,7 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
     else:
         classes = result.sets["test"].classes
         columns |= {} if evaluated.labels is None else {"label": _class_names(evaluated.labels, classes)}
-        is_dense = result.task.is_dense  # of which the most frequent class is shown
-        predicted = values.predicted.argmax(1) if is_dense else values.predicted
+        predicted = values.predicted.argmax(1) if "pixels" in values.points else values.predicted  # the most frequent
         columns["prediction"] = _class_names(predicted, classes)
     return columns | dict(values.points)
 

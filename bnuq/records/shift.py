@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bnuq.records.evaluation import Result
 
 LEVEL = 0.99  # of the bands
-LOSS, RISE = 0.05, 0.1  # what counts as a loss if nothing else is asked for: of accuracy, and relatively of RMSE
+LIMITS = {"accuracy": 0.05, "rmse": 0.1}  # what counts as a loss if nothing else is asked for: of RMSE, relatively
 FORECASTS = ("thresholded_confidence", "difference_of_confidences")  # of accuracy, without labels
 _RESAMPLES = 200  # of the points
 _OF_METRIC, _OF_SCORE, _STRENGTH = Unit("unit of the metric"), Unit("unit of the score"), Unit("severity or size")
@@ -112,7 +112,7 @@ def shift_of(result: Result) -> Shift | None:
 
 def limit_of(shift: Shift, result: Result) -> float:
     """What counts as a loss."""
-    return shift.limit or (RISE if result.task.is_regression else LOSS)
+    return shift.limit or LIMITS[result.task.headline]
 
 
 def _resampled(result: Result) -> Float[np.ndarray, "resample point"]:
@@ -251,12 +251,12 @@ class _OfMethod:
 
     def _losses(self) -> tuple[np.ndarray, np.ndarray]:
         """The loss in each changed set, in units of what counts as one, and under each resample of the points."""
-        metric = "rmse" if self.result.task.is_regression else "accuracy"
+        metric = self.result.task.headline
         base, count = self._estimate("test", metric), len(self.whole.sets)
         if base is None or any(self._estimate(name, metric) is None for name in self.whole.sets):
             return np.full(count, math.nan), np.full((_RESAMPLES, count), math.nan)
         limit = limit_of(self.whole, self.result)
-        unit = limit * base.value if self.result.task.is_regression else -limit
+        unit = limit * {"accuracy": -1.0, "rmse": base.value}[metric]
         before = self._contributions("test", metric)
         loss, lost = np.empty(count), np.full((_RESAMPLES, count), math.nan)
         for place, name in enumerate(self.whole.sets):
@@ -272,7 +272,7 @@ class _OfMethod:
         that difference; none but for classes of points whose truth is known."""
         sets, count = self.result.methods[self.method].sets, len(self.whole.sets)
         needed, test = ("max_probability", "accuracy"), sets["test"].points
-        if not self.result.task.classifies_points or not all(
+        if self.result.task.unit != "examples" or not all(
             {*needed} <= sets[name].points.keys() for name in ("test", *self.whole.sets)
         ):
             none = np.empty((0, count))

@@ -66,14 +66,13 @@ def report(result: Result, *, columns: int = 100) -> Report:
 
 
 def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
-    task, roomy = result.task, columns >= _ROOMY
+    roomy = columns >= _ROOMY
     ood_legend = tuple(ood.legend(result))
     legend = [
         _error_legend(result),
         tasks.recalibration_in_words(result),
         *(text for text in tasks.legend(result) if text not in ood_legend),
     ]
-    intervals = tasks.regression_tables(result) if task.is_regression else ()
     yield from section(
         f"Compared with the best{'' if isinstance(result, Scored) else ' single pass'}",
         verdict.parts(result, roomy=roomy),
@@ -81,7 +80,7 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     parts = (
         *evaluation_tables.estimates_tables(result, roomy=columns >= _WIDE),
         *evaluation_tables.bounds_table(result),
-        *intervals,
+        *tasks.regression_tables(result),
     )
     parts = (*parts, *explanations(legend))
     yield ReportSection(f"Test set, {_counted(result, 'test')}", parts)
@@ -109,8 +108,7 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     yield from section("Shift of the inputs", shift.parts(result, roomy=roomy))
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     yield from section("Over the number of samples", evaluation_plots.convergence(result))
-    if task.is_regression:
-        yield from section("Uncertainty and error", calibration_plots.uncertainty_error(result))
+    yield from section("Uncertainty and error", calibration_plots.uncertainty_error(result))
     if work := tuple(_work(result)):
         yield ReportSection("Computational cost", (BulletList(work),), folded=True)
     if pictures := tuple(gallery.parts(result)):
@@ -130,14 +128,19 @@ def _error_legend(result: Result) -> str:
 # ── what was evaluated ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _outputs(result: Result) -> str:
+    axis = result.task.axis
+    if axis == "class":
+        return f"{result.model['classes']} classes"
+    return numbers.count(result.model[f"{axis}s"], axis)
+
+
 def _facts(result: Result) -> Iterator[tuple[str, str]]:
     model, sampling = result.model, result.sampling
     if isinstance(result, Scored):
-        count = f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output")
-        count = numbers.count(model["labels"], "label") if model.get("labels") else count
         for name, file in model["files"].items():
             sampled = f", {file['samples']} samples" if file["samples"] > 1 else ""
-            counted = "" if file["outputs"] == "confidences" else f", {count}{sampled}"
+            counted = "" if file["outputs"] == "confidences" else f", {_outputs(result)}{sampled}"
             yield name, f"{Path(file['path']).name}: {first_screen.OUTPUTS[file['outputs']]}{counted}"
             yield from [("columns", text)] if (text := first_screen.roles(file.get("roles", {}))) else ()
         yield from _sets(result)
@@ -147,12 +150,10 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         f"{model['parameters']:,} parameters",
         numbers.count(model["batchnorm_layers"], "BatchNorm layer"),
         numbers.count(model["dropout_layers"], "dropout layer"),
-        f"{model['classes']} classes" if "classes" in model else numbers.count(model["outputs"], "output"),
+        _outputs(result),
     )
     if model["learned_layers"]:
         parts = (*parts[:3], numbers.count(model["learned_layers"], "noise layer"), *parts[3:])
-    if model.get("labels"):
-        parts = (*parts[:-1], numbers.count(model["labels"], "label"))
     yield "model", f"{Path(model['path']).name}: {', '.join(parts)}"
     if members := model.get("members"):
         yield "ensemble", f"{len(members)} networks: {', '.join(Path(member['path']).name for member in members)}"

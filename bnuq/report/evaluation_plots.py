@@ -15,6 +15,7 @@ from bnuq.report.document import Picture
 from bnuq.report.drawing import picture
 from bnuq.report.method_names import plain_methods
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
+from bnuq.report.tasks import RETAINED
 
 
 def risk_coverage(result: Result) -> Iterator[Picture]:
@@ -36,8 +37,7 @@ def convergence(result: Result) -> Iterator[Picture]:
 
 def _risk_coverage(result: Result, ranked: Mapping[str, MethodResult], path: Path) -> None:
     lines = line_styles(result)
-    regression = result.task.is_regression
-    order, risk = ("predicted σ", "mean |error| (target unit)") if regression else ("predictive entropy", "error rate")
+    order, risk = RETAINED[result.task.headline]
     with picture(path, title="Error of the retained examples", about=about_test_set(result)) as [axes]:
         for name, method in ranked.items():
             line = lines[name]

@@ -19,7 +19,7 @@ from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods, plain_sampled
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
-from bnuq.report.tasks import fitted_to
+from bnuq.report.tasks import OF_TRUTH, fitted_to
 
 _SHOWN = 20  # classes or groups in a table
 _BY = "predictive_entropy"  # the score where none is named
@@ -81,9 +81,8 @@ def _rows_in_words(result: Result) -> str:
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     """The title of a column, and what it is in plain words."""
-    unit = "pixels" if result.task.is_dense else "labels" if result.model.get("labels") else "examples"
     title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
-    truth = "density of the target" if result.task.is_regression else "probability of the label"
+    truth, unit = OF_TRUTH[result.task.truth], result.task.unit
     if isinstance(result, Scored) and next(iter(result.model["files"].values()))["outputs"] == "confidences":
         truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
@@ -100,7 +99,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
             "pll": f"{text}, of a normal distribution with the mean and variance of the quantiles",
         }
         return title, of_quantiles.get(metric, text)
-    if metric == "rmse" and result.task.is_regression and int(result.model.get("outputs", 1)) > 1:
+    if metric == "rmse" and int(result.model.get("outputs", 1)) > 1:
         return title, f"{text}, squares summed over the {result.model['outputs']} outputs"
     return title, text
 
@@ -184,7 +183,6 @@ def label_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
 def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
     """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
     are many."""
-    unit = "pixels" if result.task.is_dense else "examples"
     for kind, attribute in PARTS.items():
         estimates = {name: getattr(each.sets["test"], attribute) for name, each in plain_methods(result).items()}
         first = estimates[result.first]
@@ -199,7 +197,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
                 (part, (counts[part], *(with_error(parts[part].get(metric)) for parts in columns.values())))
                 for part in shown
             )
-            header = (unit, *_header(columns, roomy=roomy))
+            header = (result.task.unit, *_header(columns, roomy=roomy))
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []

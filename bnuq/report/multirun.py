@@ -10,6 +10,7 @@ from pathlib import Path
 from bnuq.catalogue import advised, noted
 from bnuq.findings import warnings
 from bnuq.metrics import METRICS, SEPARATIONS, TTest
+from bnuq.records.addresses import address_of
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.document import Cell, Heading, Part, PathLine, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, headed, named
@@ -116,7 +117,8 @@ def _ood_table(several: Several, name: str) -> Table:
         scores = dict.fromkeys(aggregate["score"] for aggregate in aggregates if aggregate["score"])
         rows += [(method, ())] if scores else []
         for score in scores:
-            aggregates = (several.aggregates.get(f"{method}.ood.{name}.{score}.{metric}") for metric in SEPARATIONS)
+            row = {"method": method, "set": name, "score": score}
+            aggregates = (several.aggregates.get(address_of({**row, "metric": metric})) for metric in SEPARATIONS)
             rows.append((f"  {named(score)}", tuple(map(_cell, aggregates))))
     return Table(tuple(map(named, SEPARATIONS)), tuple(rows), stacks=True)
 

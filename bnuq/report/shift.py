@@ -221,9 +221,8 @@ def _earliest(of: MethodShift, family: int) -> str:
 
 def _loss_in_words(result: Result, shift: Shift) -> str:
     limit = limit_of(shift, result)
-    if result.task.is_regression:
-        return f"the RMSE has risen by {100 * limit:g} %"
-    return f"accuracy has fallen by {100 * limit:g} points"
+    words = {"rmse": "the RMSE has risen by {:g} %", "accuracy": "accuracy has fallen by {:g} points"}
+    return words[result.task.headline].format(100 * limit)
 
 
 def _legend_of_leads(result: Result, shift: Shift) -> str:

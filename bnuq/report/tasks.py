@@ -17,6 +17,11 @@ from bnuq.report.method_names import lowered_by, method_label
 from bnuq.report.numbers import named, number, share, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
+OF_TRUTH = {"labels": "probability of the label", "targets": "density of the target"}
+RETAINED = {  # by the headline of a task: the score of the retained examples, and their error
+    "accuracy": ("predictive entropy", "error rate"),
+    "rmse": ("predicted σ", "mean |error| (target unit)"),
+}
 _LEVELS = (0.5, 0.8, 0.95)  # of the central intervals whose coverage is shown
 
 
@@ -43,7 +48,9 @@ def points_of(result: Result) -> str:
 
 
 def regression_tables(result: Result) -> Iterator[Part]:
-    """What normalised scores cannot say, and what the central intervals cover."""
+    """What normalised scores of a regression cannot say, and what its central intervals cover."""
+    if result.task != REGRESSION:
+        return
     methods = {name: method for name, method in result.methods.items() if not result.is_single(name)}
     if limits := tuple(text for name, method in methods.items() for text in _limits(name, method)):
         yield BulletList(limits)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -177,20 +178,21 @@ def deviation_of_samples(outputs: Tensor, exact: Tensor, task: Task = CLASSIFICA
     points."""
     values, expected = (_scored(_some_rows(tensor).cpu().double(), task) for tensor in (outputs, exact))
     difference = (values - expected).abs()
-    if task.is_regression:  # each output in units of its own
+    measure = {"variance": _VARIANCE}.get(task.spread, _INFORMATION)
+    if measure is _VARIANCE:  # each output in units of its own
         unit = expected.var(0, correction=0).mean(0).sqrt()
         values, expected = (rows / torch.where(unit > 0, unit, 1.0) for rows in (values, expected))
-    spread, exact_spread = _uncertainty(values, task), _uncertainty(expected, task)
+    spread, exact_spread = measure.of(values), measure.of(expected)
     total, count, draws = exact_spread.sum(), len(exact_spread), len(expected)
     ratio = spread.sum() / total
     error = (spread - ratio * exact_spread).square().sum().mul(count / (count - 1) if count > 1 else math.nan).sqrt()
     monte_carlo_error = of_mean_prediction = math.nan
     if draws > 1:
-        monte_carlo_error = float(metrics.jackknife_error(_left_out(expected, task).numpy()) / (total / count))
+        monte_carlo_error = float(metrics.jackknife_error(measure.left_out(expected).numpy()) / (total / count))
         of_means = (values.mean(0) - expected.mean(0)).square().mean() / (expected.var(0) / draws).mean()
         of_mean_prediction = float(of_means.sqrt())
     return Deviation(
-        measure="variance" if task.is_regression else "mutual information",
+        measure=measure.name,
         mean=float(difference.mean()),
         largest=float(difference.max()),
         points=exact.shape[1],
@@ -210,31 +212,46 @@ def _some_rows(outputs: Tensor) -> Float[Tensor, "draw row output"]:
     return outputs.flatten(3)[..., ::step].movedim(2, -1).flatten(1, 2)
 
 
+def class_logits(values: Tensor, task: Task) -> Tensor | None:
+    """The logits of the classes, along the last axis: of a label those of both its classes; None of a regression."""
+    match task.outputs:
+        case "classes":
+            return values
+        case "labels":
+            return torch.stack([torch.zeros_like(values), values], -1)
+    return None
+
+
 def _scored(rows: Tensor, task: Task) -> Tensor:
     """The values of a regression, or probabilities: of a label those of both its classes, a row for each label."""
-    if task.is_regression:
-        return rows
-    if task.outputs == "labels":
-        rows = torch.stack([torch.zeros_like(rows), rows], -1).flatten(1, 2)
-    return rows.softmax(2)
+    logits = class_logits(rows, task)
+    return rows if logits is None else logits.flatten(1, -2).softmax(2)
 
 
-def _uncertainty(rows: Float64[Tensor, "draw row output"], task: Task) -> Float64[Tensor, " row"]:
-    """The mutual information of every row; of a regression the variance, the mean over its outputs."""
-    if task.is_regression:
-        return rows.var(0, correction=0).mean(1)
-    return torch.as_tensor(metrics.mutual_information(rows))
+class _Measure(NamedTuple):
+    """The uncertainty of every row, and the mean over rows of that without each of the draws."""
+
+    name: Literal["variance", "mutual information"]
+    of: Callable[[Float64[Tensor, "draw row output"]], Float64[Tensor, " row"]]
+    left_out: Callable[[Float64[Tensor, "draw row output"]], Float64[Tensor, " draw"]]
 
 
-def _left_out(rows: Float64[Tensor, "draw row output"], task: Task) -> Float64[Tensor, " draw"]:
-    """The mean of `_uncertainty` without each of the draws."""
+def _variance_left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
+    total, squares, others = rows.sum(0), rows.square().sum(0), len(rows) - 1
+    return torch.stack([((squares - x.square()) / others - ((total - x) / others).square()).mean() for x in rows])
+
+
+def _information_left_out(rows: Float64[Tensor, "draw row output"]) -> Float64[Tensor, " draw"]:
     total, others = rows.sum(0), len(rows) - 1
-    if task.is_regression:
-        squares = rows.square().sum(0)
-        return torch.stack([((squares - x.square()) / others - ((total - x) / others).square()).mean() for x in rows])
     entropies = torch.special.entr(rows).sum(2)
     of_all = entropies.sum(0)
     return torch.stack([
         (torch.special.entr((total - p).clamp_min(0) / others).sum(1) - (of_all - entropy) / others).mean()
         for p, entropy in zip(rows, entropies, strict=True)
     ])  # fmt: skip
+
+
+_VARIANCE = _Measure("variance", lambda rows: rows.var(0, correction=0).mean(1), _variance_left_out)
+_INFORMATION = _Measure(
+    "mutual information", lambda rows: torch.as_tensor(metrics.mutual_information(rows)), _information_left_out
+)

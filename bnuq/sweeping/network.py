@@ -30,7 +30,7 @@ from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
 from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
-from bnuq.sweeping.sizes import AtSize, SweepPasses
+from bnuq.sweeping.sizes import AtSize, SweepPasses, noise_points
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
 
@@ -90,7 +90,7 @@ class SweptNetwork:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
             dropout_arguments=prepared.loaded.dropout_arguments,
         )
-        if self.plan.task.is_dense:
+        if self.plan.image:
             raise RequestError(
                 f"{run.checkpoint.name} classifies pixels; expected a classifier of whole inputs, or a regression. "
                 "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
@@ -140,7 +140,7 @@ class SweptNetwork:
     @property
     def _points_of_draw(self) -> int:
         """The number of points that pass with each draw."""
-        fitted = len(self._validation) if self._validation and self.plan.task.is_regression else 0
+        fitted = len(noise_points(self.subject) or ())
         return sum(map(len, self.sets.values())) + (len(self._training.points) if self._training else 0) + fitted
 
     @property

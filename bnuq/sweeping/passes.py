@@ -49,15 +49,14 @@ class NetworkPasses:
         degenerate = [size for size, at_size in at_sizes.items() if at_size.degenerate]
         if degenerate and len(degenerate) == len(at_sizes):
             yield warning("nothing-random", batch_sizes=degenerate)
-        if subject.plan.task.is_regression:
-            for size, at_size in at_sizes.items():
-                fits = at_size.fitted
-                fits_at_end = [fit for fit in fits if fit.at_end]
-                where = f"b = {size}"
-                if 0 < len(fits_at_end) < len(fits):
-                    where += f", {len(fits_at_end)} of {len(fits)} draw sets"
-                for fit in (fits_at_end or fits)[:1]:
-                    yield from fit.findings(where, subject.run.scoring)
+        for size, at_size in at_sizes.items():
+            fits = at_size.fitted  # of a regression
+            fits_at_end = [fit for fit in fits if fit.at_end]
+            where = f"b = {size}"
+            if 0 < len(fits_at_end) < len(fits):
+                where += f", {len(fits_at_end)} of {len(fits)} draw sets"
+            for fit in (fits_at_end or fits)[:1]:
+                yield from fit.findings(where, subject.run.scoring)
 
 
 def network_passes(

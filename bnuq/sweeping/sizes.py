@@ -106,6 +106,11 @@ def banks_of(
     return banks
 
 
+def noise_points(subject: Subject) -> Points | None:
+    """The validation points, where there are any and τ of a regression is fitted to them."""
+    return subject.sets.get(VALIDATION) if isinstance(subject.scorer, RegressionScorer) else None
+
+
 def run_at_sizes(
     banks: Mapping[int, BatchStatistics],
     draws: Mapping[int, range],
@@ -119,15 +124,14 @@ def run_at_sizes(
 ) -> SweepPasses:
     """The scores of the network at each size of `banks`, which are these `draws`, in sets of `samples`. A regression is
     first fitted to the validation points, where there are any."""
-    sets, task = subject.sets, subject.plan.task
+    sets, task, validation = subject.sets, subject.plan.task, noise_points(subject)
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
-    fits = task.is_regression and VALIDATION in sets
-    points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
+    points = sum(map(len, evaluated)) + len(validation or ())
     count = sum(map(len, draws.values()))
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
     with progress(f"{points} examples, {count} draws, {sizes}", points * count) as advance:
         at_sizes = _AllSizes(banks, draws, samples, subject, executor, advance, method)
-        scorers = at_sizes.scorers(sets[VALIDATION] if fits else None)
+        scorers = at_sizes.scorers(validation)
         scores = {name: at_sizes.scores(name, set_points, scorers) for name, set_points in sets.items()}
         likelihood = {} if training is None else at_sizes.likelihoods(training)
     result = {}

@@ -92,8 +92,8 @@ def task_lines(run: Run, network: LoadedNetwork, sets: dict[str, Points]) -> Ite
     except BnuqError as error:
         yield Line("task", "classification", f"{TODO}{error}", active=False)
         return
-    labels = "targets that are not labels" if task.is_regression else "labels"
-    yield Line("task", task.name, f"found: {where}, and {labels}")
+    truth = {"labels": "labels", "targets": "targets that are not labels"}[task.truth]
+    yield Line("task", task.name, f"found: {where}, and {truth}")
     if not task.is_regression:
         what = _outputs(network, points, ("logits", "probabilities"))
         if what is None:

@@ -266,16 +266,18 @@ class _AllFiles(ScoredSubject):
 
 def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
     test = loaded.points["test"]
-    if loaded.task.is_regression:
-        if given.kind == "means":
-            return RegressionScorer(run, None, loaded.outputs)
-        return DistributionScorer(run, None, loaded.outputs, levels=given.levels, drawn=given.kind == "draws")
-    run = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
+    if given.kind == "means":
+        return RegressionScorer(run, None, loaded.outputs)
+    of_classes = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
     if given.kind == "confidences":
-        return PairScorer(run, 2, tuple(test.classes or ()))
-    if not loaded.task.classifies_points:
-        return MultilabelScorer(run, 2, names_of(test, loaded.outputs))
-    return ClassificationScorer(run, loaded.outputs, tuple(test.classes or ()))
+        return PairScorer(of_classes, 2, tuple(test.classes or ()))
+    match loaded.task.outputs:
+        case "values":
+            return DistributionScorer(run, None, loaded.outputs, levels=given.levels, drawn=given.kind == "draws")
+        case "labels":
+            return MultilabelScorer(of_classes, 2, names_of(test, loaded.outputs))
+        case "classes":
+            return ClassificationScorer(of_classes, loaded.outputs, tuple(test.classes or ()))
 
 
 # ── the record ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,7 +296,5 @@ def _model(request: ScoreRequest, loaded: Loaded) -> dict[str, Any]:
         for name, source in request.predictions.items()
     }
     first = next(iter(files.values()))
-    labels = {"labels": loaded.outputs} if loaded.task.outputs == "labels" else {}
-    count = {"outputs" if loaded.task.is_regression else "classes": 2 if labels else loaded.outputs}
     common = {"path": first["path"], "sha256": first["sha256"], "task": loaded.task.name}
-    return common | count | labels | {"files": files}
+    return common | loaded.task.described(loaded.outputs) | {"files": files}

@@ -35,6 +35,7 @@ from bnuq.records.sweep import Protocol, Recommended, Sweep, SweepPoint, SweptSe
 from bnuq.sweeping.network import Swept, SweptNetwork, default_sizes, sizes_of
 from bnuq.sweeping.recommendation import recommend
 from bnuq.sweeping.settings import samples_of
+from bnuq.sweeping.sizes import noise_points
 from bnuq.workflows.processes import Job, helpers
 from bnuq.workflows.requests import check_sweep
 
@@ -234,7 +235,7 @@ def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Setti
     )
     all_findings = [finding for network in networks for finding in network.findings]
     name = first.criterion.name
-    of_elbo = {VALIDATION} if first.plan.task.is_regression else set()  # τ is fitted to them
+    of_elbo = {VALIDATION} if noise_points(first.subject) else set()
     judged_by = {"elbo": of_elbo, "pll": {name}, "auroc": {name, *first.subject.ood}}[settings.criterion]
     if any(finding.code == "reference-mismatch" for finding in all_findings) or judged_by & {
         *on_another_scale(all_findings)

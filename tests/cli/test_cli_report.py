@@ -66,7 +66,7 @@ def test_json_stays_alone_beside_pictures_of_the_format_asked_for(cli, plain, tm
         (("--figures", "x", "--format", "pdf"), "--format is pdf; expected svg or png, or of maps png, npz"),
         (("--format", "svg"), "--format svg is a format of figures, and none are written; add --figures DIR."),
         (("--format", "npz"), "--format npz is a format of maps, and none are written; add --maps DIR."),
-        (("--maps", "x"), "holds no maps: they are of the pixels of a segmentation, and this is a regression."),
+        (("--maps", "x"), "Those of the pixels of a segmentation are kept where that is requested"),
         (("--figures", RESULT), f"{RESULT}: figures cannot be put there: it is a file. Name a folder."),
         (("--figures", f"{RESULT}/x"), "figures cannot be put there: Not a directory. Name a folder."),
     ],

@@ -161,7 +161,7 @@ def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(tmp_path, c
     place.write_text(small_run.RUN.replace('train = "train.npz"\n', ""))
     assert "there is no training set to fit its posterior to; add --train REF" in refusal(capsys, place)
     regression = small_regression.write(tmp_path / "regression")
-    assert "it is for classifiers, and this is a regression" in refusal(capsys, regression)
+    assert "it is for classifiers of one class per example, and this is a regression" in refusal(capsys, regression)
     with np.load(place.parent / "test.npz") as test:
         np.savez(place.parent / "labels.npz", x=test["x"], y=np.eye(3, dtype=np.int64)[test["y"]])
     message = refusal(capsys, place, "--train", "labels.npz", "--test", "labels.npz", "--outputs", "multilabel")

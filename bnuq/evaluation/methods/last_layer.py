@@ -27,12 +27,8 @@ class LastLayerSampler(MethodSampler):
     """Draws the weights of the last linear layer of a classifier."""
 
     def why_not(self, network: Network) -> str:
-        if network.task.is_regression:
-            return "it is for classifiers, and this is a regression; use mcbn or mcdo"
-        if network.task.is_dense:
-            return "it is not offered for outputs of a segmentation"
-        if network.task.outputs == "labels":
-            return "it is for classifiers of one class per example, and here there are several labels per example"
+        if not network.task.classifies_points:
+            return f"it is for classifiers of one class per example, and {network.task.in_words}; use mcbn or mcdo"
         if network.untracked:
             return f"{network.untracked}, so features depend on the other examples"
         try:

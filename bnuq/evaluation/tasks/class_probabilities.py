@@ -74,10 +74,10 @@ class Probabilities:
             yield slice(start, stop), among.weights[: among.bootstrap.stop], rows[: weights.bootstrap.stop]
 
 
-def bytes_of(samples: int, points: int, classes: int) -> int:
-    """About how many bytes the probabilities of a labelled set take while it is scored."""
+def bytes_of(samples: int, points: int, classes: int) -> int | None:
+    """About how many bytes the probabilities of a labelled set take while it is scored; None if they are not kept."""
     of_draws = min(_REPLICATED, samples * min(points, RANKED) * classes)
-    return 2 * 4 * (points * classes + of_draws) if are_kept(points, classes) else 0  # of units, and joined
+    return 2 * 4 * (points * classes + of_draws) if are_kept(points, classes) else None  # of units, and joined
 
 
 @frozen

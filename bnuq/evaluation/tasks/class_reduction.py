@@ -20,8 +20,10 @@ from bnuq.evaluation.estimates import as_block, fetched, on_host, without_gradie
 from bnuq.evaluation.tasks import class_probabilities
 from bnuq.evaluation.tasks.class_arrays import ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
+from bnuq.files.keys import Key, of_kind, taken_out
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, LogitMaps
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
@@ -42,8 +44,8 @@ Parts = Mapping[str, Mapping[str, Int64[np.ndarray, " _"]]]  # the points of eac
 class ClassScores(estimates.SetScores):
     """The scores of one set. A single draw has no mutual information and no variation ratio; `estimator` is the
     estimator of every mutual information here. `part_sums` are the sums of a score over the points of each of the
-    `parts`, by "class.accuracy". `conformity` are the scores that thresholds of prediction sets are fitted to. Which of
-    the points `covered_rows` sets cover under the replicates, is `covered`."""
+    `parts`, by its kind and the score. `conformity` are the scores that thresholds of prediction sets are fitted to.
+    Which of the points `covered_rows` sets cover under the replicates, is `covered`."""
 
     predicted: Int64[np.ndarray, " point"]
     bins: CalibrationBins | None = field(default=None, kw_only=True)
@@ -56,7 +58,7 @@ class ClassScores(estimates.SetScores):
     covered_rows: Int64[np.ndarray, " _"] = field(default_factory=lambda: np.arange(0), kw_only=True)
 
 
-class ClassReduction:
+class ClassReduction(SampleReduction[ClassScores]):
     """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
@@ -186,14 +188,14 @@ class ClassReduction:
         y = None if self._labels is None else as_block(self._labels[self._n : self._n + points], block)
         kept: dict[str, Array] = {}
         if differences is None:
-            kept |= {f"most.{name}": value for name, value in estimates.apart_and_size(logits).items()}
+            kept |= {Key("most", name): value for name, value in estimates.apart_and_size(logits).items()}
         else:
             differences |= self._spread(logits, y)
         sample_scores = kernel.sample_scores(logits, y)
         if self._sum_to_one:
             wrong = abs(xp.expm1(sample_scores.log_total)) > PROBABILITY_TOLERANCE
             if differences is None:
-                kept["needs.sum"] = xp.any(wrong)
+                kept[Key("needs", "sum")] = xp.any(wrong)
             else:
                 self._check_sum_to_one(wrong, sample_scores.log_total)
         mean = kernel.mean(weights)
@@ -214,11 +216,11 @@ class ClassReduction:
             kept["log_likelihood"] = sample_scores.log_likelihood
             if differences is None:
                 values["pll"], underflowed = metrics.pll_of_product(sample_scores.log_likelihood, weights)
-                kept["needs.pll"] = xp.any(underflowed)
+                kept[Key("needs", "pll")] = xp.any(underflowed)
             else:
                 values["pll"] = metrics.pll_from_log_likelihood(sample_scores.log_likelihood, weights=weights)
             of_replicates = "max_probability", "accuracy", *(PART_SCORES if self._parts else ())
-            kept |= {f"replicates.{name}": values[name] for name in of_replicates}
+            kept |= {Key("replicates", name): values[name] for name in of_replicates}
         self._names = tuple(values)
         kept["sums"] = xp.stack([value.sum(1) for value in values.values()])
         kept["full"] = xp.stack([value[full] for value in values.values()])
@@ -229,24 +231,26 @@ class ClassReduction:
     ) -> bool:
         """Whether the points of these `_scored` arrays are added; they are not where numbers have to be looked at."""
         if differences is None:
-            differences = estimates.with_rounding(arrays["most.apart"], arrays["most.size"], self._made_in)
+            differences = estimates.with_rounding(
+                arrays[Key("most", "apart")], arrays[Key("most", "size")], self._made_in
+            )
             unlike = len(batch_weights.draws.weights[0]) == 1 or estimates.samples_differ(differences)
             is_plain = bool(np.isfinite(differences["size"])) and unlike
-            if not is_plain or any(bool(value) for name, value in arrays.items() if name.startswith("needs.")):
+            if not is_plain or any(map(bool, of_kind(arrays, "needs").values())):
                 return False
         sums = arrays["sums"] if batch_weights.rows is None else arrays["sums"][:, batch_weights.rows]
         means = {name: total for name, total in zip(self._names, sums, strict=True) if name in metrics.METRICS}
         of_points = dict(zip(self._names, arrays["full"], strict=True)) | {"predicted": arrays["predicted"]}
-        of_draws = {name: array for name, array in arrays.items() if name.startswith("ranked.")}
+        of_draws = {name: array for name, array in arrays.items() if Key(name).kind == "ranked"}
         if "log_likelihood" in arrays:
-            confidence, hits = (arrays[f"replicates.{name}"] for name in ("max_probability", "accuracy"))
+            confidence, hits = (arrays[Key("replicates", name)] for name in ("max_probability", "accuracy"))
             bins = batch_weights.of_replicates(metrics.calibration_bins(confidence, hits))
-            means |= {f"bins.{name}": np.asarray(sums_of_bins) for name, sums_of_bins in vars(bins).items()}
+            means |= {Key("bins", name): np.asarray(sums_of_bins) for name, sums_of_bins in vars(bins).items()}
             of_draws["log_likelihood"] = arrays["log_likelihood"]
             means |= self._sums_of_parts(arrays, batch_weights)
         if "probabilities" in arrays:
             of_points["probabilities"] = arrays["probabilities"]
-            of_draws["probabilities"] = arrays["probabilities.of_draws"]
+            of_draws["probabilities"] = arrays[Key("probabilities", "of_draws")]
             if batch_weights.numbers is not None:
                 rows = of_draws["probabilities"].shape[1]
                 of_draws["numbers"] = np.repeat(batch_weights.numbers[:, None], rows, axis=1)
@@ -294,21 +298,21 @@ class ClassReduction:
         first, last = np.searchsorted(rows_of_draws, [self._n, self._n + points])
         precision = xp.float64 if "float64" in str(self._made_in) else xp.float32  # as they were made
         of_draws = xp.astype(p[:, as_block(rows_of_draws[first:last] - self._n, p)], precision)
-        return {"probabilities": xp.astype(mean, precision), "probabilities.of_draws": of_draws}
+        return {"probabilities": xp.astype(mean, precision), Key("probabilities", "of_draws"): of_draws}
 
     def _sums_of_parts(self, arrays: Arrays, batch_weights: estimates.ReplicateWeights) -> Arrays:
         """The sums of scores over the points of each part, under every replicate."""
-        sums = {}
+        sums: Arrays = {}
         for kind, of_point in self._part_of_point.items():
             numbers = of_point[self._n : self._n + len(arrays["predicted"])]
             order = np.argsort(numbers, kind="stable")
             present, start = np.unique(numbers[order], return_index=True)
             for name in PART_SCORES:
-                values = arrays[f"replicates.{name}"]
+                values = arrays[Key("replicates", name)]
                 of_replicates = values if batch_weights.rows is None else values[batch_weights.rows]
                 total = np.zeros((len(of_replicates), len(self._parts[kind]) + 1))
                 total[:, present] = np.add.reduceat(of_replicates[:, order], start, axis=1)
-                sums[f"{kind}.{name}"] = total[:, :-1]  # the last are the points of no part
+                sums[Key(kind, name)] = total[:, :-1]  # the last are the points of no part
         return sums
 
     def _check_sum_to_one(self, wrong: Bool[Array, "sample chunk"], log_total: Float[Array, "sample chunk"]) -> None:
@@ -357,13 +361,13 @@ class ClassReduction:
         rows: slice | Array = slice(None)
         if last - first < points:
             rows = as_block(self._ranked_rows[first:last] - self._n, example)
-        ranked = {
-            f"ranked.{name}": xp.astype(values[name][replicates], xp.float32)[:, rows]
+        ranked: dict[str, Array] = {
+            Key("ranked", name): xp.astype(values[name][replicates], xp.float32)[:, rows]
             for name in (*metrics.CLASSIFICATION_SCORES, *metrics.LOGIT_SCORES)
             if name in values
         }
         if "accuracy" in values:
-            ranked["ranked.wrong"] = values["accuracy"][replicates][:, rows] == 0
+            ranked[Key("ranked", "wrong")] = values["accuracy"][replicates][:, rows] == 0
         return ranked
 
     def release(self) -> None:
@@ -371,20 +375,12 @@ class ClassReduction:
         if self._kernel is not None:
             self._kernel.release()
 
-    def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
-        return self._blocks.arrays()
-
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> ClassScores:
-        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the points."""
-        units = units or Gathered([self.arrays()])
+    def _merged(self, units: Gathered, group: Groups) -> ClassScores:
         arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted = points.pop("predicted")
-        bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
-        ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
-        part_sums = {name: sums.pop(name) for name in [*sums] if name.partition(".")[0] in self._parts}
+        bins, ranked = of_kind(taken_out(sums, "bins"), "bins"), of_kind(draws, "ranked")
+        part_sums = taken_out(sums, *self._parts) if self._parts else {}
         replicates = {name: total / len(predicted) for name, total in sums.items()}
         conformity, covered, covered_rows = {}, {}, np.arange(0)
         if "probabilities" in points:

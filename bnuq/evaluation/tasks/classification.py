@@ -18,6 +18,7 @@ from bnuq.evaluation.tasks import class_probabilities, failure_detection
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import PART_SCORES, ClassReduction, ClassScores
 from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet, TaskScorer
+from bnuq.files.keys import Key
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.registry import estimates_of_task, limits_of
@@ -82,7 +83,7 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
         for name in PART_SCORES:
             within = None if group is None else group[rows]
             se = estimates.error_over_points(metrics.standard_error(scores.points[name][rows], group=within), scores)
-            replicates = scores.part_sums[f"{kind}.{name}"][:, number] / len(rows)
+            replicates = scores.part_sums[Key(kind, name)][:, number] / len(rows)
             found = estimates.of_replicates(
                 name, replicates, draws, se=se, limits=limits_of(name, "classification", scores.estimator)
             )
@@ -241,6 +242,9 @@ class ClassificationScorer(TaskScorer):
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_labels(points, self.classes)
+
+    def bytes_of_probabilities(self, samples: int, points: int, classes: int) -> int | None:
+        return class_probabilities.bytes_of(samples, points, classes)
 
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second

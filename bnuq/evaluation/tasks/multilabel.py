@@ -19,9 +19,10 @@ from bnuq.estimates import Estimate, Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores, fetched, on_host
 from bnuq.evaluation.tasks import classification
-from bnuq.evaluation.tasks.scorer import SampleReduction, ScoredNetwork, ScoredSet
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction, ScoredNetwork, ScoredSet
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
+from bnuq.files.keys import Key, of_kind, taken_out
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.metrics import METRICS, CalibrationBins, DrawWeights
@@ -52,7 +53,7 @@ class LabelScores(classification.ClassScores):
     label_ranked: Float[np.ndarray, "error_replicate kept label"] | None = field(default=None, kw_only=True)
 
 
-class LabelReduction:
+class LabelReduction(SampleReduction[LabelScores]):
     """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives their Scores."""
 
     def __init__(
@@ -112,11 +113,13 @@ class LabelReduction:
         means over the labels."""
         parts = [part.arrays() for part in self._parts]
         result = {key: self._joined(key, [arrays[key] for arrays in parts]) for key in parts[0]}
-        if self._truth is not None and "draw/ranked.wrong" in parts[0]:
+        if self._truth is not None and Key("draw/ranked", "wrong") in parts[0]:
             first, self._first = self._first, self._first + len(result["point/predicted"])
             rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [first, self._first]))]
             scores = [
-                metrics.label_score(arrays["draw/ranked.least_confidence"], arrays["draw/ranked.wrong"] ^ (y == 1))
+                metrics.label_score(
+                    arrays[Key("draw/ranked", "least_confidence")], arrays[Key("draw/ranked", "wrong")] ^ (y == 1)
+                )
                 for arrays, y in zip(parts, self._truth[rows].T, strict=True)
             ]
             result["draw/label_ranked"] = np.stack(scores, -1)
@@ -128,19 +131,17 @@ class LabelReduction:
             return np.max([value.max(0, keepdims=True) for value in values], axis=0)
         if len({len(value) for value in values}) > 1:  # sums of other blocks, as memory ran out
             values = [value.sum(0, keepdims=True) for value in values]
-        by_label = name == "predicted" or (self._truth is not None and not name.startswith("ranked."))
+        by_label = name == "predicted" or (self._truth is not None and Key(name).kind != "ranked")
         return (
             np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
         )
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> LabelScores:
-        """The scores of all points added so far, or of those of `units`; see `classification.ClassReduction.scores`."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> LabelScores:
+        arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
         predicted, n, labelled = points.pop("predicted"), len(points["max_probability"]), self._truth is not None
-        bins = {name: sums.pop(f"bins.{name}") for name in ("count", "confidence", "correct") if f"bins.{name}" in sums}
+        bins, ranked = of_kind(taken_out(sums, "bins"), "bins"), of_kind(draws, "ranked")
         replicates = {name: total / n for name, total in sums.items()}
-        ranked = {name.partition(".")[2]: of for name, of in draws.items() if name.startswith("ranked.")}
         shared: dict[str, Any] = {"ranked_rows": self._ranked_rows, "estimator": self._estimator, "group": group}
         likelihoods = draws.get("log_likelihood")
 

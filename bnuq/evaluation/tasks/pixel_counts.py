@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bnuq import devices, metrics
 from bnuq.evaluation.tasks.pixel_values import PixelValues
+from bnuq.files.keys import Key
 from bnuq.frozen import frozen
 from bnuq.metrics import COARSE_BINS, SCORE_BINS
 from bnuq.records.evaluation import PIXEL_SCORES
@@ -27,6 +28,7 @@ _SIGNED = ("max_logit", "energy")
 _SHIFT = (SCORE_BINS // COARSE_BINS).bit_length() - 1
 _BUFFERS = 4  # values of some scores that are in a cache at once
 _KINDS = ("count", "confidence", "correct")
+CLASSWISE, FEW_CLASSWISE = Key("classwise", "all"), Key("few", "classwise")  # of all pixels, and of a few
 
 
 def counted(codes: Integer[Tensor, "*any"], shape: Sequence[int], weights: Tensor | None = None) -> Num[Tensor, ...]:
@@ -91,7 +93,7 @@ def sums_by_confidence(
     total = counted(codes, shape, confidence)
     count = counted(codes.mul_(2).add_(is_right.to(torch.int32)), (*shape, 2))
     sums = zip(_KINDS, (count.sum(-1), total, count[..., 1].double()), strict=True)
-    return {f"bins.{name}": values for name, values in sums}
+    return {Key("bins", name): values for name, values in sums}
 
 
 def class_counts(
@@ -104,12 +106,12 @@ def class_counts(
     rows = len(predicted)
     codes = predicted.to(torch.int32).add_(_rows(rows, 2 * classes, predicted)[:, None])
     if is_right is None or truth is None:
-        return {"class.predicted": counted(codes, (rows, 2, classes))[:, 0].contiguous()}
+        return {Key("class", "predicted"): counted(codes, (rows, 2, classes))[:, 0].contiguous()}
     counts = counted(codes.add_(is_right.to(torch.int32), alpha=classes), (rows, 2, classes))
     return {
-        "class.predicted": counts.sum(1),
-        "class.true": counted(truth, (1, classes)).expand(rows, -1),
-        "class.common": counts[:, 1].contiguous(),
+        Key("class", "predicted"): counts.sum(1),
+        Key("class", "true"): counted(truth, (1, classes)).expand(rows, -1),
+        Key("class", "common"): counts[:, 1].contiguous(),
     }
 
 

@@ -21,10 +21,12 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import PixelScores
 from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
-from bnuq.evaluation.tasks.pixel_counts import Region, one_of
+from bnuq.evaluation.tasks.pixel_counts import CLASSWISE, FEW_CLASSWISE, Region, one_of
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
+from bnuq.files.keys import Key, of_kind, taken_out
 from bnuq.metrics import SCORE_BINS, DrawWeights
 from bnuq.metrics.arrays import as_numpy
 from bnuq.records.evaluation import PIXEL_MEANS, PIXEL_SCORES
@@ -37,8 +39,8 @@ _GRID = 2048  # pixels of an image, one of every so many, that a temperature is 
 _LEFT_OUT_PIXELS = 2**14  # of an image, about, at which parts of the draws are left out for the Monte Carlo error
 _EVERY = 8  # pixels, of which one counts in the Monte Carlo error of the classwise ECE
 _UNCOUNTED = 2**22  # bins of pixels that wait to be counted together
-_OF_IMAGES = ("class.", "classwise.", "bins.", "coarse.")  # sums that are kept of each image
-_COUNTS = ("replicates.", "class.")  # of pixels, as sums of whole numbers
+_OF_IMAGES = ("class", "classwise", "bins", "coarse")  # sums that are kept of each image
+_COUNTS = ("replicates", "class")  # of pixels, as sums of whole numbers
 _OF_TRUTH = {"accuracy", "pll", "brier"}
 _ANOMALY = 1  # in the masks of an OOD set, where 0 is what the network knows
 
@@ -51,7 +53,7 @@ def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
     return tuple(range(a, b) for a, b in pairwise(ends))
 
 
-class PixelReduction:
+class PixelReduction(SampleReduction[PixelScores]):
     """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
 
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
@@ -170,13 +172,14 @@ class PixelReduction:
         pixels."""
         every, counted = _every(pixels), self._counted
         everywhere = self._on_device("everywhere", self._weights_everywhere(pixels), like)
-        of_all, of_few = {"classwise.all": (1, 1)}, {"few.classwise": (counted, math.ceil(_EVERY / every))}
+        of_all: Mapping[str, tuple[int, int]] = {CLASSWISE: (1, 1)}
+        of_few: Mapping[str, tuple[int, int]] = {FEW_CLASSWISE: (counted, math.ceil(_EVERY / every))}
         if region.truth is None or not self._labelled or self._lean:
             of_all, of_few = {}, {}
         if counted == 1 or self.maps is not None:
             return [_Group(region, everywhere, 1, of_all)]
         if every == 1:
-            return [_Group(region, everywhere, counted, of_all | of_few)]
+            return [_Group(region, everywhere, counted, {**of_all, **of_few})]
         left_out = self._on_device("left out", self._weights[:counted], like)
         return [_Group(region, everywhere, 1, of_all), _Group(region.thinned(every), left_out, counted, of_few, every)]
 
@@ -255,18 +258,19 @@ class PixelReduction:
     def _add_image(self, image: _Image, fetched: Mapping[str, np.ndarray]) -> None:
         """Keep what is known of an image."""
         sums, means = self._sums_and_means(image.region, fetched)
-        coarse = {name: sums.pop(name) for name in [*sums] if name.startswith("coarse.")}
+        coarse = taken_out(sums, "coarse")
         values = self._image_values(image, fetched, sums | coarse, means)
         self._blocks.add("point", {name: np.asarray(value)[None] for name, value in values.items()})
         if (left_out := self._left_out).start < left_out.stop:
             counts = {name: fetched.get(f"few/{name}", value) for name, value in coarse.items()}
-            sums |= {f"replicates.{name.partition('.')[2]}": value for name, value in counts.items()}
+            sums |= {Key("replicates", Key(name).name): value for name, value in counts.items()}
             ranked = {name: means[name][left_out][:, None] for name in PIXEL_SCORES if name in means}
-            self._blocks.add("draw", {f"ranked.{name}": value.astype(np.float32) for name, value in ranked.items()})
+            self._blocks.add("draw", {Key("ranked", name): value.astype(np.float32) for name, value in ranked.items()})
         if self._fits_temperature and image.region.truth is not None:
             self._blocks.add("draw", {"by_temperature": self._by_temperature(image)[:, None]})
-        counts = {name: sums.pop(name) for name in [*sums] if name.startswith(_COUNTS)}
-        for name, count in counts.items():  # exact in any order, and too large to be kept of each image
+        for name, count in taken_out(
+            sums, *_COUNTS
+        ).items():  # exact in any order, and too large to be kept of each image
             self._counts[name] = self._counts[name] + count if name in self._counts else count
         self._blocks.add("sum", sums | {"pixels": np.array(float(image.region.count))})
         spread = {"apart": fetched["apart"], "size": fetched["size"], "rounding": image.rounding}
@@ -284,7 +288,7 @@ class PixelReduction:
         for name, few in at_few.items():
             if name not in sums:
                 sums[name] = few
-            elif not name.startswith("coarse."):
+            elif Key(name).kind != "coarse":
                 moved = every * (few[1:] - few[:1])  # where a part is left out, if these stand for all pixels
                 sums[name] = np.concatenate([sums[name][:1], sums[name][:1] + moved, sums[name][1:]])
         sums = {name: value[self._replicates] if name in PIXEL_MEANS else value for name, value in sums.items()}
@@ -304,8 +308,8 @@ class PixelReduction:
         """What is kept of an image, under all draws: means, sums, coarse histograms, and what its maps are needed
         for."""
         values = {name: means[name][self._full] for name in PIXEL_MEANS if name in means}
-        values |= {name: value[self._full] for name, value in sums.items() if name.startswith(_OF_IMAGES)}
-        values |= {name: value.astype(np.uint32) for name, value in values.items() if name.startswith("coarse.")}
+        values |= {name: value[self._full] for name, value in sums.items() if Key(name).kind in _OF_IMAGES}
+        values |= {name: value.astype(np.uint32) for name, value in values.items() if Key(name).kind == "coarse"}
         if self._labelled and not self._lean and image.region.mask is not None:
             values |= self._of_map(image, fetched)
         return values | {"pixels": np.array(float(image.region.count))}
@@ -343,7 +347,7 @@ class PixelReduction:
         if image.drawn is not None:
             overlap = metrics.overlap_of_draws(fetched["draws"].reshape(-1, *shape), plane, classes=self._classes)
             values["pairwise_dice"] = 1 - metrics.pairwise_dice(overlap)
-        return {f"map.{name}": np.array(value) for name, value in values.items()}
+        return {Key("map", name): np.array(value) for name, value in values.items()}
 
     def _add_values(self, group: _Group, means: PartMeans, pixels: slice) -> PixelValues:
         """The scores of some pixels of an image under the replicates of a group. Those of scored pixels are kept, and
@@ -379,7 +383,7 @@ class PixelReduction:
             side = truth.to(torch.int32).expand(first, -1)
         coarse, bins = pixel_counts.score_counts(values, side, replicates=first)
         self._scores, self._sides = tuple(coarse), 1 if side is None else 2
-        return sums | {f"coarse.{name}": count for name, count in coarse.items()}, bins
+        return sums | {Key("coarse", name): count for name, count in coarse.items()}, bins
 
     def _count(self) -> None:
         """Count the bins of the pixels that wait, among those of all scores and sides."""
@@ -387,34 +391,27 @@ class PixelReduction:
         bins = torch.cat([bins.flatten() for bins in self._bins]) if self._bins else torch.zeros(0, dtype=torch.int32)
         counts = pixel_counts.counted(bins, shape).cpu().numpy()
         for name, count in zip(self._scores, counts, strict=True):
-            key = f"histogram.{name}"
+            key = Key("histogram", name)
             self._counts[key] = self._counts[key] + count if key in self._counts else count
         self._bins = []
 
-    def release(self) -> None:
-        """There is no work memory to give back."""
-
     def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
         self._count()
-        return self._blocks.arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
+        return super().arrays() | {f"sum/{name}": value[None] for name, value in self._counts.items()}
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " image"] | None = None) -> PixelScores:
-        """The scores of all images added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the images."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> PixelScores:
+        arrays = units.by_kind()
         points, draws, sums = arrays["point"], arrays["draw"], arrays["sum"]
-        of_images = {name: points.pop(name) for name in [*points] if "." in name}
-        pixels = sums["pixels"]
+        of_images, pixels = taken_out(points), sums["pixels"]
         return PixelScores(
             n=len(points["pixels"]),
             points=points,
             replicates={name: sums[name] / max(1.0, float(pixels)) for name in PIXEL_MEANS if name in sums},
-            ranked={name.partition(".")[2]: value for name, value in draws.items() if name.startswith("ranked.")},
+            ranked=of_kind(draws, "ranked"),
             ranked_rows=np.arange(len(points["pixels"])),
             group=group,
             samples_differ=self._temperature is not None or estimates.samples_differ(arrays["most"]),
-            of_pixels={name: value for name, value in sums.items() if "." in name},
+            of_pixels=taken_out(sums),
             of_images=of_images,
             by_temperature=draws.get("by_temperature"),
         )

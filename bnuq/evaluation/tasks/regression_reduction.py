@@ -14,8 +14,10 @@ from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import as_block, without_gradients
 from bnuq.evaluation.target_scale import TargetScale
 from bnuq.evaluation.tasks.observation_noise import NoiseFit
+from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
+from bnuq.files.keys import Key
 from bnuq.frozen import frozen
 from bnuq.metrics import DrawWeights
 from bnuq.metrics.arrays import Array, array_namespace, as_numpy
@@ -47,7 +49,7 @@ class RegressionScores(estimates.SetScores):
     deviation: Float[np.ndarray, "sample point output"] | None = field(default=None, kw_only=True)
 
 
-class RegressionReduction:
+class RegressionReduction(SampleReduction[RegressionScores]):
     """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives their Scores.
 
     Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
@@ -99,7 +101,7 @@ class RegressionReduction:
         full = self._draws.full.start
         values = {"variance": variance.mean(-1)}
         moments = {"mean": mean, "variance": variance}
-        self._blocks.add("point", {f"moments.{name}": as_numpy(value[full]) for name, value in moments.items()})
+        self._blocks.add("point", {Key("moments", name): as_numpy(value[full]) for name, value in moments.items()})
         if self._targets is not None:
             y = as_block(self._targets[self._n : self._n + f.shape[1]], f)
             values |= self._scored(f, mean, variance, y, weights)
@@ -203,25 +205,17 @@ class RegressionReduction:
         """Store the values of the points `ranked_rows` under every replicate."""
         first, last = np.searchsorted(self._ranked_rows, [self._n, self._n + values.shape[1]])
         rows = as_block(self._ranked_rows[first:last] - self._n, values)
-        self._blocks.add("draw", {f"ranked.{name}": as_numpy(values[:, rows])})
+        self._blocks.add("draw", {Key("ranked", name): as_numpy(values[:, rows])})
 
-    def arrays(self) -> Arrays:
-        """What was added, for `scores` to merge."""
-        return self._blocks.arrays()
-
-    def scores(
-        self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None
-    ) -> RegressionScores:
-        """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
-        the order of the points."""
-        arrays = (units or Gathered([self.arrays()])).by_kind()
+    def _merged(self, units: Gathered, group: Groups) -> RegressionScores:
+        arrays = units.by_kind()
         points, draws = arrays["point"], arrays["draw"]
-        mean, variance = (points.pop(f"moments.{name}") for name in ("mean", "variance"))
+        mean, variance = (points.pop(Key("moments", name)) for name in ("mean", "variance"))
         noise: Any = 0.0
         if self._fitted is not None:
             noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
-        ranked = draws["ranked.variance"][replicates].mean(-1).astype(np.float32)
+        ranked = draws[Key("ranked", "variance")][replicates].mean(-1).astype(np.float32)
         return RegressionScores(
             n=len(mean),
             points=points,
@@ -236,8 +230,8 @@ class RegressionReduction:
             scoring=self._by,
             log_likelihood=draws.get("log_likelihood"),
             group=group,
-            ranked_error=draws.get("ranked.error"),
-            ranked_variance=draws["ranked.variance"],
+            ranked_error=draws.get(Key("ranked", "error")),
+            ranked_variance=draws[Key("ranked", "variance")],
             deviation=draws.get("deviation"),
             samples_differ=estimates.samples_differ(arrays["most"]),
         )

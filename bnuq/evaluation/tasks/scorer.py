@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
-from bnuq.evaluation.units import Gathered
+from bnuq.evaluation.units import Blocks, Gathered
 from bnuq.files.journal import Arrays
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
@@ -26,22 +26,30 @@ from bnuq.records.evaluation import MethodResult, Samples, SetResult
 from bnuq.shapes import Bool, Float, Int64
 from bnuq.tasks import Task
 
+Scores = TypeVar("Scores", bound=SetScores, covariant=True)
+Groups = Int64[np.ndarray, " point"] | None
 
-class SampleReduction(Protocol):
+
+class SampleReduction(ABC, Generic[Scores]):
     """Takes the samples of points block by block, and gives their scores."""
 
+    _blocks: Blocks
+
+    @abstractmethod
     def add(self, block: Array, draws: Int64[np.ndarray, " sample"] | None = None, /) -> None:
         """Add the next points; with a bank, `draws` are the draws that these use."""
-        ...
 
     def arrays(self) -> Arrays:
-        """What a unit keeps."""
-        ...
+        """What a unit keeps: what was added, for `scores` to merge."""
+        return self._blocks.arrays()
 
-    def scores(self, units: Gathered | None = None, *, group: Int64[np.ndarray, " point"] | None = None) -> SetScores:
+    def scores(self, units: Gathered | None = None, *, group: Groups = None) -> Scores:
         """The scores of all points added so far, or of those of `units`: the `arrays` of reductions like this one, in
         the order of the points."""
-        ...
+        return self._merged(units or Gathered([self.arrays()]), group)
+
+    @abstractmethod
+    def _merged(self, units: Gathered, group: Groups) -> Scores: ...
 
 
 @frozen
@@ -102,6 +110,11 @@ class TaskScorer(ABC):
     @abstractmethod
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         """The points with labels or targets that this task has; DataError for others."""
+
+    def bytes_of_probabilities(self, samples: int, points: int, classes: int) -> int | None:
+        """About how many bytes the probabilities take that estimates of a labelled set need; None where these are too
+        many to be kept."""
+        return 0
 
     @abstractmethod
     def reduction(self, scored: ScoredSet) -> SampleReduction:

@@ -20,8 +20,10 @@ from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.tasks import failing_images
+from bnuq.evaluation.tasks.pixel_counts import CLASSWISE, FEW_CLASSWISE
 from bnuq.evaluation.tasks.pixels import PixelReduction, PixelScores, parts_of_draws, uncertainty_of
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
+from bnuq.files.keys import Key, of_kind
 from bnuq.frozen import frozen
 from bnuq.metrics import CalibrationBins, DrawWeights, SelectiveScores
 from bnuq.metrics.registry import limits_of
@@ -52,7 +54,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
     by_class: dict[str, dict[str, Estimate]] = {}
     of_classes: dict[str, np.ndarray] = {}
     of_images: dict[str, np.ndarray] = {}  # contributions to estimates without a Monte Carlo error
-    if "class.true" in scores.of_pixels:
+    if Key("class", "true") in scores.of_pixels:
         found |= {"ece": _ece(scores), "ece_classwise": _classwise(scores, draws)}
         found |= _selective(scores, draws)
         found["mean_iou"], by_class, of_classes = _overlap(scores, draws, names)
@@ -68,7 +70,7 @@ def set_result(scores: PixelScores, draws: DrawWeights, names: Sequence[str]) ->
     return SetResult(
         estimates=result,
         points=points,
-        predicted=scores.of_images["class.predicted"].astype(np.int64),
+        predicted=scores.of_images[Key("class", "predicted")].astype(np.int64),
         contributions={n: each.contributions for n, each in ordered.items() if n not in PIXEL_MEANS}
         | of_classes
         | of_images,
@@ -88,32 +90,32 @@ def _without_draws(contributions: Float[np.ndarray, " image"], scores: PixelScor
 
 
 def _ece(scores: PixelScores) -> _Estimated:
-    image_bins = np.stack([scores.of_images[f"bins.{name}"] for name in _SUMS_OF_BINS], axis=1)
+    image_bins = np.stack([scores.of_images[Key("bins", name)] for name in _SUMS_OF_BINS], axis=1)
     return _Estimated(np.asarray(metrics.ece_of_bins(_bins(scores))), metrics.ece_contributions(image_bins))
 
 
 def _bins(scores: PixelScores) -> CalibrationBins:
-    return CalibrationBins(*(scores.of_pixels[f"bins.{name}"] for name in _SUMS_OF_BINS))
+    return CalibrationBins(*(scores.of_pixels[Key("bins", name)] for name in _SUMS_OF_BINS))
 
 
 def _classwise(scores: PixelScores, draws: DrawWeights) -> _Estimated:
-    value = float(metrics.classwise_ece(scores.of_pixels["classwise.all"][0]))
+    value = float(metrics.classwise_ece(scores.of_pixels[CLASSWISE][0]))
     replicates = np.full(len(draws.weights), value)
-    if (few := scores.of_pixels.get("few.classwise")) is not None:
+    if (few := scores.of_pixels.get(FEW_CLASSWISE)) is not None:
         of_few = metrics.classwise_ece(few)
         replicates[draws.jackknife] = np.clip(value + of_few[1:] - of_few[0], 0, 1)
-    return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images["classwise.all"]))
+    return _Estimated(replicates, metrics.classwise_ece_contributions(scores.of_images[CLASSWISE]))
 
 
 def _selective(scores: PixelScores, draws: DrawWeights) -> dict[str, _Estimated]:
     """AURC, AUGRC, risk and coverage of the pixels, by predictive entropy."""
     score = "predictive_entropy"
-    shares = vars(metrics.selective_of_histograms(*scores.of_pixels[f"histogram.{score}"]))
+    shares = vars(metrics.selective_of_histograms(*scores.of_pixels[Key("histogram", score)]))
     value = SelectiveScores(**{name: float(each) for name, each in shares.items()})
-    coarse = scores.of_images[f"coarse.{score}"].astype(np.int64)
+    coarse = scores.of_images[Key("coarse", score)].astype(np.int64)
     contributions = vars(metrics.selective_contributions(coarse[:, 0], coarse[:, 1], values=value))
     moved = dict.fromkeys(vars(value), np.zeros(0))
-    if (counts := scores.of_pixels.get(f"replicates.{score}")) is not None:
+    if (counts := scores.of_pixels.get(Key("replicates", score))) is not None:
         of_counts = vars(metrics.selective_of_histograms(counts[:, 0], counts[:, 1]))
         moved = {name: values[1:] - values[0] for name, values in of_counts.items()}
     result = {}
@@ -130,7 +132,7 @@ def _overlap(
     """The mean IoU over the classes of the masks; by each of them its pixels (count), IoU, Dice, and the share of
     its pixels that are found (accuracy); and what the images contribute to these."""
     kinds, full = ("true", "predicted", "common"), draws.full.start
-    counts, of_images = ([of[f"class.{kind}"] for kind in kinds] for of in (scores.of_pixels, scores.of_images))
+    counts, of_images = ([of[Key("class", kind)] for kind in kinds] for of in (scores.of_pixels, scores.of_images))
     true, _, common = counts
     with np.errstate(invalid="ignore"):  # of classes that do not occur
         found = {
@@ -144,24 +146,24 @@ def _overlap(
     for k in map(int, present):
         label = names[k] if k < len(names) else str(k)
         of_class = {"count": Estimate(float(true[full, k]))}
-        of_classes[f"count.{label}"] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
+        of_classes[Key("count", label)] = len(of_images[0]) * of_images[0][:, k].astype(np.float64)
         for name, (replicates, contributions) in found.items():
             each = _Estimated(replicates[:, k], contributions[:, k])
             of_class[name] = _estimate(name, each, scores, draws)
-            of_classes[f"{name}.{label}"] = each.contributions
+            of_classes[Key(name, label)] = each.contributions
         by_class[label] = of_class
     return mean, by_class, of_classes
 
 
 def _present(scores: PixelScores) -> Int64[np.ndarray, " class"]:
     """The classes that scored pixels of the masks have."""
-    return np.flatnonzero(scores.of_images["class.true"].any(axis=0))
+    return np.flatnonzero(scores.of_images[Key("class", "true")].any(axis=0))
 
 
 def _overlap_of_images(scores: PixelScores) -> dict[str, Float[np.ndarray, " image"]]:
     """IoU and Dice of each image: their means over the classes of the masks that occur in it, or in its prediction; NaN
     without scored pixels."""
-    counts = [scores.of_images[f"class.{kind}"][:, _present(scores)] for kind in ("true", "predicted", "common")]
+    counts = [scores.of_images[Key("class", kind)][:, _present(scores)] for kind in ("true", "predicted", "common")]
     of_counts = {"iou": metrics.iou_of_counts, "dice": metrics.dice_of_counts}
     return {name: metrics.mean_of_present(of(*counts)) for name, of in of_counts.items()}
 
@@ -169,9 +171,9 @@ def _overlap_of_images(scores: PixelScores) -> dict[str, Float[np.ndarray, " ima
 def _of_maps(scores: PixelScores, names: Sequence[str]) -> dict[str, Float[np.ndarray, " image"]]:
     """The aggregations of the uncertainty of each image: those of its map, of its mean, and of its histogram."""
     score = uncertainty_of(scores.points)
-    counts = scores.of_images[f"coarse.{score}"].sum(1, dtype=np.int64)
-    values = {name.partition(".")[2]: of for name, of in scores.of_images.items() if name.startswith("map.")}
-    if not failing_images.has_background(scores.of_images["class.true"].shape[1], tuple(names)):
+    counts = scores.of_images[Key("coarse", score)].sum(1, dtype=np.int64)
+    values = of_kind(scores.of_images, "map")
+    if not failing_images.has_background(scores.of_images[Key("class", "true")].shape[1], tuple(names)):
         values.pop("foreground")
     return {"mean": scores.points[score], "share_above": failing_images.share_above(counts), **values}
 
@@ -186,28 +188,28 @@ def pixel_detection(
     say what is an anomaly, from its own other pixels; with errors over images.
 
     Then what the images of the test set contribute, 0 in the mean, and those of the OOD set, whose mean is the
-    estimate: by metric and score, such as "pixel_auroc.energy".
+    estimate: by metric and score.
     """
     detection: dict[str, dict[str, Estimate]] = {}
     through_test: _Contributions = {}
     through_ood: _Contributions = {}
-    for name in (name for name in PIXEL_SCORES if f"histogram.{name}" in ood.of_pixels):
+    for name in (name for name in PIXEL_SCORES if Key("histogram", name) in ood.of_pixels):
         detection[name], of_test, of_ood = _pixel_detection(name, test, ood, draws)
-        through_test |= {f"{metric}.{name}": values for metric, values in of_test.items()}
-        through_ood |= {f"{metric}.{name}": values for metric, values in of_ood.items()}
+        through_test |= {Key(metric, name): values for metric, values in of_test.items()}
+        through_ood |= {Key(metric, name): values for metric, values in of_ood.items()}
     return detection, through_test, through_ood
 
 
 def _pixel_detection(
     score: str, test: PixelScores, ood: PixelScores, draws: DrawWeights
 ) -> tuple[dict[str, Estimate], _Contributions, _Contributions]:
-    has_anomalies = len(ood.of_pixels[f"histogram.{score}"]) == 2
+    has_anomalies = len(ood.of_pixels[Key("histogram", score)]) == 2
 
     def sides(of: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
-        outside = getattr(ood, of)[f"{kind}.{score}"].astype(np.int64)
+        outside = getattr(ood, of)[Key(kind, score)].astype(np.int64)
         if has_anomalies:
             return outside[..., 0, :], outside[..., 1, :]
-        return getattr(test, of)[f"{kind}.{score}"].astype(np.int64).sum(-2), outside[..., 0, :]
+        return getattr(test, of)[Key(kind, score)].astype(np.int64).sum(-2), outside[..., 0, :]
 
     value = vars(metrics.detection_of_histograms(*sides("of_pixels", "histogram")))
     inside, outside = sides("of_images", "coarse")
@@ -222,7 +224,7 @@ def _pixel_detection(
             if not has_anomalies:
                 through_test[f"pixel_{name}"] = of_inside
     moved = dict.fromkeys(value, np.zeros(0))
-    if f"replicates.{score}" in ood.of_pixels:
+    if Key("replicates", score) in ood.of_pixels:
         of_counts = vars(metrics.detection_of_histograms(*sides("of_pixels", "replicates")))
         moved = {name: values[1:] - values[0] for name, values in of_counts.items()}
     found = {
@@ -328,15 +330,15 @@ class SegmentationScorer(TaskScorer):
             inside = test if ranked is None or change_in(name) is not None else PixelScores.among(ranked)
             detection = pixel_detection(inside, PixelScores.among(scores[name]), draws)
             pixel_ood[name], through_test, through_ood = detection
-            through_test = {f"{key}.{name}": values for key, values in through_test.items()}
-            for of, more in (("test", through_test), (name, through_ood)):
+            of_set: _Contributions = {Key(key, name): values for key, values in through_test.items()}
+            for of, more in (("test", of_set), (name, through_ood)):
                 sets[of] = replace(sets[of], contributions={**sets[of].contributions, **more})
         return replace(
             result,
             sets=sets,
             pixel_ood=pixel_ood,
             convergence=estimates.convergence_of(test, ("pll", "accuracy", "mutual_information"), draws),
-            calibration=estimates.reliability(_bins(test), draws) if "bins.count" in test.of_pixels else {},
+            calibration=estimates.reliability(_bins(test), draws) if Key("bins", "count") in test.of_pixels else {},
             risk=_risk_curve(test),
             class_calibration=_class_calibration(test),
         )
@@ -345,17 +347,17 @@ class SegmentationScorer(TaskScorer):
 def _class_calibration(scores: PixelScores) -> dict[str, np.ndarray]:
     """For each class, in bins of its probability: the pixels, their mean probability, and how many are of the class;
     empty where there are no masks."""
-    if "classwise.all" not in scores.of_pixels:
+    if CLASSWISE not in scores.of_pixels:
         return {}
-    count, confidence, correct = np.moveaxis(scores.of_pixels["classwise.all"][0], 1, 0)
+    count, confidence, correct = np.moveaxis(scores.of_pixels[CLASSWISE][0], 1, 0)
     with np.errstate(invalid="ignore"):
         return {"count": count.astype(np.int64), "confidence": confidence / count, "accuracy": correct / count}
 
 
 def _risk_curve(scores: PixelScores) -> dict[str, np.ndarray]:
     """Error rate of the most certain pixels (by predictive entropy) by coverage; empty where there are no masks."""
-    if "class.true" not in scores.of_pixels:
+    if Key("class", "true") not in scores.of_pixels:
         return {}
-    histogram = scores.of_pixels["histogram.predictive_entropy"]
+    histogram = scores.of_pixels[Key("histogram", "predictive_entropy")]
     coverage, risk = metrics.risk_coverage_of_histograms(*histogram)
     return {"coverage": coverage, "risk": risk}

@@ -39,7 +39,7 @@ def compared(results: Results) -> list[Difference]:
         files = by_result(lambda result, name=name: _points(result, name))
         settings.append(_by_hash(name if name == kind else f"{kind} {name}", files, are_points=True))
     settings.append(_by_hash("reference", by_result(_reference)))
-    if any(by_result(lambda result: result.task.is_dense).values()):  # all are of one task
+    if any(by_result(lambda result: result.task.unit == "pixels").values()):  # all are of one task
         classes = by_result(lambda result: ", ".join(result.sets["test"].classes) or None)
         settings.append(_by_value("classes of pixels", classes))
     for name, values in identity.compared([*results.values()], all_set=True).items():

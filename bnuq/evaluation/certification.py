@@ -17,7 +17,7 @@ from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import PixelScores, SetScores
-from bnuq.evaluation.subject import VALIDATION, ScoredSubject
+from bnuq.evaluation.subject import VALIDATION, ScoredSets
 from bnuq.evaluation.tasks.class_reduction import ClassScores
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
@@ -36,9 +36,9 @@ _REFUTED = 0.01  # the level of all promises together at which the test set refu
 _BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 
 
-def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None:
+def check_request(subject: ScoredSets, findings: tuple[Finding, ...]) -> None:
     """RequestError where a certificate was requested that these points, or this network, cannot have."""
-    asked, task, why = subject.run.certificate, subject.plan.task, ""
+    asked, task, why = subject.settings.certificate, subject.task, ""
     if asked.risk is None:
         return
     validation, test = subject.sets.get(VALIDATION), subject.sets["test"]
@@ -84,10 +84,10 @@ def _point_scores() -> tuple[str, ...]:
     return tuple(name for name, estimand in SCORES.items() if estimand.score and estimand.score.source in sources)
 
 
-def certify(subject: ScoredSubject, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
+def certify(subject: ScoredSets, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
     """The outcome of a run with the estimates and warnings of its certificates, and these; None where no risk was
     named. RequestError for a score or a method that this run has not."""
-    if subject.run.certificate.risk is None:
+    if subject.settings.certificate.risk is None:
         return outcome, None
     made = _certification(subject, outcome)
     made, methods = _with_estimates(subject, outcome, made)
@@ -125,9 +125,9 @@ def _refuted(made: Certification, test: SetResult, group: np.ndarray | None) -> 
             yield certificate.names[number], 1 - right, len(losses)
 
 
-def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
+def _certification(subject: ScoredSets, outcome: Outcome) -> Certification:
     """The certificates of all plain methods."""
-    asked, task, scored = subject.run.certificate, subject.plan.task, outcome.scored
+    asked, task, scored = subject.settings.certificate, subject.task, outcome.scored
     assert asked.risk is not None
     wanted, _, score = (asked.score or "").rpartition(".")
     made: dict[str, tuple[float, Certificate]] = {}
@@ -265,11 +265,11 @@ def _losses_of_images(scores: PixelScores, score: str) -> Float[np.ndarray, "ima
 
 
 def _by_part(
-    certificate: Certificate, subject: ScoredSubject, scored: Mapping[Method, ScoredMethod], method: str
+    certificate: Certificate, subject: ScoredSets, scored: Mapping[Method, ScoredMethod], method: str
 ) -> Certificate:
     """The certificate with a promise for each predicted class, or for each group that both sets have: of these at most
     100, those with the most validation points."""
-    each, sets = subject.run.certificate.each, (VALIDATION, "test")
+    each, sets = subject.settings.certificate.each, (VALIDATION, "test")
     if each is None:
         return certificate
     if each == "class":
@@ -291,7 +291,7 @@ def _by_part(
 
 
 def _with_estimates(
-    subject: ScoredSubject, outcome: Outcome, made: Certification
+    subject: ScoredSets, outcome: Outcome, made: Certification
 ) -> tuple[Certification, dict[str, MethodResult]]:
     """The certificates, and the results with the share of test points that each accepts, or the width of its intervals,
     at the given threshold: the error of that is not in theirs."""
@@ -302,7 +302,7 @@ def _with_estimates(
         result, test = outcome.methods[method.name], scored.sets["test"]
         draws = subject.weights(method, outcome.samples)
         name = WIDTH if certificate.is_of_width else ACCEPTED
-        if subject.plan.task.is_dense:
+        if subject.task.is_dense:
             value, points, replicates, losses = _of_pixels(PixelScores.among(test), certificate)
             by_method[method.name] = replace(certificate, test_errors=losses)
         elif certificate.is_of_width:
@@ -322,7 +322,7 @@ def _with_estimates(
         )
         set_result = result.sets["test"]
         values, contributions = dict(set_result.points), dict(set_result.contributions)
-        (contributions if subject.plan.task.is_dense else values)[name] = points
+        (contributions if subject.task.is_dense else values)[name] = points
         every = {**set_result.estimates, name: estimate}
         in_order = {key: every[key] for key in metrics.METRICS if key in every}
         set_result = replace(set_result, estimates=in_order, points=values, contributions=contributions)

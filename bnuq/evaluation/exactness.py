@@ -40,9 +40,9 @@ class Checked:
 def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Checked:
     """Raise SamplingError unless the network, and every other of an ensemble, is deterministic and treats points
     independently on every set, and its MCBN is exact: at these batch sizes, or at that of the plan."""
-    plan, model, pipeline, test = subject.plan, subject.model, subject.pipeline, subject.sets["test"]
+    model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
     affordable = max(always_passed(test), passes_of_samples(subject) // _SHARE)
-    sizes = batch_sizes or ((min(plan.batch_size, affordable),) if plan.batch_size is not None else ())
+    sizes = batch_sizes or ((min(subject.batch_size, affordable),) if subject.batch_size is not None else ())
     if subject.train is None or not sizes:
         batches = [pipeline.evaluated(test, slice(0, min(_BATCH_WITHOUT_REFERENCE, affordable)))]
     else:
@@ -51,20 +51,22 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
         batches = [mini_batch(pipeline, train, size) for size in sizes]
     outputs = list[Tensor]()
     for number, network in enumerate((model, *subject.members)):
-        with named(subject.run, number):
+        with named(subject.checkpoints, number):
             outputs.append(_outputs_on_test(subject, network))
             if number:
                 check_mcbn(network, find_sites(network, batches[0][:3]), batches, ())
-    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=tuple(outputs))
+    return replace(check_mcbn(model, subject.sites, batches, subject.layers), outputs=tuple(outputs))
 
 
 def _outputs_on_test(subject: Subject, model: nn.Module) -> Tensor:
     """The outputs of a network for a few test points, once it is checked on every set."""
-    tracked = model is not subject.model or all(site.tracked for site in subject.plan.sites.live_batchnorms)
+    tracked = model is not subject.model or all(site.tracked for site in subject.sites.live_batchnorms)
     check = check_each_point if tracked else check_repeatable
 
     def outputs(name: str, points: Points) -> Tensor:
-        size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
+        size = min(
+            len(points), max(subject.pipeline.settings.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points)
+        )
         inputs = partial(subject.pipeline.evaluated, points)
         return next(memory.in_halves(lambda rows: check(model, inputs(rows), where=f" on {name}"), size))
 
@@ -75,7 +77,7 @@ def check_network_unchanged(checked: Checked, subject: Subject) -> None:
     """Raise SamplingError where a network is no longer the one that was checked: one forward of a few points."""
     for number, (model, outputs) in enumerate(zip((subject.model, *subject.members), checked.outputs, strict=True)):
         points = subject.pipeline.evaluated(subject.sets["test"], slice(0, len(outputs)))
-        with named(subject.run, number):
+        with named(subject.checkpoints, number):
             check_unchanged(model, points, outputs, where=" on test")
 
 
@@ -89,7 +91,7 @@ def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers
 def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
     """A random mini-batch of the reference, through the training pipeline; not one that ω is drawn from."""
     rows = counter_rng.batch_indices(
-        pipeline.run.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
+        pipeline.settings.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
     )
     return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
 

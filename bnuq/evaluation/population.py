@@ -273,7 +273,11 @@ def reference_batches(pipeline: Pipeline, train: Points, *, points: int, batch_s
     `batch_size`, as equal in size as possible: each point is in one mini-batch. The reference must hold at least two
     points."""
     chosen = counter_rng.batch_indices(
-        pipeline.run.seed, 0, population=len(train), batch_size=min(points, len(train)), purpose=counter_rng.POPULATION
+        pipeline.settings.seed,
+        0,
+        population=len(train),
+        batch_size=min(points, len(train)),
+        purpose=counter_rng.POPULATION,
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
     return ReferenceBatches(pipeline, train, tuple(np.array_split(chosen, count)))

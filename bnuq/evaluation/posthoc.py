@@ -63,7 +63,7 @@ def post_hoc_scores(subject: Subject, progress: Progress, kept: Kept | None = No
     The network is run once more over at most 50,000 points of the reference, of one that is read as needed those that
     mini-batches were drawn from, and over the evaluated sets whose features were not `kept`.
     """
-    if not (subject.run.post_hoc and subject.compared and subject.plan.task.classifies_points):
+    if not (subject.settings.post_hoc and subject.compared and subject.task.classifies_points):
         return OfSets({})
     fitted = fitted_scores(subject, progress)
     if not fitted.scores:
@@ -98,7 +98,7 @@ def _scored(
 
 def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
     """The scores that the network and its reference allow; none where the network has no last linear layer."""
-    if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
+    if any(not site.tracked for site in subject.sites.live_batchnorms):
         return PostHoc({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
     try:
         head_of(subject, subject.sets["test"], slice(0, 2))
@@ -110,7 +110,7 @@ def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
         return PostHoc(scores, (note("no-fitted-scores"),))
     first = head_of(subject, subject.sets["test"], slice(0, 1)).two_class
     # A share of the passes of a method's samples of the test set, whatever the other sets and methods are.
-    passes = next_stop(subject.run, 0) * len(subject.sets["test"])
+    passes = next_stop(subject.draws, 0) * len(subject.sets["test"])
     fewest = min(_FEWEST_POINTS, always_passed(subject.train, _ENTRIES))
     most = min(max(passes // _SHARE, fewest), _LARGEST_BANK // first.weight.shape[1])
     train = fitted_points(subject, most=most)

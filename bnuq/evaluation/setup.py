@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import Run
+from bnuq.config import DrawSettings, PointSettings, Run, ScoreSettings
+from bnuq.config.effects import settings_without_effect
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import RunData, load_data
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.subject import VALIDATION, RunPlan
+from bnuq.evaluation.plan import Plan
+from bnuq.evaluation.subject import VALIDATION, Subject
 from bnuq.evaluation.task import check_outputs
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
@@ -67,7 +69,8 @@ def prepare(
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
-    pipeline = Pipeline(run, device, input_normalize(run, data.train, data.test))
+    settings = PointSettings.of(run)
+    pipeline = Pipeline(settings, device, input_normalize(settings, data.train, data.test))
     sets = (data.test, data.train, data.validation, *data.ood.values())
     read = [points for points in sets if points is not None]
     model, pipeline, taken = as_taken(loaded.module.to(pipeline.device, pipeline.dtype), pipeline, read)
@@ -123,7 +126,7 @@ def _takes_integers(model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]
     """Whether the network fails on these points as floating-point numbers and takes them as integers, as an embedding
     of token numbers does. Only rows of whole numbers, which nothing normalises or augments, may be integers."""
     first = sets[0]
-    changed = pipeline.run.normalize is not None or pipeline.run.augment is not None
+    changed = pipeline.settings.normalize is not None or pipeline.settings.augment is not None
     if changed or len(first.point_shape) != 1 or not _whole(first.inputs[:3]):
         return False
     try:
@@ -153,11 +156,11 @@ def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer:
     return _SCORERS[task].of(network)
 
 
-def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
+def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression, and DataError where a run lists more or fewer classes than the network has outputs."""
     test, train = data.test, data.train
-    scorer = scorer_of(plan.task, ScoredNetwork(run, plan.outputs, test, train, plan.image))
+    scorer = scorer_of(plan.task, ScoredNetwork(ScoreSettings.of(run), plan.outputs, test, train, plan.image))
     if train is not None and plan.batch_size is not None:
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
@@ -171,6 +174,42 @@ def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Point
     return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 
+def subject_of(
+    run: Run,
+    prepared: Prepared,
+    plan: Plan,
+    sets: Mapping[str, Points],
+    scorer: TaskScorer,
+    *,
+    members: tuple[nn.Module, ...] = (),
+    calibrates: bool = True,
+) -> Subject:
+    """What is evaluated of a run; `calibrates` says whether recalibrations are fitted."""
+    subject = Subject(
+        plan.task,
+        plan.outputs,
+        plan.methods,
+        ScoreSettings.of(run),
+        sets,
+        scorer,
+        (),
+        DrawSettings.of(run),
+        prepared.model,
+        prepared.pipeline,
+        prepared.data.train,
+        plan.sites,
+        plan.layers,
+        plan.batch_size,
+        plan.trained_with,
+        plan.image,
+        members,
+        tuple(single.checkpoint for single in run.single),
+    )
+    calibration = subject.calibration if calibrates else "off"
+    notes = settings_without_effect(run, plan.task, plan.methods, calibration, sets.values())
+    return replace(subject, notes=tuple(notes))
+
+
 def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:
     """The warnings about the masks of these sets, and one where the test set's classes are numbered by their names
     and are fewer than the network's outputs."""
@@ -181,7 +220,7 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
         yield warning("fewer-classes-than-outputs", names=names, outputs=outputs)
 
 
-def findings_on_outputs(prepared: Prepared, plan: RunPlan) -> tuple[Finding, ...]:
+def findings_on_outputs(prepared: Prepared, plan: Plan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
     if not plan.task.is_classification:
         return ()

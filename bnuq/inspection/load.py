@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bnuq.config import Run, Split
+from bnuq.config import PointSettings, Run, Split
 from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import (
@@ -52,11 +52,7 @@ class LoadedNetwork:
     pipeline: Pipeline
     example: Tensor
     findings: tuple[Finding, ...]
-
-    @property
-    def trained_with(self) -> int | None:
-        """The training batch size, if it is known."""
-        return self.pipeline.run.train_batch_size or self.loaded.checkpoint.train_batch_size
+    trained_with: int | None  # the training batch size, if it is known
 
 
 def load_network(
@@ -85,11 +81,12 @@ def load_network(
                 f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
                 f"({train.reference}) of {train.point_shape}; expected the same."
             )
-    if train is None and run.normalize == "train":
-        run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
-    pipeline = Pipeline(run, device, input_normalize(run, train, test))
+    settings = PointSettings.of(run)
+    if train is None and settings.normalize == "train":
+        settings = replace(settings, normalize=None)  # there are no points to normalise
+    pipeline = Pipeline(settings, device, input_normalize(settings, train, test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     read = [points for points in (train, test) if points is not None]
     check_grouped(run, read, [named for named in (run.test if test is None else None, *run.ood) if named is not None])
@@ -113,7 +110,9 @@ def load_network(
         example, finding = _random_points(model, input_shape, pipeline)
         pipeline.prepared(np.zeros((1, *example.shape[1:]), np.float32))  # refuses what cannot normalise them
         findings.append(finding)
-    return LoadedNetwork(loaded, as_logits(model, run.outputs), train, test, pipeline, example, tuple(findings))
+    trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
+    model = as_logits(model, run.outputs)
+    return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:

@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings, data_without_effect
+from bnuq.config import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_SAMPLER,
+    InspectSection,
+    PointSettings,
+    Run,
+    SamplerSettings,
+    data_without_effect,
+)
 from bnuq.config.effects import ERRORS
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
@@ -193,10 +201,9 @@ def _suggested(
         return None, ()
     assert network.train is not None
     try:
-        suggestion = suggest(
-            run, network.model, network.train, sites, trained_with=network.trained_with, progress=progress
-        )
-        return suggestion.pipelines, ()
+        known = {"trained_with": network.trained_with, "train_size": run.train_size}
+        given = PointSettings.of(run)
+        return suggest(given, network.model, network.train, sites, **known, progress=progress).pipelines, ()
     except SamplingError as error:
         return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 
@@ -257,7 +264,8 @@ def _measured(
     biased = health.findings_on_noise(measured_noise, train_batch_size=trained_with)
     if settings.noise_only:
         return None, measured_noise, (*findings, *biased)
-    check = check_reference(model, pipeline, train, layers, progress, trained_with=trained_with)
+    known = {"trained_with": trained_with, "train_size": run.train_size}
+    check = check_reference(model, pipeline, train, layers, progress, **known)
     lag = health.gap(
         bank,
         population,

@@ -80,7 +80,7 @@ def check_sweep(
     """As `check_evaluation`, of a sweep of these runs."""
     needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
     for run in runs:
-        requested = replace(run, out=out, bank=None, samples=samples_of(run))
+        requested = replace(run, out=out, bank=None, samples=samples_of(run.samples))
         others = (partial(check_out, requested), partial(check_scoring, requested))
         check_request(requested, *others, needs=needs, reading=reading)
     if any(run.outputs == "multilabel" for run in runs):

@@ -220,8 +220,8 @@ def class_lines(
         return
     pipeline = network.pipeline
     if isinstance(suggestion, Suggestion):
-        run = replace(pipeline.run, channel_order=suggestion.settings["channel_order"] or "rgb")
-        pipeline = replace(pipeline, run=run, normalize=suggestion.settings["normalize"])
+        settings = replace(pipeline.settings, channel_order=suggestion.settings["channel_order"] or "rgb")
+        pipeline = replace(pipeline, settings=settings, normalize=suggestion.settings["normalize"])
     for points in filter(None, map(sets.get, ("test", "train"))):
         order = class_order(network.model, pipeline, points)
         if order is None:

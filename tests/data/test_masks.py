@@ -11,7 +11,7 @@ from findings_of import noted, warned
 from making_points import png
 from PIL import Image
 
-from bnuq.config import Run
+from bnuq.config import PointSettings, Run
 from bnuq.data import Fit, Masks, check_labels, check_masks, fitted, load_points, points_in_memory
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.images import PictureFiles
@@ -550,7 +550,7 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     assert (record["ignore"], record["palette"]) == (11, str(classes))
     assert record["ood"] == [f"{tmp_path}/odd:{tmp_path}/odd_gt"]
     data = load_data(run)
-    pipeline = Pipeline(run, torch.device("cpu"))
+    pipeline = Pipeline(PointSettings.of(run), torch.device("cpu"))
     found = pipeline.masks(data.test, [2, 0])
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found[:, 2:10], np.stack([masks[2], masks[0]]))

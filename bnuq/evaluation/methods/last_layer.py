@@ -48,7 +48,7 @@ class LastLayerSampler(MethodSampler):
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-        return LastLayerPasses(subject.model, inputs.fitted, draws=draws, seed=subject.run.seed, **to)
+        return LastLayerPasses(subject.model, inputs.fitted, draws=draws, seed=subject.draws.seed, **to)
 
     def why_agree(self, subject: Subject) -> str:
         return "the posterior of the last layer is too narrow for any sample to differ."
@@ -63,12 +63,12 @@ def fit_posterior(
     reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`), and are units
     of the `executor`, if there is one.
     """
-    run, train = subject.run, subject.train
+    train = subject.train
     assert train is not None  # ensured by the plan
-    last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), run.sampler.laplace
+    last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), subject.draws.sampler.laplace
     outputs, features = last.weight.shape
     check_memory_of_last_layer(subject, features=features, outputs=outputs)
-    points, train_size = fitted_points(subject), run.train_size or len(train)
+    points, train_size = fitted_points(subject), subject.draws.train_size or len(train)
     units = tiles("train", points, _TILE, method="curvature", draws=range(1))
     with progress(f"Curvature of the last layer at {len(points)} reference points", len(points)) as advance:
 

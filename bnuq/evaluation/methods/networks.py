@@ -24,7 +24,7 @@ class NetworkSampler(MethodSampler):
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         """The statistics of all mini-batches so far are pooled for every layer of "deterministic+population", and for
         layers that keep no running statistics."""
-        sites = subject.plan.sites
+        sites = subject.sites
         untracked = {site.name for site in sites.live_batchnorms if not site.tracked}
         if self.method.plain.name != POPULATION and not untracked:
             return evaluation_of(subject)
@@ -41,7 +41,7 @@ class EnsembleSampler(MethodSampler):
     """The deterministic networks of several checkpoints."""
 
     def why_not(self, network: Network) -> str:
-        return network.untracked if network.run.members else "there is one network; name the checkpoints of several"
+        return network.untracked if network.has_members else "there is one network; name the checkpoints of several"
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         return Ensemble([subject.model, *subject.members])
@@ -56,8 +56,7 @@ class AugmentationSampler(MethodSampler):
     def why_not(self, network: Network) -> str:
         if self.method.draws_mini_batches and (reason := why_no_mini_batches(network)):
             return reason
-        augment = network.run.augment if network.run.tta is None else network.run.tta
-        if augment is None:
+        if (augment := network.augment) is None:
             return (
                 "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with "
                 "these keys to the run file, for evaluated points alone"

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run, ScoringSection
+from bnuq.config import ScoreSettings, ScoringSection
 from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
@@ -237,19 +237,23 @@ class RegressionScorer(TaskScorer):
     """Scores the samples of a regression onto so many outputs, which may be standardised."""
 
     task = REGRESSION
-    run: Run
+    settings: ScoreSettings
     scale: TargetScale | None
     outputs: int
     fit: NoiseFit | None = None
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> RegressionScorer:
-        return cls(network.run, target_scale(network.run, network.train, network.outputs), network.outputs)
+        return cls(
+            network.settings,
+            target_scale(network.settings.normalize_targets, network.train, network.outputs),
+            network.outputs,
+        )
 
     @property
     def scoring(self) -> ScoringSection:
         """How it was asked to score."""
-        return self.run.scoring
+        return self.settings.scoring
 
     @property
     def reducer(self) -> Callable[..., RegressionReduction]:

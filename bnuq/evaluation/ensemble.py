@@ -14,9 +14,8 @@ from torch import nn
 
 from bnuq.config import Run
 from bnuq.errors import BnuqError, ModelError
-from bnuq.evaluation.plan import Plan
 from bnuq.evaluation.setup import Prepared, as_taken, findings_on_outputs, network_of
-from bnuq.evaluation.subject import Subject
+from bnuq.evaluation.subject import Plan, Subject
 from bnuq.findings import Finding, about, warning
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.loading import LoadedModel

@@ -106,7 +106,7 @@ class ChunkedPasses:
         where a unit keeps the raw samples of its points; on an accelerator these are as many as pass at once."""
         if keeps_samples and not devices.is_host(self._pipeline.device):
             return self._chunk(points, engine)
-        default = self._default_chunk(points)
+        default = default_chunk(points.point_shape, self._pipeline.device)
         return self._requested or (min(default, self._most_on_host(engine)) if keeps_samples else default)
 
     @contextmanager
@@ -201,13 +201,11 @@ class ChunkedPasses:
 
     def _chunk(self, points: Points, engine: Engine) -> int:
         most = self._most_on_host(engine) if devices.is_host(self._pipeline.device) else sys.maxsize
-        return self._requested or min(self._default_chunk(points), self._largest or sys.maxsize, most)
+        default = default_chunk(points.point_shape, self._pipeline.device)
+        return self._requested or min(default, self._largest or sys.maxsize, most)
 
     def _most_on_host(self, engine: Engine) -> int:
         return max(counter_rng.TILE, _OUTPUTS // (engine.samples * self._outputs))
-
-    def _default_chunk(self, points: Points) -> int:
-        return default_chunk(points.point_shape, self._pipeline.device)
 
     def _halved(self, why: str, size: int) -> None:
         self._largest = size

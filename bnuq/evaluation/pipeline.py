@@ -120,11 +120,6 @@ class Pipeline:
         """Evaluated points: normalisation only."""
         return self.prepared(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
 
-    def masks(self, points: Points, rows: Any) -> Int64[np.ndarray, "row height width"]:
-        """The masks of these rows, resized and cropped like their pictures; the run's `ignore` is in the padding."""
-        assert points.masks is not None
-        return points.masks[rows]
-
     def trained(
         self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
     ) -> Tensor:
@@ -252,7 +247,12 @@ class Pipeline:
         if self.integers:
             return devices.upload(torch.from_numpy(raw), self.device)
         if self.settings.channel_order == "bgr":
-            raw = _reversed_channels(raw)
+            if raw.ndim != 4 or raw.shape[1] != 3:
+                raise RequestError(
+                    f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 '
+                    "channels."
+                )
+            raw = np.ascontiguousarray(raw[:, ::-1])
         wide = raw.astype(np.float64) if self.dtype == torch.float64 else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
         return devices.upload(torch.from_numpy(inputs), self.device, self.dtype)
@@ -269,14 +269,6 @@ def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
             f"{augment.place}.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
             f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
         )
-
-
-def _reversed_channels(raw: np.ndarray) -> np.ndarray:
-    if raw.ndim != 4 or raw.shape[1] != 3:
-        raise RequestError(
-            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 channels.'
-        )
-    return np.ascontiguousarray(raw[:, ::-1])
 
 
 def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:

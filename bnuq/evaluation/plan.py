@@ -14,9 +14,9 @@ from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.methods import Network, sampler_of
+from bnuq.evaluation.subject import Plan
 from bnuq.evaluation.task import first_output, task_and_outputs
 from bnuq.findings import Finding, note, warning
-from bnuq.frozen import frozen
 from bnuq.methods import METHODS, Method, method_named
 from bnuq.sampling.exactness import check_exact
 from bnuq.sampling.interception import located_forward, undisturbed
@@ -24,23 +24,6 @@ from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.recorded_calls import largest_batch, slices_in_training, smallest_batch
 from bnuq.sampling.site_search import find_sites, listed
 from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
-from bnuq.tasks import Task
-
-
-@frozen
-class Plan:
-    """What is drawn of a network: its task and the number of its outputs, the methods, the BatchNorms that they sample
-    and the size of mini-batches, see `Subject`; and findings on it."""
-
-    task: Task
-    outputs: int
-    methods: tuple[Method, ...]
-    sites: Sites
-    layers: tuple[BatchNormSite, ...]
-    batch_size: int | None
-    trained_with: int | None
-    image: tuple[int, int] | None
-    findings: tuple[Finding, ...]
 
 
 def plan_of(

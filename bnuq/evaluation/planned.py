@@ -54,7 +54,6 @@ class PlannedEvaluation:
     subject: Subject
     behaviour: dict[str, str]
     output_findings: tuple[Finding, ...]
-    plan_findings: tuple[Finding, ...]
 
     @cached_property
     def sets(self) -> dict[str, EvaluatedSet]:
@@ -118,7 +117,7 @@ class PlannedEvaluation:
             yield from loaded.findings
         yield from self.data.findings
         yield from findings_on_labels(subject.sets.values(), test=subject.sets["test"], outputs=subject.outputs)
-        yield from self.plan_findings
+        yield from subject.findings
 
 
 def checked_run(run: Run, watch: Stopwatch) -> tuple[PlannedEvaluation, list[int]]:
@@ -164,7 +163,7 @@ def planned_evaluation(run: Run, prepared: Prepared) -> PlannedEvaluation:
     members, others = other_networks(run, prepared, plan)
     subject = subject_of(run, prepared, plan, sets, scorer, members=members)
     known = behaviour(model, prepared.example)
-    return PlannedEvaluation(run, (loaded, *others), data, subject, known, odd_outputs, plan.findings)
+    return PlannedEvaluation(run, (loaded, *others), data, subject, known, odd_outputs)
 
 
 def shown_images(run: Run, test: EvaluatedSet) -> list[int]:

@@ -48,15 +48,11 @@ def check_resources(subject: Subject, folder: Path) -> None:
     saves = subject.settings.save_samples
     keeps = saves or subject.fitted_to is not None
     if draws.max_samples != DrawSettings.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
-        hint = " Run without --save-samples, or write elsewhere (--out)." if saves else _by_default(subject)
+        by_default = subject.settings.calibrate is None and subject.fitted_to is not None
+        hint = " Or fit no temperature (--calibrate off)." if by_default else ""
+        hint = " Run without --save-samples, or write elsewhere (--out)." if saves else hint
         free, disk = _free_on(folder), f"disk ({folder})"
         _check(option, samples, partial(_disk, subject), free, "the raw samples", disk, hint=hint)
-
-
-def _by_default(subject: Subject) -> str:
-    """What to leave out, if raw samples are kept only for what is fitted to them by default."""
-    fits_by_default = subject.settings.calibrate is None and subject.fitted_to is not None
-    return " Or fit no temperature (--calibrate off)." if fits_by_default else ""
 
 
 def _check_maps(subject: Subject, folder: Path) -> None:

@@ -148,7 +148,8 @@ def compute_units(
     while True:
         draws = range(draws.stop, next_stop(settings, draws.stop))
         fresh = measured.omegas(draws if bank is None else range(bank))
-        omega = _joined(omega, fresh.get("mcbn"))
+        new = fresh.get("mcbn")
+        omega = new if omega is None or new is None else omega.joined(new)
         scored = runner.draw(drawn, draws, fresh)
         if not drawn or settings.auto_limit is None or draws.stop >= settings.auto_limit:
             break
@@ -164,10 +165,6 @@ def compute_units(
     if measured.stale and omega is not None:
         single |= runner.run_given(method_named(POPULATION), omega)
     return Passed(runner, draws.stop, omega, single | scored)
-
-
-def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
-    return fresh if omega is None or fresh is None else omega.joined(fresh)
 
 
 def _errors(subject: Subject, scored: ScoredMethod, samples: int) -> dict[str, float]:

@@ -18,8 +18,7 @@ from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import RunData, load_data
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.plan import Plan
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.subject import VALIDATION, Plan, Subject
 from bnuq.evaluation.task import check_outputs
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
@@ -146,21 +145,16 @@ def _whole(values: np.ndarray) -> bool:
     return values.dtype.kind in "iub" or bool((values == np.floor(values)).all())
 
 
-_SCORERS: Mapping[Task, type[TaskScorer]] = {
+SCORERS: Mapping[Task, type[TaskScorer]] = {
     scorer.task: scorer for scorer in (ClassificationScorer, MultilabelScorer, RegressionScorer, SegmentationScorer)
 }
-
-
-def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer:
-    """The scorer of a network of this task."""
-    return _SCORERS[task].of(network)
 
 
 def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression, and DataError where a run lists more or fewer classes than the network has outputs."""
     test, train = data.test, data.train
-    scorer = scorer_of(plan.task, ScoredNetwork(ScoreSettings.of(run), plan.outputs, test, train, plan.image))
+    scorer = SCORERS[plan.task].of(ScoredNetwork(ScoreSettings.of(run), plan.outputs, test, train, plan.image))
     if train is not None and plan.batch_size is not None:
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
@@ -185,26 +179,10 @@ def subject_of(
     calibrates: bool = True,
 ) -> Subject:
     """What is evaluated of a run; `calibrates` says whether recalibrations are fitted."""
-    subject = Subject(
-        plan.task,
-        plan.outputs,
-        plan.methods,
-        ScoreSettings.of(run),
-        sets,
-        scorer,
-        (),
-        DrawSettings.of(run),
-        prepared.model,
-        prepared.pipeline,
-        prepared.data.train,
-        plan.sites,
-        plan.layers,
-        plan.batch_size,
-        plan.trained_with,
-        plan.image,
-        members,
-        tuple(single.checkpoint for single in run.single),
-    )
+    scored = {"settings": ScoreSettings.of(run), "sets": sets, "scorer": scorer, "notes": ()}
+    network = {"model": prepared.model, "members": members, "pipeline": prepared.pipeline, "train": prepared.data.train}
+    checkpoints = tuple(single.checkpoint for single in run.single)
+    subject = Subject(**vars(plan), **scored, **network, draws=DrawSettings.of(run), checkpoints=checkpoints)
     calibration = subject.calibration if calibrates else "off"
     notes = settings_without_effect(run, plan.task, plan.methods, calibration, sets.values())
     return replace(subject, notes=tuple(notes))

@@ -30,6 +30,23 @@ LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 
 @frozen
+class Plan:
+    """What is drawn of a network. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms
+    that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch size, where
+    it is known; `findings` say what the network does not allow."""
+
+    task: Task
+    outputs: int
+    methods: tuple[Method, ...]
+    sites: Sites
+    layers: tuple[BatchNormSite, ...]
+    batch_size: int | None
+    trained_with: int | None
+    image: tuple[int, int] | None  # height and width of the outputs of a segmentation
+    findings: tuple[Finding, ...]
+
+
+@frozen
 class ScoredSets:
     """Sets whose samples are scored, in the order of evaluation: "validation" is first, where there is one. `outputs`
     is the number of classes of a classification, or of outputs of a regression; `notes` say which settings have no
@@ -122,21 +139,14 @@ class ScoredSets:
 
 
 @frozen
-class Subject(ScoredSets):
-    """Sets that a network is evaluated on. `methods` leaves out "deterministic", which always runs; `layers` are the
-    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
-    size, where it is known. `members` are the networks of an ensemble after the first, `checkpoints` name all of
-    them."""
+class Subject(ScoredSets, Plan):
+    """Sets that a network is evaluated on. `members` are the networks of an ensemble after the first, `checkpoints`
+    name all of them."""
 
     draws: DrawSettings
     model: nn.Module
     pipeline: Pipeline
     train: Points | None
-    sites: Sites
-    layers: tuple[BatchNormSite, ...]
-    batch_size: int | None
-    trained_with: int | None
-    image: tuple[int, int] | None = None  # height and width of the outputs of a segmentation
     members: tuple[nn.Module, ...] = ()
     checkpoints: tuple[Path, ...] = ()
 

@@ -22,7 +22,7 @@ from bnuq.evaluation.estimates import error_over_points, interval, of_replicates
 from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.setup import scorer_of
+from bnuq.evaluation.setup import SCORERS
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
@@ -446,7 +446,7 @@ def _scorer(
     if not task.is_regression:
         check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train)
     network = ScoredNetwork(settings, outputs, sets[0] if sets else train, train)
-    return _Scorer(outputs, scorer_of(task, network))
+    return _Scorer(outputs, SCORERS[task].of(network))
 
 
 @frozen

@@ -9,7 +9,6 @@ import numpy as np
 from torch import nn
 
 from bnuq.data import Points
-from bnuq.estimates import Estimate
 from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.metrics import effective_counts, finite_population_factor
@@ -70,22 +69,16 @@ def noise(
         )
         for number, site in enumerate(sites)
     )
+    positions = np.array([layer.positions for layer, _ in measured])
+    variances = np.array([batch_size * variance for _, variance in measured])
+    usable = np.isfinite(variances) & (variances > 0)
     return NoiseBySize(
         batch_size=batch_size,
         draws=draws,
         sizes=tuple(sizes),
         layers=tuple(layer for layer, _ in measured),
-        spatial_slope=_spatial_slope(
-            np.array([layer.positions for layer, _ in measured]),
-            np.array([batch_size * variance for _, variance in measured]),
-        ),
+        spatial_slope=log_slope(positions[usable], variances[usable]),
     )
-
-
-def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Estimate | None:
-    """The slope over the layers that have a variance."""
-    usable = np.isfinite(variances) & (variances > 0)
-    return log_slope(positions[usable], variances[usable])
 
 
 def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int, beyond: int = 1) -> tuple[int, ...]:
@@ -148,6 +141,7 @@ def _layer(
         counts = effective_counts(*statistics_at(batch_size), batch_size=batch_size, population=reference)
         spread[:, live] = measured.spread
         freedom = fitted_freedom(measured.spread)
+        varied = np.isfinite(freedom)  # constant channels are left out
         estimates = {
             "sigma_u": measured.sigma_u,
             "sigma_v": measured.sigma_v,
@@ -156,7 +150,7 @@ def _layer(
             "rejected": _rejected(measured.spread, (nominal - 1) / factor)
             if (factor := factors[batch_size])
             else math.nan,
-            "rejected_fitted": _rejected_fitted(measured.spread, freedom),
+            "rejected_fitted": _rejected(measured.spread[:, varied], freedom[varied]),
         }
     variances = np.array([variance(size) for size in sizes])
     layer = LayerNoise(
@@ -180,10 +174,3 @@ def _rejected(spread: np.ndarray, freedom: float | np.ndarray) -> float:
     for it.
     """
     return rejected_share(chi2_p_values(scaled_to_freedom(spread, freedom=freedom), freedom=freedom))
-
-
-def _rejected_fitted(spread: np.ndarray, freedom: np.ndarray) -> float:
-    """The share of channels whose S² does not follow a scaled χ² with any degrees of freedom; constant channels are
-    left out."""
-    varied = np.isfinite(freedom)
-    return _rejected(spread[:, varied], freedom[varied])

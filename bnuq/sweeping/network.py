@@ -102,7 +102,7 @@ class SweptNetwork:
         self._without_slices(plan.layers)
         self.sets, scorer = scored_sets(run, plan, prepared.data)
         self.subject = subject_of(run, prepared, plan, self.sets, scorer, calibrates=False)
-        self._findings_on_plan, self._odd_outputs = plan.findings, findings_on_outputs(prepared, plan)
+        self._odd_outputs = findings_on_outputs(prepared, plan)
         prepared.pipeline.check_arithmetic()
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
@@ -244,7 +244,7 @@ class SweptNetwork:
                     test=self.sets["test"],
                     outputs=subject.outputs,
                 ),
-                *self._findings_on_plan,
+                *subject.findings,
                 *checked.findings,
                 *reference_findings(check, run, self._train, subject.sites.live_batchnorms),
                 *passes.at_sizes.findings,

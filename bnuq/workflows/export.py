@@ -88,7 +88,9 @@ def export(
     given = loaded(data)(made.inputs)
     difference = _compared(given, made)
     if made.predictor.drift is not None:
-        _check_drift(given["drift"], made.predictor.drift(made.inputs))
+        own = made.predictor.drift(made.inputs)
+        if not torch.allclose(given["drift"], own, rtol=1e-2, atol=0.1):  # rounding may move a coordinate by a step
+            raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
     with replaced(path) as file:
         file.write(data)
     return Exported(path, made.metadata, difference, len(made.inputs), len(data), made.findings)
@@ -285,11 +287,6 @@ def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.Expor
         for key in ("stack_trace", "from_node"):
             node.meta.pop(key, None)
     return program
-
-
-def _check_drift(given: Tensor, expected: Tensor) -> None:
-    if not torch.allclose(given, expected, rtol=1e-2, atol=0.1):  # rounding may move a coordinate by a step
-        raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
 
 
 def _compared(given: Mapping[str, Tensor], made: Assembled) -> float:

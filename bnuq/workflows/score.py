@@ -210,7 +210,9 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSets, O
                 result = scorer.compared(result, each.sets, recalibrated.sets, weights)
             results[method.name] = result
             each.sets["test"].unload()
-            findings += [_of_draws(finding, method.name) for finding in scorer.findings(method.name)]
+            for finding in scorer.findings(method.name):  # draws that need no noise may hold that of the targets
+                holds_noise = finding.code == "tau-infinite"
+                findings.append(note("draws-hold-noise", method=method.name) if holds_noise else finding)
             tau = result.sets["test"].estimates.get("tau")
             if tau is not None and run.scoring.tau is None and 0 < tau.value < math.inf:
                 findings.append(note("noise-added", method=method.name, sd=tau.value**-0.5, draws=of_file.samples > 1))
@@ -220,11 +222,6 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSets, O
     findings += recalibration.findings(fits)
     samples = max(of_file.samples for of_file in subjects.values())
     return whole, Outcome(samples, results, tuple(findings), scored=scored)
-
-
-def _of_draws(finding: Finding, method: str) -> Finding:
-    """Of draws that need no noise, a note: they may hold that of the targets."""
-    return note("draws-hold-noise", method=method) if finding.code == "tau-infinite" else finding
 
 
 def _judged(points: Points, given: GivenSet | None) -> Points:

@@ -12,7 +12,8 @@ from bnuq.catalogue import text_of
 from bnuq.config import DrawSettings, ScoreSettings
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
-from bnuq.evaluation.plan import Plan, plan_of
+from bnuq.evaluation.plan import plan_of
+from bnuq.evaluation.subject import Plan
 
 
 def network(**options: bool) -> nn.Module:

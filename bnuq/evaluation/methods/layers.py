@@ -50,45 +50,35 @@ class LayerSampler(MethodSampler):
                 return reason
         return "" if self.method.is_sampled_batchnorm else network.why_not_alone(self.method)
 
-    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
-        return layer_engine(self.method, subject, draws, inputs)
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Stochastic | BankEngine:
+        method, seed = self.method, subject.draws.seed
+        bank = subject.bank if method.is_sampled_batchnorm else None
+        # a draw of the bank includes its mask and its noise
+        numbers = (len(draws), seed, draws.start) if bank is None else (bank, seed)
+        engine = Stochastic(
+            subject.model,
+            subject.sites,
+            omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
+            dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
+            learned=Learned(*numbers) if "noise" in method.differs_by else None,
+            arithmetic=subject.pipeline.arithmetic,
+            task=subject.task,
+        )
+        return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
 
     def why_agree(self, subject: Subject) -> str:
-        return why_layers_agree(self.method, subject)
-
-
-def layer_engine(method: Method, subject: Subject, draws: range, inputs: SamplerInputs) -> Stochastic | BankEngine:
-    """The engine of what a method draws inside the network."""
-    seed, bank = subject.draws.seed, subject.bank if method.is_sampled_batchnorm else None
-    # a draw of the bank includes its mask and its noise
-    numbers = (len(draws), seed, draws.start) if bank is None else (bank, seed)
-    engine = Stochastic(
-        subject.model,
-        subject.sites,
-        omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
-        dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
-        learned=Learned(*numbers) if "noise" in method.differs_by else None,
-        arithmetic=subject.pipeline.arithmetic,
-        task=subject.task,
-    )
-    return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
-
-
-def why_layers_agree(method: Method, subject: Subject) -> str:
-    """Why samples agree that differ by what is drawn inside the network."""
-    if method.draws_mini_batches:
-        return (
-            f"the outputs are the same for every mini-batch of {subject.batch_size}; is the reference one point "
-            "repeated, or does the output not depend on these BatchNorms?"
-        )
-    if method.is_sampled_batchnorm:
-        return "the outputs are the same for every draw of the noise model; do they not depend on these BatchNorms?"
-    if "noise" in method.differs_by:
-        return (
-            f"the noise of its layers changes no output: {', '.join(site.name for site in subject.sites.live_noises)}."
-        )
-    rates = ", ".join(f"{site.name} {site.p:g}" for site in subject.sites.live_dropouts)
-    return f"dropout at these rates changes no output: {rates}."
+        if self.method.draws_mini_batches:
+            return (
+                f"the outputs are the same for every mini-batch of {subject.batch_size}; is the reference one point "
+                "repeated, or does the output not depend on these BatchNorms?"
+            )
+        if self.method.is_sampled_batchnorm:
+            return "the outputs are the same for every draw of the noise model; do they not depend on these BatchNorms?"
+        if "noise" in self.method.differs_by:
+            names = ", ".join(site.name for site in subject.sites.live_noises)
+            return f"the noise of its layers changes no output: {names}."
+        rates = ", ".join(f"{site.name} {site.p:g}" for site in subject.sites.live_dropouts)
+        return f"dropout at these rates changes no output: {rates}."
 
 
 def why_no_mini_batches(network: Network) -> str:

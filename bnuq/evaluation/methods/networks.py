@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.features import evaluation_of
-from bnuq.evaluation.methods.layers import layer_engine, why_layers_agree, why_no_mini_batches
+from bnuq.evaluation.methods.layers import LayerSampler, why_no_mini_batches
 from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.subject import Subject
 from bnuq.methods import POPULATION
@@ -50,7 +50,7 @@ class EnsembleSampler(MethodSampler):
         return "all networks give the same outputs."
 
 
-class AugmentationSampler(MethodSampler):
+class AugmentationSampler(LayerSampler):
     """Augments the evaluated points anew for every draw."""
 
     def why_not(self, network: Network) -> str:
@@ -73,10 +73,10 @@ class AugmentationSampler(MethodSampler):
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         is_deterministic = not self.method.draws_mini_batches
-        inner = Evaluation(subject.model) if is_deterministic else layer_engine(self.method, subject, draws, inputs)
+        inner = Evaluation(subject.model) if is_deterministic else super().engine(subject, draws, inputs)
         return Augmented(inner, len(draws), draws.start, augmenting(subject))
 
     def why_agree(self, subject: Subject) -> str:
         if self.method.draws_mini_batches:
-            return why_layers_agree(self.method, subject)
+            return super().why_agree(subject)
         return "the augmentation ([tta], or augment under [data]) changes no output."

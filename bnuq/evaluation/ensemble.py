@@ -53,7 +53,11 @@ def other_networks(run: Run, prepared: Prepared, plan: Plan) -> tuple[tuple[nn.M
         loaded.append(
             replace(member_model, findings=(*member_model.findings, *about(_name(checkpoints, number), found)))
         )
-    _check_different([prepared.loaded, *loaded])
+    every = [prepared.loaded, *loaded]
+    sha256, times = Counter(model.checkpoint.sha256 for model in every).most_common(1)[0]
+    if times > 1:
+        same = " and ".join(str(model.checkpoint.path) for model in every if model.checkpoint.sha256 == sha256)
+        raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")
     return tuple(networks), tuple(loaded)
 
 
@@ -120,11 +124,3 @@ def _loaded(member: Run, *, alone: bool) -> LoadedModel:
         if member.arch is None or not alone:
             raise
         raise ModelError(f"{error} Networks of other architectures need one --arch for each, in this order.") from error
-
-
-def _check_different(loaded: list[LoadedModel]) -> None:
-    """Raise ModelError where two checkpoints are the same."""
-    sha256, times = Counter(model.checkpoint.sha256 for model in loaded).most_common(1)[0]
-    if times > 1:
-        same = " and ".join(str(model.checkpoint.path) for model in loaded if model.checkpoint.sha256 == sha256)
-        raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
-from bnuq.sampling.exactness import Exactness, check_each_point, check_exact, check_repeatable, check_unchanged
+from bnuq.sampling.exactness import check_each_point, check_exact, check_repeatable, check_unchanged
 from bnuq.sampling.recorded_calls import smallest_batch
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
@@ -85,7 +85,21 @@ def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers
     """Raise SamplingError unless MCBN of these layers is exact for each of these mini-batches."""
     least = smallest_batch(layers) if layers else 2
     checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) >= least]
-    return Checked((*_verified(checked, layers), *_unreached(checked, sites, layers)))
+    findings = list[Finding]()
+    compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
+    if layers and compared:
+        deviation, points = max(compared)
+        with_exceptions = any(result.fixed for result in checked)
+        findings.append(
+            note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
+        )
+    unreachable = dict(sites.unreachable)
+    fixed = {layer: why for result in checked for layer, why in result.fixed if layer not in unreachable}
+    findings += [warning("unreachable", layer=names, reason=reason) for reason, names in by_reason(fixed)]
+    why_not = [result.why_not for result in checked if result.deviation is None]
+    if layers and why_not:
+        findings.append(warning("exactness-unchecked", reason=why_not[0]))
+    return Checked(tuple(findings))
 
 
 def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
@@ -94,21 +108,3 @@ def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
         pipeline.settings.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
     )
     return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
-
-
-def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
-    compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
-    if layers and compared:
-        deviation, points = max(compared)
-        with_exceptions = any(result.fixed for result in checked)
-        yield note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
-
-
-def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
-    frozen_modules = dict(pair for result in checked for pair in result.fixed)
-    named = dict(sites.unreachable)
-    for reason, names in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
-        yield warning("unreachable", layer=names, reason=reason)
-    why_not = [result.why_not for result in checked if result.deviation is None]
-    if layers and why_not:
-        yield warning("exactness-unchecked", reason=why_not[0])

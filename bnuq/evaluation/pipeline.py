@@ -51,7 +51,15 @@ def input_normalize(settings: PointSettings, train: Points | None, evaluated: Po
     if settings.normalize != "train":
         points = train if evaluated is None else evaluated
         if settings.normalize_name is not None and settings.normalize is not None and points is not None:
-            _check_published(settings.normalize_name, settings.normalize, points)
+            numbers, channels = len(settings.normalize.mean), points.point_shape[0]
+            if numbers != channels:
+                written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
+                raise RequestError(
+                    f"--normalize {settings.normalize_name} is for images of {numbers} channel{'s' * (numbers > 1)}, "
+                    f"and the points of {points.reference} have shape {points.point_shape}, with {channels} first; "
+                    "expected the normalisation of the training: another name, or numbers "
+                    f"(--normalize {written}; one number serves all channels)."
+                )
         return settings.normalize
     if train is None:
         raise RequestError(
@@ -63,17 +71,6 @@ def input_normalize(settings: PointSettings, train: Points | None, evaluated: Po
         return _streamed(train)
     values = train.raw(slice(None))
     return statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
-
-
-def _check_published(name: str, normalize: Normalize, points: Points) -> None:
-    numbers, channels = len(normalize.mean), points.point_shape[0]
-    if numbers != channels:
-        written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
-        raise RequestError(
-            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the points of "
-            f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
-            f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
-        )
 
 
 _IN_MEMORY = 2**31  # bytes of a reference whose statistics are taken in one go

@@ -108,7 +108,9 @@ class PlannedEvaluation:
     def findings(self) -> Iterator[Finding]:
         """What was noticed before anything was drawn, except by the checks of the network."""
         subject = self.subject
-        yield from _without_validation(self.data, subject)
+        is_regression, tau = subject.task.is_regression, subject.settings.scoring.tau is not None
+        if self.data.validation is None and not (is_regression and subject.fitted_to == "test"):
+            yield note("no-validation", task=subject.task.name, tau=tau, reason=self.data.why_no_validation)
         yield from self.output_findings
         truth = self.sets["test"].labels
         if isinstance(subject.scorer, MultilabelScorer) and truth is not None:
@@ -127,7 +129,9 @@ def checked_run(run: Run, watch: Stopwatch) -> tuple[PlannedEvaluation, list[int
     watch.lap("load")
     planned = planned_evaluation(run, prepared)
     subject = planned.subject
-    shown = shown_images(run, planned.sets["test"])
+    if run.show_images and not run.images:
+        raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
+    shown = rows_of(run.show_images, planned.sets["test"])  # refuses those that the test set lacks
     subject.pipeline.check_arithmetic()
     check_calibration(subject)
     certification.check_request(subject, prepared.data.findings)
@@ -166,13 +170,6 @@ def planned_evaluation(run: Run, prepared: Prepared) -> PlannedEvaluation:
     return PlannedEvaluation(run, (loaded, *others), data, subject, known, odd_outputs)
 
 
-def shown_images(run: Run, test: EvaluatedSet) -> list[int]:
-    """The rows of the images to show; RequestError for those that the test set lacks, or where none are kept."""
-    if run.show_images and not run.images:
-        raise RequestError("--images names images to show, and --no-images keeps none. Leave out one of them.")
-    return rows_of(run.show_images, test)
-
-
 def journal_header(run: Run) -> dict[str, Any]:
     """What the journal of an evaluation is about, for people."""
     return {"command": "evaluate", "out": str(run.out.absolute()), "run": run.record()}
@@ -186,14 +183,6 @@ def resolved(planned: PlannedEvaluation, noise_models: NoiseModels | None) -> Ru
         sampler = msgspec.structs.replace(sampler, counts=noise_models.counts)
     methods = tuple(method.name for method in subject.methods)
     return replace(run, batch_size=subject.batch_size, methods=methods, sampler=sampler, calibrate=calibrate)
-
-
-def _without_validation(data: RunData, subject: Subject) -> Iterator[Finding]:
-    """Why there is no constant baseline, and which estimates are absent without it."""
-    task, tau = subject.task, subject.settings.scoring.tau is not None
-    is_cross_fitted = task.is_regression and subject.fitted_to == "test"
-    if data.validation is None and not is_cross_fitted:
-        yield note("no-validation", task=task.name, tau=tau, reason=data.why_no_validation)
 
 
 def _description(name: str, points: Points, task: Task) -> EvaluatedSet:

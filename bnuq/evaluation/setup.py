@@ -60,11 +60,7 @@ def prepare(
     if callable(data):
         data = data(loaded.module)
     data = data or load_data(run, loaded.module, needs_reference=needs_reference)
-    if run.train_size is not None and data.train is not None and run.train_size < len(data.train):
-        raise RequestError(
-            f"data.train_size is {run.train_size}, and train alone has {len(data.train)} examples; expected "
-            "the size of the whole training set, with that part included."
-        )
+    check_train_size(run.train_size, data.train)
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
@@ -76,6 +72,15 @@ def prepare(
     loaded = replace(loaded, findings=(*loaded.findings, *taken))
     model = as_logits(model, run.outputs)
     return Prepared(loaded, model, data, pipeline, pipeline.evaluated(data.test, slice(0, 3)))
+
+
+def check_train_size(train_size: int | None, train: Points | None) -> None:
+    """Raise RequestError for a training set of fewer points than the part of it that is given."""
+    if train_size is not None and train is not None and train_size < len(train):
+        raise RequestError(
+            f"data.train_size is {train_size}, and train alone has {len(train)} examples; expected the size of the "
+            "whole training set, with that part included."
+        )
 
 
 @contextmanager

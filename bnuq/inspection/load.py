@@ -24,7 +24,7 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.setup import as_taken, network_of
+from bnuq.evaluation.setup import as_taken, check_train_size, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
@@ -105,7 +105,14 @@ def load_network(
                 f"{_text(points.point_shape)}; leave it out, as the shape of readable points is known."
             )
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
-        _check_taken(model, example, points)
+        try:
+            _run(model, example)
+        except SamplingError as error:
+            if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
+                raise
+            raise DataError(
+                f"the network does not accept points of shape {points.form} ({points.reference}): {error}"
+            ) from error
     else:
         example, finding = _random_points(model, input_shape, pipeline)
         pipeline.prepared(np.zeros((1, *example.shape[1:]), np.float32))  # refuses what cannot normalise them
@@ -131,11 +138,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, 
             len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group
         )
         train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
-    if run.train_size is not None and run.train_size < len(train):
-        raise RequestError(
-            f"data.train_size is {run.train_size}, and train alone has {len(train)} examples; expected the size "
-            "of the whole training set, with that part included."
-        )
+    check_train_size(run.train_size, train)
     return train, ()
 
 
@@ -148,17 +151,6 @@ def _test(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]
         raise
     except BnuqError as error:
         return None, (note("test-unreadable", reason=" ".join(str(error).split())),) if required else ()
-
-
-def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
-    try:
-        _run(model, example)
-    except SamplingError as error:
-        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
-            raise
-        raise DataError(
-            f"the network does not accept points of shape {points.form} ({points.reference}): {error}"
-        ) from error
 
 
 # ── random points ────────────────────────────────────────────────────────────────────────────────────────────────────

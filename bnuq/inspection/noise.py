@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from bnuq.data import Points
+from bnuq.estimates import Estimate
 from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.metrics import effective_counts, finite_population_factor
@@ -69,16 +70,22 @@ def noise(
         )
         for number, site in enumerate(sites)
     )
-    positions = np.array([layer.positions for layer, _ in measured])
-    variances = np.array([batch_size * variance for _, variance in measured])
-    usable = np.isfinite(variances) & (variances > 0)
     return NoiseBySize(
         batch_size=batch_size,
         draws=draws,
         sizes=tuple(sizes),
         layers=tuple(layer for layer, _ in measured),
-        spatial_slope=log_slope(positions[usable], variances[usable]),
+        spatial_slope=_spatial_slope(
+            np.array([layer.positions for layer, _ in measured]),
+            np.array([batch_size * variance for _, variance in measured]),
+        ),
     )
+
+
+def _spatial_slope(positions: np.ndarray, variances: np.ndarray) -> Estimate | None:
+    """The slope over the layers that have a variance."""
+    usable = np.isfinite(variances) & (variances > 0)
+    return log_slope(positions[usable], variances[usable])
 
 
 def sizes_for(sites: Sequence[BatchNormSite], *, batch_size: int, reference: int, beyond: int = 1) -> tuple[int, ...]:

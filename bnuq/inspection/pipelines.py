@@ -354,7 +354,8 @@ class _Trials:
         batch_size: int,
         advance,
     ) -> list[BatchStatistics | None]:
-        free = memory.available(_device(self.model))
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+        free = memory.available(next((tensor.device for tensor in tensors), torch.device("cpu")))
         batches_of_draws = (self._batches(settings, draw, batch_size) for draw in range(batches))
         bank = statistics_of(
             self.model,
@@ -378,11 +379,6 @@ class _Trials:
             points = self.train.subset(rows) if parts else drawn  # of the original images, or of those as resized
             pipeline = setting.pipeline(self.given)
             yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
-
-
-def _device(model: nn.Module) -> torch.device:
-    tensor = next(itertools.chain(model.parameters(), model.buffers()), None)
-    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:

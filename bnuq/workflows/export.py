@@ -150,7 +150,10 @@ def assembled(
     predictor = ExportedPredictor(pass_modules(subject, engine, inputs), scoring, watched, ood).eval()
     metadata = _metadata(subject, exported, engine.samples, scoring, inputs, result)
     metadata["outputs"] += [*own]
-    metadata["ood_scores"] = {name: _threshold(result, name) for name in own}
+    # above which the report of a result calls points foreign by a score
+    foreign = [f.values for f in (() if result is None else decided(result)) if f.code == "foreign"]
+    thresholds = {of["score"]: of["threshold"] for of in foreign if of["method"] == DETERMINISTIC}
+    metadata["ood_scores"] = {name: thresholds.get(name) for name in own}
     if watched is not None:
         metadata["outputs"].append("drift")
         metadata["monitor"] = watched.summary()
@@ -168,13 +171,6 @@ def _check_unchanged(result: Result, networks: Iterable[LoadedModel]) -> None:
                 f"{result.path}: {network.checkpoint.path} was changed since it was evaluated. Restore the file, or "
                 "evaluate it again."
             )
-
-
-def _threshold(result: Result | None, score: str) -> float | None:
-    """Above which the report of a result calls points foreign by this score; None where it does not name that."""
-    found = () if result is None else decided(result)
-    named = {(f.values["method"], f.values["score"]): f.values["threshold"] for f in found if f.code == "foreign"}
-    return named.get((DETERMINISTIC, score))
 
 
 def _bank(result: Result | None) -> BatchStatistics | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -95,8 +94,10 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     watch.lap("measure")
     domains_record, notes_of_domains = _domains(run, settings, network, sites, progress)
     watch.lap("domains")
+    asked = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    asked["domains"] = [named.text for named in settings.domains]
     result = Inspection(
-        run={**run.record(), "inspect": _record(settings)},
+        run={**run.record(), "inspect": {key: value for key, value in asked.items() if value is not None}},
         model={
             "path": named_or_path(run.checkpoint),
             "sha256": network.loaded.checkpoint.sha256,
@@ -137,13 +138,6 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     )
     write(result, run.out)
     return result
-
-
-def _record(settings: Settings) -> dict[str, Any]:
-    """The settings as in JSON."""
-    record = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    record["domains"] = [named.text for named in settings.domains]
-    return {key: value for key, value in record.items() if value is not None}
 
 
 def _why_not_measured(

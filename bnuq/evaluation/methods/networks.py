@@ -50,7 +50,7 @@ class EnsembleSampler(MethodSampler):
         return "all networks give the same outputs."
 
 
-class AugmentationSampler(LayerSampler):
+class AugmentationSampler(MethodSampler):
     """Augments the evaluated points anew for every draw."""
 
     def why_not(self, network: Network) -> str:
@@ -72,11 +72,11 @@ class AugmentationSampler(LayerSampler):
         return ""
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
-        is_deterministic = not self.method.draws_mini_batches
-        inner = Evaluation(subject.model) if is_deterministic else super().engine(subject, draws, inputs)
+        is_deterministic, inside = not self.method.draws_mini_batches, LayerSampler(self.method)
+        inner = Evaluation(subject.model) if is_deterministic else inside.engine(subject, draws, inputs)
         return Augmented(inner, len(draws), draws.start, augmenting(subject))
 
     def why_agree(self, subject: Subject) -> str:
         if self.method.draws_mini_batches:
-            return super().why_agree(subject)
+            return LayerSampler(self.method).why_agree(subject)
         return "the augmentation ([tta], or augment under [data]) changes no output."

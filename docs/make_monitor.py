@@ -246,7 +246,8 @@ class _Look:
             if self.network.task is SEGMENTATION:
                 with undisturbed(model):
                     predicted = forward(model, inputs).argmax(1).numpy()
-                masks = pipeline.masks(points, np.arange(len(points))[part])
+                assert points.masks is not None
+                masks = points.masks[np.arange(len(points))[part]]
                 scored = masks != self.run.ignore
                 right.append(((predicted == masks) & scored).sum((1, 2)) / scored.sum((1, 2)))
                 continue

@@ -112,6 +112,22 @@ def test_a_file_imports_only_from_floors_below() -> None:
     assert wrong == []
 
 
+CORE = ("data", "evaluation/methods", "evaluation/tasks", "metrics", "sampling")
+MOST_READERS = 25  # files that read the request and turn it into settings, beside the package that makes it
+
+
+def test_the_core_knows_no_request_and_few_files_read_it() -> None:
+    readers = [
+        path.relative_to(PACKAGE)
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("bnuq.config")
+        if any(alias.name == "Run" for alias in node.names)
+    ]
+    assert [path for path in readers if path.as_posix().startswith(CORE)] == []
+    assert len({path for path in readers if path.parts[0] != "config"}) <= MOST_READERS
+
+
 def test_rooms_that_must_be_light_do_not_import_torch_at_the_top() -> None:
     light = [path for path in modules() if room_of(path) in WITHOUT_TORCH | FRONT_DOORS]
     heavy = [(path, name) for path in light for name, top in imports(path) if top and name.split(".")[0] == "torch"]

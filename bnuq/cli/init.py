@@ -12,7 +12,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.output import Printing
 from bnuq.cli.streams import print_line, stdout
-from bnuq.config import Options, Run, resolve_checkpoint
+from bnuq.config import Options, resolve_checkpoint
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection
 from bnuq.errors import RequestError
 from bnuq.files.content import exists, is_file, kind_of
@@ -87,7 +87,10 @@ def command(
             print_line(f"  - {line}")
     if written.todo:
         print_line(f"Left to fill in, marked TODO: {', '.join(written.todo)}")
-    print_line(f"{'Then' if written.needed else 'Next'}: {_next_command(run, _shown(path, folder))}")
+    words = ["bnuq", "evaluate", _shown(path, folder)]
+    words += [] if run.data_root is None else ["--data-root", str(run.data_root)]
+    words += ["--trust-pickle"] if run.trust_pickle else []
+    print_line(f"{'Then' if written.needed else 'Next'}: {shlex.join(words)}")
 
 
 def _checkpoint(named: str | None, folder: Path) -> Path:
@@ -134,10 +137,3 @@ def _answers(options: Options) -> dict[str, str]:
 
 def _shown(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
-
-
-def _next_command(run: Run, path: str) -> str:
-    words = ["bnuq", "evaluate", path]
-    if run.data_root is not None:
-        words += ["--data-root", str(run.data_root)]
-    return shlex.join([*words, *(["--trust-pickle"] if run.trust_pickle else [])])

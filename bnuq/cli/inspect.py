@@ -9,7 +9,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing
 from bnuq.cli.report import check_figures, print_with_figures
-from bnuq.config import Options, Run, resolve
+from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 from bnuq.evaluation.completeness import reported_at_once
 from bnuq.files.fetching import stem_of
@@ -40,7 +40,9 @@ def command(
     analytic model; with domains, the effect of their statistics; and the training pipeline of a foreign checkpoint.
     Writes one HDF5 file and prints a report."""
     with reported_at_once(("train",) if settings.suggest_pipeline or settings.domain else ()):
-        run = placed(resolve(model, options, folder=Path.cwd()), options)
+        run = resolve(model, options, folder=Path.cwd())
+    if "out" not in options:
+        run = replace(run, out=run.out.with_name(f"{stem_of(run.checkpoint)}.inspect.h5"))
     check_figures(figures)
     from bnuq.workflows.requests import InspectSettings, check_inspection
 
@@ -56,8 +58,3 @@ def command(
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)
     print_with_figures(result, printing, figures, report=report, summary=json_of)
-
-
-def placed(run: Run, options: Options) -> Run:
-    """`run`, with the default name of an inspection's result file unless one was given."""
-    return run if "out" in options else replace(run, out=run.out.with_name(f"{stem_of(run.checkpoint)}.inspect.h5"))

@@ -5,7 +5,19 @@ An option overrides the run file, the run file overrides the checkpoint's record
 
 from bnuq.config.effects import data_without_effect
 from bnuq.config.live import resolve_live
-from bnuq.config.request import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Member, Named, Options, Run, RunOfSeveral, Runs
+from bnuq.config.request import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_SAMPLER,
+    DrawSettings,
+    Member,
+    Named,
+    Options,
+    PointSettings,
+    Run,
+    RunOfSeveral,
+    Runs,
+    ScoreSettings,
+)
 from bnuq.config.resolving import (
     SWEEP_SAMPLES,
     only_network,

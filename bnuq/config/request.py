@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -73,43 +73,42 @@ class Member:
 
 
 @frozen
-class Run:
-    """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
-    from the network; everything else is final. `members` are the other networks of an ensemble, of which this one is
-    the first. `normalize_name` is the name that the numbers of `normalize` were requested by; the record holds the
-    numbers alone. `configured` are the settings of [data] that the config beside the weights has: the record states
-    them even where they are the defaults, as they would be the config's otherwise."""
+class RunSettings:
+    """Settings of a run that one part of the work reads; all of them have the seed."""
 
-    checkpoint: Path
-    out: Path
-    network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
-    arch: Named | None = None
-    members: tuple[Member, ...] = ()
-    arch_args: dict[str, Any] = field(default_factory=dict)
-    entry: str | None = None
-    task: TaskName | None = None
-    outputs: Outputs = "logits"
-    train_batch_size: int | None = None
-    train: Named | None = None
-    test: Named | None = None
-    ood: tuple[Named, ...] = ()
-    perturb: tuple[Perturbation, ...] = ()
-    validation: Named | Split | None = None
-    train_size: int | None = None
-    target: str | None = None
-    group: str | None = None
-    ignore: int = 255
-    palette: Path | None = None
-    classes: Path | tuple[str, ...] | None = None
-    resize: int | tuple[int, int] | None = None  # the shorter side, or height and width
-    crop: tuple[int, int] | None = None
-    interpolation: Interpolation = "bilinear"
+    seed: int = 0
+
+    @classmethod
+    def of(cls, run: RunSettings) -> Self:
+        """These settings of a run, which holds them by the same names."""
+        return cls(**{setting.name: getattr(run, setting.name) for setting in fields(cls)})
+
+
+@frozen
+class PointSettings(RunSettings):
+    """How points become the network's input, and pass through it; `on` is what computes: local, local:N or ray. `tta`
+    takes the place of `augment` for evaluated points."""
+
     channel_order: ChannelOrder = "rgb"
+    interpolation: Interpolation = "bilinear"
     normalize: Normalize | Literal["train"] | None = None
     normalize_name: str | None = None
-    normalize_targets: Normalize | Literal["train"] | None = None
     augment: Augment | None = None
-    tta: Augment | None = None  # in place of `augment`, for evaluated points
+    tta: Augment | None = None
+    precision: Precision = "auto"
+    chunk_size: int | None = None
+    on: str = "local"
+
+    @property
+    def test_time_augment(self) -> Augment | None:
+        """How evaluated points are augmented."""
+        return self.augment if self.tta is None else self.tta
+
+
+@frozen
+class DrawSettings(RunSettings):
+    """What is drawn, and how often. `methods` and `batch_size` may be None, to be derived from the network."""
+
     methods: tuple[str, ...] | None = None
     samples: Samples = 64
     bank: int | None = None
@@ -117,25 +116,72 @@ class Run:
     max_samples: int = 1024
     batch_size: int | None = None
     layers: str | tuple[str, ...] = "all"
-    seed: int = 0
+    sampler: SamplerSettings = DEFAULT_SAMPLER
+    train_size: int | None = None
+    train_batch_size: int | None = None
+
+    @property
+    def auto_limit(self) -> int | None:
+        """The most samples of a point, where their number is "auto"."""
+        return self.max_samples if self.samples == "auto" else None
+
+
+@frozen
+class ScoreSettings(RunSettings):
+    """How samples are scored, and what is kept of them."""
+
+    task: TaskName | None = None
+    outputs: Outputs = "logits"
+    perturb: tuple[Perturbation, ...] = ()
+    ignore: int = 255
+    normalize_targets: Normalize | Literal["train"] | None = None
     mutual_information: Estimator = "plug-in"
     post_hoc: bool = True
     calibrate: Calibration | None = None
-    sampler: SamplerSettings = DEFAULT_SAMPLER
     scoring: ScoringSection = DEFAULT_SCORING
     certificate: CertificateSection = DEFAULT_CERTIFICATE
-    device: str = "auto"
-    precision: Precision = "auto"
-    chunk_size: int | None = None
-    threads: int | None = None
     limit: int | None = None
     save_samples: bool = False
     save_maps: bool = False
     images: bool = True
     show_images: tuple[str | int, ...] = ()
+
+
+@frozen
+class Files:
+    """The checkpoint, and the file that the result is written to."""
+
+    checkpoint: Path
+    out: Path
+
+
+@frozen
+class Run(PointSettings, DrawSettings, ScoreSettings, Files):
+    """A resolved request: the network, the data and all settings. `methods` and `batch_size` may be None, to be derived
+    from the network; everything else is final. `members` are the other networks of an ensemble, of which this one is
+    the first. `normalize_name` is the name that the numbers of `normalize` were requested by; the record holds the
+    numbers alone. `configured` are the settings of [data] that the config beside the weights has: the record states
+    them even where they are the defaults, as they would be the config's otherwise."""
+
+    network: Any = field(default=None, repr=False, compare=False)  # a torch.nn.Module
+    arch: Named | None = None
+    members: tuple[Member, ...] = ()
+    arch_args: dict[str, Any] = field(default_factory=dict)
+    entry: str | None = None
+    train: Named | None = None
+    test: Named | None = None
+    ood: tuple[Named, ...] = ()
+    validation: Named | Split | None = None
+    target: str | None = None
+    group: str | None = None
+    palette: Path | None = None
+    classes: Path | tuple[str, ...] | None = None
+    resize: int | tuple[int, int] | None = None  # the shorter side, or height and width
+    crop: tuple[int, int] | None = None
+    device: str = "auto"
+    threads: int | None = None
     data_root: Path | None = None
     download: bool = False
-    on: str = "local"  # what computes: local, local:N or ray
     trust_pickle: bool = False
     trust_code: bool = False
     run_file: Path | None = None
@@ -153,7 +199,10 @@ class Run:
             else named_or_path(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
-            "perturb": list(map(_recorded_change, self.perturb)),
+            "perturb": [
+                str(replace(change, code=_absolute(change.source) or "") if change.code else change)
+                for change in self.perturb
+            ],
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "layers": self.layers,
             "folders": {each.text: str(each.base.absolute()) for each in self.named if _is_module_in_base(each)},
@@ -197,11 +246,6 @@ _SECTIONS = {  # of the record, and their keys
     "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(SamplerSettings)],
     "options": settings_of(RecordedOptions),
 }
-
-
-def _recorded_change(change: Perturbation) -> str:
-    """A perturbation as it stands in a run file, its code with an absolute path."""
-    return str(replace(change, code=_absolute(change.source) or "") if change.code else change)
 
 
 def _recorded(value: Any) -> Any:

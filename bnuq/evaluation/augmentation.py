@@ -86,7 +86,7 @@ class Augmented:
                 numbers = [self.first + draw for draw in some]
                 yield some, *pipeline.parts(pictures, self.points.point_shape, draws=numbers, **key)
             return
-        augment, raw = pipeline.run.augment, None
+        augment, raw = pipeline.settings.augment, None
         for draw in draws:
             if raw is None or augment is None or augment.resized_crop is not None:
                 raw = pipeline.pixels(self.points, indices, draw=self.first + draw, **key)
@@ -104,22 +104,22 @@ class Augmented:
 
 def augmenting(subject: Subject) -> Pipeline:
     """The pipeline of evaluated points under test-time augmentation."""
-    run = subject.run
-    return replace(subject.pipeline, run=replace(run, augment=run.augment if run.tta is None else run.tta))
+    settings = subject.pipeline.settings
+    return replace(subject.pipeline, settings=replace(settings, augment=settings.test_time_augment))
 
 
 def check_augmentation(subject: Subject) -> None:
     """Raise RequestError where a method augments evaluated points, and the augmentation does not apply to them or gives
     points of another size."""
-    if not any("augmentation" in method.differs_by for method in subject.plan.methods):
+    if not any("augmentation" in method.differs_by for method in subject.methods):
         return
     pipeline, draw = augmenting(subject), {"draw": 0, "purpose": counter_rng.TTA}
-    assert pipeline.run.augment is not None  # ensured by the plan
+    assert pipeline.settings.augment is not None  # ensured by the plan
     for name, points in subject.sets.items():
         shape, expected = pipeline.trained(points, np.arange(1), **draw).shape[1:], points.point_shape
         if tuple(shape) != expected:
             raise RequestError(
-                f"{pipeline.run.augment.place} makes examples of shape {tuple(shape)} from {name}, whose shape is "
+                f"{pipeline.settings.augment.place} makes examples of shape {tuple(shape)} from {name}, whose shape is "
                 f"{expected}; test-time augmentation needs the same size. Add a table [tta] to the run "
                 f"file, with the keys of augment: crop = {expected[-1]}."
             )

@@ -19,7 +19,7 @@ from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import PixelScores, SetScores
-from bnuq.evaluation.subject import VALIDATION, ScoredSubject
+from bnuq.evaluation.subject import VALIDATION, ScoredSets
 from bnuq.evaluation.tasks.class_reduction import ClassScores
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.views import Outcome, ScoredMethod
@@ -48,9 +48,9 @@ _REFUTED = 0.01  # the level of all promises together at which the test set refu
 _BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 
 
-def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None:
+def check_request(subject: ScoredSets, findings: tuple[Finding, ...]) -> None:
     """RequestError where a certificate was requested that these points, or this network, cannot have."""
-    asked, task, why = subject.run.certificate, subject.plan.task, ""
+    asked, task, why = subject.settings.certificate, subject.task, ""
     if asked.risk is None:
         return
     validation, test = subject.sets.get(VALIDATION), subject.sets["test"]
@@ -70,7 +70,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
         )
     elif validation.group is not None and "group" not in parts:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
-    elif subject.plan.image and (test.targets is None and test.masks is None):
+    elif subject.image and (test.targets is None and test.masks is None):
         why = "without the masks of the test set."
     elif asked.score and (score not in scores or method not in ("", *subject.method_names)):
         why = f"by {asked.score}; expected one of {', '.join(scores)}, or METHOD.SCORE."
@@ -91,10 +91,10 @@ def _is_unfit(finding: Finding) -> bool:
     return finding.code in _UNFIT and finding.values["shared"] > _BY_CHANCE * finding.values["points"]
 
 
-def certify(subject: ScoredSubject, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
+def certify(subject: ScoredSets, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:
     """The outcome of a run with the estimates and warnings of its certificates, and these; None where no risk was
     named. RequestError for a score or a method that this run has not."""
-    if subject.run.certificate.risk is None:
+    if subject.settings.certificate.risk is None:
         return outcome, None
     made = _certification(subject, outcome)
     made, methods = _with_estimates(subject, outcome, made)
@@ -132,9 +132,9 @@ def _refuted(made: Certification, test: SetResult, group: np.ndarray | None) -> 
             yield certificate.names[number], 1 - right, len(losses)
 
 
-def _certification(subject: ScoredSubject, outcome: Outcome) -> Certification:
+def _certification(subject: ScoredSets, outcome: Outcome) -> Certification:
     """The certificates of all plain methods."""
-    asked, scored = subject.run.certificate, outcome.scored
+    asked, scored = subject.settings.certificate, outcome.scored
     assert asked.risk is not None
     wanted, _, score = (asked.score or "").rpartition(".")
     made: dict[str, tuple[float, Certificate]] = {}
@@ -271,11 +271,11 @@ def _losses_of_images(scores: PixelScores, score: str) -> Float[np.ndarray, "ima
 
 
 def _by_part(
-    certificate: Certificate, subject: ScoredSubject, scored: Mapping[Method, ScoredMethod], method: str
+    certificate: Certificate, subject: ScoredSets, scored: Mapping[Method, ScoredMethod], method: str
 ) -> Certificate:
     """The certificate with a promise for each predicted class, or for each group that both sets have: of these at most
     100, those with the most validation points."""
-    each, sets = subject.run.certificate.each, (VALIDATION, "test")
+    each, sets = subject.settings.certificate.each, (VALIDATION, "test")
     if each is None:
         return certificate
     if each == "class":
@@ -297,7 +297,7 @@ def _by_part(
 
 
 def _with_estimates(
-    subject: ScoredSubject, outcome: Outcome, made: Certification
+    subject: ScoredSets, outcome: Outcome, made: Certification
 ) -> tuple[Certification, dict[str, MethodResult]]:
     """The certificates, and the results with the share of test points that each accepts, or the width of its intervals,
     at the given threshold: the error of that is not in theirs."""

@@ -60,7 +60,13 @@ class RunData:
     validation: Points | None
     why_no_validation: str
     test_points: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
+
+    def changed(self, change: Callable[[Points], Points]) -> RunData:
+        """All evaluated sets after this change."""
+        ood = {name: change(points) for name, points in self.ood.items()}
+        validation = None if self.validation is None else change(self.validation)
+        return replace(self, test=change(self.test), ood=ood, validation=validation)
 
 
 def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool = True) -> RunData:
@@ -71,57 +77,41 @@ def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool
     Pictures in files and items of large Datasets are decoded as they are needed, and kept up to `_BUDGETS`: each
     is decoded once within that limit, and once for each method and round of draws beyond it.
     """
-    whole, why_no_validation = _read_sets(run)
-    sets, limit = whole, run.limit
-    if limit is not None:
-        sets = sets.changed(lambda points: limited(points, limit, run.seed))
-    sets = _in_one_shape(run, model, sets)
+    whole, limit = _read_sets(run), run.limit
+    data = whole if limit is None else whole.changed(lambda points: limited(points, limit, run.seed))
+    data = _in_one_shape(run, model, data)
     unused: tuple[Finding, ...] = ()
-    if sets.train is not None:
+    if data.train is not None:
         try:
-            check_same_shape(run, "train", sets.train, sets.test)
+            cut = run.augment is not None and run.augment.resized_crop is not None
+            check_same_shape("train", data.train, data.test, resized_crop=cut)
         except DataError:
             if needs_reference:
                 raise
-            reference, shape = sets.train.reference, sets.train.form
-            unused = (note("reference-unused", reference=reference, shape=shape, test=sets.test.form),)
-            sets, whole = replace(sets, train=None), replace(whole, train=None)
-    for label, points in {**sets.ood, "validation": sets.validation}.items():
+            reference, shape = data.train.reference, data.train.form
+            unused = (note("reference-unused", reference=reference, shape=shape, test=data.test.form),)
+            data, whole = replace(data, train=None), replace(whole, train=None)
+    for label, points in {**data.ood, "validation": data.validation}.items():
         if points is not None:
-            check_same_shape(run, label, points, sets.test, reference=False)
+            check_same_shape(label, points, data.test)
     shared = tuple(_shared_points(whole.train, whole.test, whole.validation, whole.ood))
-    evaluated_budget, reference_budget = _budgets()
-    sets = sets.changed(lambda points: points.keeping(evaluated_budget))
-    train = None if sets.train is None else sets.train.keeping(reference_budget)
-    test, validation, ood = sets.test, sets.validation, sets.ood
-    everything = [points for points in (train, test, *ood.values(), validation) if points is not None]
+    # each at most an eighth of the free memory
+    free = memory.available(torch.device("cpu"))
+    evaluated, reference_budget = (MemoryBudget(size if free is None else min(size, free // 8)) for size in _BUDGETS)
+    data = data.changed(lambda points: points.keeping(evaluated))
+    train = None if data.train is None else data.train.keeping(reference_budget)
+    everything = [points for points in (train, data.test, *data.ood.values(), data.validation) if points is not None]
     check_grouped(run, everything)
     findings = tuple(
         distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
     )
-    findings += (*_other_scales(train, {"test": test, "validation": validation, **ood}),)
+    findings += (*_other_scales(train, {"test": data.test, "validation": data.validation, **data.ood}),)
     findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
-    return RunData(train, test, ood, validation, why_no_validation, len(whole.test), findings)
+    return replace(data, train=train, findings=findings)
 
 
-@frozen
-class _Sets:
-    """The sets of a run, while they are read."""
-
-    train: Points | None
-    test: Points
-    validation: Points | None
-    ood: dict[str, Points]
-
-    def changed(self, change: Callable[[Points], Points]) -> _Sets:
-        """All evaluated sets after this change."""
-        ood = {name: change(points) for name, points in self.ood.items()}
-        validation = None if self.validation is None else change(self.validation)
-        return _Sets(self.train, change(self.test), validation, ood)
-
-
-def _read_sets(run: Run) -> tuple[_Sets, str]:
-    """Every set that the run names, whole, their classes in one numbering; and why there are no validation points."""
+def _read_sets(run: Run) -> RunData:
+    """Every set that the run names, whole, their classes in one numbering."""
     assert run.test is not None
     test = labelled(_opened(run, run.test, "test"))
     train = _opened(run, run.train, "train", whole=False) if run.train else None
@@ -144,20 +134,20 @@ def _read_sets(run: Run) -> tuple[_Sets, str]:
         train, test, validation, why_none = _split(run.validation, train, test)
     if validation is not None and (validation := labelled(validation)).targets is None:
         raise DataError(f"validation set {validation.reference} has no targets; what is fitted to it needs them.")
-    return _Sets(train, test, validation, ood), why_none
+    return RunData(train, test, ood, validation, why_none, len(test))
 
 
-def _in_one_shape(run: Run, model: nn.Module | None, sets: _Sets) -> _Sets:
+def _in_one_shape(run: Run, model: nn.Module | None, data: RunData) -> RunData:
     """The sets resized and cropped, and grey pictures repeated to three channels where the network needs these."""
-    test = in_shape(run, sets.test)
-    train = None if sets.train is None else in_shape(run, sets.train, test, whole=False)
+    test = in_shape(run, data.test)
+    train = None if data.train is None else in_shape(run, data.train, test, whole=False)
     if are_grey_files(test) and ((train is not None and train.point_shape[0] == 3) or takes_rgb_alone(model, test)):
         test, train = in_colour(test), None if train is None else in_colour(train)
-    ood = {name: in_shape(run, points, test, adapt=True) for name, points in sets.ood.items()}
-    validation = None if sets.validation is None else in_shape(run, sets.validation, test)
+    ood = {name: in_shape(run, points, test, adapt=True) for name, points in data.ood.items()}
+    validation = None if data.validation is None else in_shape(run, data.validation, test)
     if validation is not None and are_grey_files(validation) and test.point_shape[0] == 3:
         validation = in_colour(validation)
-    return _Sets(train, test, validation, ood)
+    return replace(data, train=train, test=test, ood=ood, validation=validation)
 
 
 def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
@@ -180,13 +170,6 @@ def needs_reference(run: Run) -> bool:
 
 
 _BUDGETS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference
-
-
-def _budgets() -> tuple[MemoryBudget, MemoryBudget]:
-    """Budgets for the evaluated sets and for the reference, each at most an eighth of the free memory."""
-    free = memory.available(torch.device("cpu"))
-    evaluated, reference = (MemoryBudget(size if free is None else min(size, free // 8)) for size in _BUDGETS)
-    return evaluated, reference
 
 
 def fetch_missing(run: Run, progress: Progress, domains: Sequence[Named] = ()) -> None:
@@ -282,13 +265,12 @@ def check_same_inputs(label: str, points: Points, like: Points) -> None:
         )
 
 
-def check_same_shape(run: Run, label: str, points: Points, test: Points, *, reference: bool = True) -> None:
-    """Raise DataError where points differ in shape from those of the test set; parts of a `reference`'s pictures may
-    have another size."""
+def check_same_shape(label: str, points: Points, test: Points, *, resized_crop: bool = False) -> None:
+    """Raise DataError where points differ in shape from those of the test set; parts of pictures, of a `resized_crop`,
+    may have another size."""
     check_same_inputs(label, points, test)
     first, second = points.point_shape, test.point_shape
-    cut = reference and run.augment is not None and run.augment.resized_crop is not None
-    if first != second and not (cut and first[:1] == second[:1]):
+    if first != second and not (resized_crop and first[:1] == second[:1]):
         advice = "Give both sets the same inputs, as the network was trained on."
         if len(first) == len(second) == 1:
             advice = "Give both tables the same columns, in the order of the training."

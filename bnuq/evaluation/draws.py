@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from bnuq.config import DEFAULT_SAMPLER, Run
+from bnuq.config import DEFAULT_SAMPLER, DrawSettings, SamplerSettings
 from bnuq.data import Points
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import mini_batches
@@ -37,27 +37,26 @@ from bnuq.sampling.statistics import Plans, statistics_of
 
 FIRST_ROUND = 16  # draws of the first round of "auto"
 _SHARE = 8  # the reference check may take the eighth part of the samples' passes
-_BY_SAMPLER = (counter_rng.BATCH, counter_rng.NOISE_MODEL)  # purposes of mini-batches
 _FEWEST_POINTS, _ENTRIES = 4, 2**19  # points, and numbers of points, that always pass
 
 
-def next_stop(run: Run, done: int) -> int:
+def next_stop(settings: DrawSettings, done: int) -> int:
     """The number of draws after the next round: T, or with "auto" twice as many as are `done`."""
-    if run.samples != "auto":
-        return run.samples
-    return min(run.max_samples, 2 * done or FIRST_ROUND)
+    if settings.samples != "auto":
+        return settings.samples
+    return min(settings.max_samples, 2 * done or FIRST_ROUND)
 
 
 def passes_of_samples(subject: Subject) -> int:
     """About how many passes of a point the methods take."""
-    draws = next_stop(subject.run, 0)
-    samples = sum(subject.samples_of(method, draws) for method in subject.plan.methods)
+    draws = next_stop(subject.draws, 0)
+    samples = sum(subject.samples_of(method, draws) for method in subject.methods)
     return samples * sum(map(len, subject.sets.values()))
 
 
 def shift_in_words(subject: Subject) -> str:
     """How many changed sets of how many points there are, and how many passes they take without those of attacks."""
-    changes, points = subject.run.perturb, len(subject.sets["test"])
+    changes, points = subject.settings.perturb, len(subject.sets["test"])
     families = len({change.kind.name for change in changes})
     passes = 1 + passes_of_samples(subject) // sum(map(len, subject.sets.values()))
     return (
@@ -73,7 +72,7 @@ def draws_from_reference(subject: Subject) -> bool:
 
 def needs_omega(subject: Subject) -> bool:
     """Whether a method draws ω of the run's mini-batches."""
-    return any(method.draws_mini_batches for method in subject.plan.methods)
+    return any(method.draws_mini_batches for method in subject.methods)
 
 
 def draw_omega(
@@ -88,10 +87,11 @@ def draw_omega(
     """ω of the run's mini-batches with these numbers, in units of a few draws, of which those that are in the journal
     are not drawn again. `noisy` ones pass with the noise of the network's own layers, of the draws of the same numbers.
     `plans` as for `statistics_of`."""
-    plan, train, size = subject.plan, subject.train, subject.plan.batch_size
+    train, size = subject.train, subject.batch_size
     assert train is not None and size is not None  # ensured by the plan
     title, purposes = f"Drawing {len(draws)} mini-batches of {size}", (counter_rng.BATCH, counter_rng.AUGMENT)
-    drawing = MiniBatchDrawing(subject.model, subject.pipeline, train, size, plan.layers, purposes, title)
+    network = subject.model, subject.pipeline
+    drawing = MiniBatchDrawing(*network, train, size, subject.layers, purposes, title, subject.draws.sampler)
     name = f"{_OMEGA}-learned" if noisy else _OMEGA
     return drawing.in_units(name, executor, draws, progress, noisy=noisy, plans=plans)
 
@@ -104,8 +104,8 @@ class MiniBatchDrawing:
     """Draws of the statistics of `layers` from mini-batches of a reference, through the training pipeline; `purposes`
     are the random keys of batches and augmentation.
 
-    Mini-batches of MCBN and of its analytic noise models are drawn as the run's sampler says; all others are random,
-    without replacement, with the biased variance.
+    The run's `sampler` is that of mini-batches of MCBN and of its analytic noise models; all others are random, without
+    replacement, with the biased variance.
     """
 
     model: nn.Module
@@ -115,15 +115,15 @@ class MiniBatchDrawing:
     layers: Sequence[BatchNormSite]
     purposes: tuple[int, int]
     title: str
+    sampler: SamplerSettings = DEFAULT_SAMPLER
 
     def drawn(
         self, draws: range, progress: Progress, learned: Learned | None = None, plans: Plans | None = None
     ) -> BatchStatistics:
         """ω of the mini-batches with these numbers."""
-        seed, (batch, augment) = self.pipeline.run.seed, self.purposes
-        sampler = self.pipeline.run.sampler if batch in _BY_SAMPLER else DEFAULT_SAMPLER
+        seed, (batch, augment) = self.pipeline.settings.seed, self.purposes
         check_memory_of_draws(len(draws), self.layers, self.batch_size, title=self.title)
-        rows_of = mini_batches(sampler, self.train, self.batch_size, seed=seed)
+        rows_of = mini_batches(self.sampler, self.train, self.batch_size, seed=seed)
         indices = np.stack([rows_of(t, batch) for t in draws])
         batches = self.pipeline.batches(self.train, indices, draws=draws, purpose=augment)
         with progress(self.title, len(draws)) as advance:
@@ -131,7 +131,7 @@ class MiniBatchDrawing:
                 self.model,
                 batches,
                 layers=self.layers,
-                variance=sampler.variance,
+                variance=self.sampler.variance,
                 on_draw=lambda: advance(1),
                 memory_limit=memory.available(self.pipeline.device),
                 learned=learned,
@@ -164,7 +164,7 @@ class MiniBatchDrawing:
 
             def run(group: UnitGroup) -> Iterator[Arrays]:
                 for unit in group:
-                    seed, count = self.pipeline.run.seed, len(unit.draws)
+                    seed, count = self.pipeline.settings.seed, len(unit.draws)
                     learned = Learned(count, seed, unit.draws.start) if noisy else None
                     yield self.drawn(unit.draws, within, learned, plans).arrays()
 
@@ -182,12 +182,12 @@ def part_drawn(subject: Subject) -> Points | None:
     """The points that the run's first draws of ω consist of, of a reference that is read as needed, so that checks on
     them read no others. All of it if it is in memory, if no ω of random points is needed, or if mini-batches
     are of one group: a few cannot represent all."""
-    train, sampler, seed = subject.train, subject.run.sampler, subject.run.seed
+    train, sampler, seed = subject.train, subject.draws.sampler, subject.draws.seed
     if train is None or not train.listed or not needs_omega(subject) or sampler.batches == "group":
         return train
-    assert subject.plan.batch_size is not None  # ensured by the plan
-    rows_of = mini_batches(sampler, train, subject.plan.batch_size, seed=seed)
-    rows = [rows_of(draw, counter_rng.BATCH) for draw in range(subject.bank or next_stop(subject.run, 0))]
+    assert subject.batch_size is not None  # ensured by the plan
+    rows_of = mini_batches(sampler, train, subject.batch_size, seed=seed)
+    rows = [rows_of(draw, counter_rng.BATCH) for draw in range(subject.bank or next_stop(subject.draws, 0))]
     return train.subset(np.unique(np.concatenate(rows)))
 
 
@@ -199,6 +199,7 @@ def check_reference(
     progress: Progress,
     *,
     trained_with: int | None,
+    train_size: int | None = None,
     passes: int | None = None,
     executor: UnitExecutor | None = None,
     plans: Plans | None = None,
@@ -226,8 +227,7 @@ def check_reference(
         if largest == batch_size:
             raise
         bank = bank_of(largest)
-    known = {"train_size": pipeline.run.train_size, "train_batch_size": trained_with}
-    return reference_check(bank, layers, population=len(train), **known)
+    return reference_check(bank, layers, population=len(train), train_size=train_size, train_batch_size=trained_with)
 
 
 def size_of_check(train: Points, passes: int | None = None) -> tuple[int, int]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from bnuq.config import Run
 from bnuq.errors import BnuqError, ModelError
 from bnuq.evaluation.setup import Prepared, as_taken, findings_on_outputs, network_of
-from bnuq.evaluation.subject import RunPlan, Subject
+from bnuq.evaluation.subject import Plan, Subject
 from bnuq.findings import Finding, about, warning
 from bnuq.metrics.arrays import as_float64
 from bnuq.models.loading import LoadedModel
@@ -27,21 +28,19 @@ _FAR, _LOWEST = 0.1, -1e4  # nats that a network far below the others loses besi
 _POINTS, _OF_CLASS = 1000, 20  # that say whether classes have another order: half the errors would be right in it
 
 
-def other_networks(
-    run: Run, prepared: Prepared, plan: RunPlan
-) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
+def other_networks(run: Run, prepared: Prepared, plan: Plan) -> tuple[tuple[nn.Module, ...], tuple[LoadedModel, ...]]:
     """The networks of an ensemble after the first, ready for its inputs, and how they were loaded.
 
     Raises ModelError for one that cannot be read, has other outputs than the first network, or is there twice.
     """
     sets = (prepared.data.test, prepared.data.train, prepared.data.validation, *prepared.data.ood.values())
     read = [points for points in sets if points is not None]
-    networks, loaded = list[nn.Module](), list[LoadedModel]()
+    networks, loaded, checkpoints = list[nn.Module](), list[LoadedModel](), [single.checkpoint for single in run.single]
     for number, member in enumerate(run.single[1:], 1):
         member_model = _loaded(member, alone=len({single.arch for single in run.single}) == 1)
         module = member_model.module.to(prepared.pipeline.device, prepared.pipeline.dtype)
         network = as_logits(as_taken(module, prepared.pipeline, read)[0], run.outputs)
-        with named(run, number):
+        with named(checkpoints, number):
             shapes = Evaluation(network).passes(prepared.example).shape[2:], (plan.outputs, *(plan.image or ()))
             if shapes[0] != shapes[1]:
                 sizes = [" × ".join(map(str, shape)) for shape in shapes]
@@ -51,24 +50,30 @@ def other_networks(
                 )
             found = findings_on_outputs(replace(prepared, model=network), plan)
         networks.append(network)
-        loaded.append(replace(member_model, findings=(*member_model.findings, *about(_name(run, number), found))))
-    _check_different([prepared.loaded, *loaded])
+        loaded.append(
+            replace(member_model, findings=(*member_model.findings, *about(_name(checkpoints, number), found)))
+        )
+    every = [prepared.loaded, *loaded]
+    sha256, times = Counter(model.checkpoint.sha256 for model in every).most_common(1)[0]
+    if times > 1:
+        same = " and ".join(str(model.checkpoint.path) for model in every if model.checkpoint.sha256 == sha256)
+        raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")
     return tuple(networks), tuple(loaded)
 
 
 @contextmanager
-def named(run: Run, number: int) -> Iterator[None]:
+def named(checkpoints: Sequence[Path], number: int) -> Iterator[None]:
     """Say in an error of the block which network of an ensemble it is about."""
     try:
         yield
     except BnuqError as error:
-        if not run.members:
+        if len(checkpoints) < 2:
             raise
-        raise type(error)(f"{_name(run, number)}: {error}") from error
+        raise type(error)(f"{_name(checkpoints, number)}: {error}") from error
 
 
-def _name(run: Run, number: int) -> str:
-    return f"network {number + 1} of the ensemble ({run.single[number].checkpoint})"
+def _name(checkpoints: Sequence[Path], number: int) -> str:
+    return f"network {number + 1} of the ensemble ({checkpoints[number]})"
 
 
 def findings_on_members(subject: Subject, methods: Mapping[str, MethodResult]) -> Iterator[Finding]:
@@ -84,7 +89,7 @@ def findings_on_members(subject: Subject, methods: Mapping[str, MethodResult]) -
         usual = order[middle + (place <= middle)]  # the middle one of the others
         is_far = _is_above(values[usual], values[number], by=_FAR + abs(pll[usual]))
         if is_far or (place == 0 and _is_above(values[0], together)):
-            name, looks = _name(subject.run, number), _looks(subject, number)
+            name, looks = _name(subject.checkpoints, number), _looks(subject, number)
             yield warning("member-below", network=name, looks=looks, pll=float(pll[number]), others=float(pll[usual]))
 
 
@@ -95,8 +100,8 @@ def _is_above(values: np.ndarray, others: np.ndarray, by: float = 0.0) -> bool:
 
 def _looks(subject: Subject, number: int) -> str:
     """What the outputs of a network look like that gives other predictions than it should."""
-    points, classes = subject.sets["test"], subject.plan.outputs
-    if subject.plan.task.outputs == "classes":
+    points, classes = subject.sets["test"], subject.outputs
+    if subject.task.outputs == "classes":
         from scipy.optimize import linear_sum_assignment  # late: for few requests
 
         network = Evaluation((subject.model, *subject.members)[number])
@@ -119,11 +124,3 @@ def _loaded(member: Run, *, alone: bool) -> LoadedModel:
         if member.arch is None or not alone:
             raise
         raise ModelError(f"{error} Networks of other architectures need one --arch for each, in this order.") from error
-
-
-def _check_different(loaded: list[LoadedModel]) -> None:
-    """Raise ModelError where two checkpoints are the same."""
-    sha256, times = Counter(model.checkpoint.sha256 for model in loaded).most_common(1)[0]
-    if times > 1:
-        same = " and ".join(str(model.checkpoint.path) for model in loaded if model.checkpoint.sha256 == sha256)
-        raise ModelError(f"{same}: these are the same; expected each network of an ensemble once.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
 from bnuq.frozen import frozen
 from bnuq.sampling import counter_rng
-from bnuq.sampling.exactness import Exactness, check_each_point, check_exact, check_repeatable, check_unchanged
+from bnuq.sampling.exactness import check_each_point, check_exact, check_repeatable, check_unchanged
 from bnuq.sampling.recorded_calls import smallest_batch
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite, Sites
@@ -40,9 +40,9 @@ class Checked:
 def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Checked:
     """Raise SamplingError unless the network, and every other of an ensemble, is deterministic and treats points
     independently on every set, and its MCBN is exact: at these batch sizes, or at that of the plan."""
-    plan, model, pipeline, test = subject.plan, subject.model, subject.pipeline, subject.sets["test"]
+    model, pipeline, test = subject.model, subject.pipeline, subject.sets["test"]
     affordable = max(always_passed(test), passes_of_samples(subject) // _SHARE)
-    sizes = batch_sizes or ((min(plan.batch_size, affordable),) if plan.batch_size is not None else ())
+    sizes = batch_sizes or ((min(subject.batch_size, affordable),) if subject.batch_size is not None else ())
     if subject.train is None or not sizes:
         batches = [pipeline.evaluated(test, slice(0, min(_BATCH_WITHOUT_REFERENCE, affordable)))]
     else:
@@ -51,20 +51,22 @@ def check_network(subject: Subject, *, batch_sizes: Sequence[int] = ()) -> Check
         batches = [mini_batch(pipeline, train, size) for size in sizes]
     outputs = list[Tensor]()
     for number, network in enumerate((model, *subject.members)):
-        with named(subject.run, number):
+        with named(subject.checkpoints, number):
             outputs.append(_outputs_on_test(subject, network))
             if number:
                 check_mcbn(network, find_sites(network, batches[0][:3]), batches, ())
-    return replace(check_mcbn(model, plan.sites, batches, plan.layers), outputs=tuple(outputs))
+    return replace(check_mcbn(model, subject.sites, batches, subject.layers), outputs=tuple(outputs))
 
 
 def _outputs_on_test(subject: Subject, model: nn.Module) -> Tensor:
     """The outputs of a network for a few test points, once it is checked on every set."""
-    tracked = model is not subject.model or all(site.tracked for site in subject.plan.sites.live_batchnorms)
+    tracked = model is not subject.model or all(site.tracked for site in subject.sites.live_batchnorms)
     check = check_each_point if tracked else check_repeatable
 
     def outputs(name: str, points: Points) -> Tensor:
-        size = min(len(points), max(subject.run.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points))
+        size = min(
+            len(points), max(subject.pipeline.settings.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points)
+        )
         inputs = partial(subject.pipeline.evaluated, points)
         return next(memory.in_halves(lambda rows: check(model, inputs(rows), where=f" on {name}"), size))
 
@@ -75,7 +77,7 @@ def check_network_unchanged(checked: Checked, subject: Subject) -> None:
     """Raise SamplingError where a network is no longer the one that was checked: one forward of a few points."""
     for number, (model, outputs) in enumerate(zip((subject.model, *subject.members), checked.outputs, strict=True)):
         points = subject.pipeline.evaluated(subject.sets["test"], slice(0, len(outputs)))
-        with named(subject.run, number):
+        with named(subject.checkpoints, number):
             check_unchanged(model, points, outputs, where=" on test")
 
 
@@ -83,30 +85,26 @@ def check_mcbn(model: nn.Module, sites: Sites, batches: Sequence[Tensor], layers
     """Raise SamplingError unless MCBN of these layers is exact for each of these mini-batches."""
     least = smallest_batch(layers) if layers else 2
     checked = [check_exact(model, sites, batch, layers) for batch in batches if len(batch) >= least]
-    return Checked((*_verified(checked, layers), *_unreached(checked, sites, layers)))
+    findings = list[Finding]()
+    compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
+    if layers and compared:
+        deviation, points = max(compared)
+        with_exceptions = any(result.fixed for result in checked)
+        findings.append(
+            note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
+        )
+    unreachable = dict(sites.unreachable)
+    fixed = {layer: why for result in checked for layer, why in result.fixed if layer not in unreachable}
+    findings += [warning("unreachable", layer=names, reason=reason) for reason, names in by_reason(fixed)]
+    why_not = [result.why_not for result in checked if result.deviation is None]
+    if layers and why_not:
+        findings.append(warning("exactness-unchecked", reason=why_not[0]))
+    return Checked(tuple(findings))
 
 
 def mini_batch(pipeline: Pipeline, train: Points, size: int) -> Tensor:
     """A random mini-batch of the reference, through the training pipeline; not one that ω is drawn from."""
     rows = counter_rng.batch_indices(
-        pipeline.run.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
+        pipeline.settings.seed, 0, population=len(train), batch_size=min(size, len(train)), purpose=counter_rng.CHECK
     )
     return pipeline.trained(train, rows, draw=0, purpose=counter_rng.CHECK_AUGMENT)
-
-
-def _verified(checked: Sequence[Exactness], layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
-    compared = [(result.deviation, result.points) for result in checked if result.deviation is not None]
-    if layers and compared:
-        deviation, points = max(compared)
-        with_exceptions = any(result.fixed for result in checked)
-        yield note("mcbn-verified", points=points, deviation=float(deviation), with_exceptions=with_exceptions)
-
-
-def _unreached(checked: Sequence[Exactness], sites: Sites, layers: Sequence[BatchNormSite]) -> Iterator[Finding]:
-    frozen_modules = dict(pair for result in checked for pair in result.fixed)
-    named = dict(sites.unreachable)
-    for reason, names in by_reason({layer: why for layer, why in frozen_modules.items() if layer not in named}):
-        yield warning("unreachable", layer=names, reason=reason)
-    why_not = [result.why_not for result in checked if result.deviation is None]
-    if layers and why_not:
-        yield warning("exactness-unchecked", reason=why_not[0])

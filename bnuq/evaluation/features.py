@@ -76,9 +76,9 @@ class KeepingEvaluation(Evaluation):
 
 def evaluation_of(subject: Subject) -> Evaluation:
     """The deterministic network; where scores of its features are asked for, it keeps them as it passes."""
-    run, model = subject.run, subject.model
-    wanted = subject.has_post_hoc and run.on == "local"
-    if wanted and devices.is_host(subject.pipeline.device) and unconverted(model) is model:
+    model = subject.model
+    is_wanted = subject.has_post_hoc and subject.pipeline.settings.on == "local"
+    if is_wanted and devices.is_host(subject.pipeline.device) and unconverted(model) is model:
         return KeepingEvaluation(model, Kept())
     return Evaluation(model)
 
@@ -94,7 +94,7 @@ def _head(subject: Subject, inputs: Tensor) -> Head:
 
 def heads(subject: Subject, points: Points) -> Iterator[Head]:
     """The last linear layer for all of these points, chunk by chunk."""
-    size = subject.run.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
+    size = subject.pipeline.settings.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
     with loading(subject.pipeline, points) as feed:
         yield from memory.in_halves(lambda rows: _head(subject, feed(rows)), len(points), size)
 
@@ -104,4 +104,4 @@ def fitted_points(subject: Subject, *, most: int = _MOST_POINTS) -> Points:
     5,000, those that mini-batches were drawn from. There must be a reference."""
     part = part_drawn(subject)
     assert part is not None
-    return limited(part, min(most, _MOST_DECODED if part.listed else _MOST_POINTS), subject.run.seed)
+    return limited(part, min(most, _MOST_DECODED if part.listed else _MOST_POINTS), subject.draws.seed)

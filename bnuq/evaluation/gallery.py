@@ -29,7 +29,7 @@ def gallery(
     Confident mistakes are those of the deterministic network; the most uncertain points of the test set, and the least
     uncertain of the OOD sets, are by the first sampled method.
     """
-    if not subject.run.images or subject.plan.image:
+    if not subject.settings.images or subject.image:
         return ()
     chosen = _chosen(methods, described)
     parts = (

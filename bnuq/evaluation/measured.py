@@ -47,9 +47,11 @@ class Measurements:
         if not draws_from_reference(subject) or (part := part_drawn(subject)) is None:
             return None
         self._watch.lap("evaluate")
-        of_network = subject.model, subject.pipeline, part, subject.plan.sites.live_batchnorms, self._progress
-        known = {"trained_with": subject.plan.trained_with, "passes": passes_of_samples(subject)}
-        check = check_reference(*of_network, **known, executor=self._executor, plans=self._plans)
+        of_network = subject.model, subject.pipeline, part, subject.sites.live_batchnorms, self._progress
+        known = {"trained_with": subject.trained_with, "train_size": subject.draws.train_size}
+        check = check_reference(
+            *of_network, **known, passes=passes_of_samples(subject), executor=self._executor, plans=self._plans
+        )
         self._watch.lap("draw")
         return check
 
@@ -66,7 +68,7 @@ class Measurements:
     @property
     def stale(self) -> bool:
         """Whether the running statistics may not be those of the reference that mini-batches are drawn from."""
-        has_averages = any(site.tracked for site in self._subject.plan.layers)
+        has_averages = any(site.tracked for site in self._subject.layers)
         return draws_from_reference(self._subject) and has_averages and (self.check is None or not self.check.passed)
 
     @cached_property
@@ -82,7 +84,7 @@ class Measurements:
 
     def omegas(self, draws: range) -> Omegas:
         """ω of the draws with these numbers, by the method that it is drawn for."""
-        subject, methods = self._subject, self._subject.plan.methods
+        subject, methods = self._subject, self._subject.methods
         self._watch.lap("evaluate")
         omegas: dict[str, BatchStatistics] = {}
         if self.noise_models is not None:

@@ -69,7 +69,7 @@ class MethodRun(MethodScoring[Subject]):
         self.rounds.append(draws)
         self._weights = self._subject.weights(self.method, draws.stop)
         place, on_host = self._journal.place, devices.is_host(self._subject.pipeline.device)
-        is_cross_fitted = self._subject.plan.image and self._subject.fitted_to == "test"
+        is_cross_fitted = self._subject.image and self._subject.fitted_to == "test"
         if is_cross_fitted and on_host and isinstance(place, Folder):
             with suppress(OSError):  # without a file nothing is kept
                 self._kept = KeptOutputs(place.path, engine.samples)
@@ -87,12 +87,13 @@ class MethodRun(MethodScoring[Subject]):
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         """The scores of one set under all draws so far, by each view; of none where nothing depends on them."""
-        points, run, plan = self._points(name), self._subject.run, self._subject.plan
-        scores_again = not self.method.is_single and (run.save_samples or run.samples == "auto")
-        scores_again = (scores_again or name == self._subject.fitted_to) and not plan.image
+        points, subject = self._points(name), self._subject
+        again = subject.settings.save_samples or subject.draws.samples == "auto"
+        scores_again = (not self.method.is_single and again) or name == subject.fitted_to
+        scores_again = scores_again and not subject.image
         size = self._passes.tile(self.engine, points, keeps_samples=scores_again)
-        if keeps_maps := saves_maps(self._subject, name):
-            size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(plan)))
+        if keeps_maps := saves_maps(subject, name):
+            size = min(size, max(1, _MAPS_AT_ONCE // pixels.bytes_of_maps(subject.image)))
         if name not in self._units:
             self._units[name] = tiles(name, points, size, method=self.method.name, draws=self._address)
         units = [replace(unit, draws=self._address) for unit in self._units[name]]  # the same tiles in every round
@@ -115,7 +116,7 @@ class MethodRun(MethodScoring[Subject]):
         outputs are too large to be all kept, are in part computed again. None where nothing depends on them."""
         points = self._subject.sets[name]
         scoring = SetScoring(self._subject, name, points, self._weights, views, self._second.get(name))
-        if self._subject.plan.image:
+        if self._subject.image:
             units = [replace(unit, method=views[0].method.name) for unit in self._units[name]]
             return self._scores_of_units(units, scoring, needed=saves_maps(self._subject, name))
         if not self._matters(name):
@@ -174,12 +175,12 @@ class MethodRun(MethodScoring[Subject]):
 
     def _matters(self, name: str) -> bool:
         """Whether anything depends on the scores of a set: the result, what is fitted to it, or the number of draws."""
-        run, is_fitted_to = self._subject.run, name in (VALIDATION, self._subject.fitted_to)
-        return self._executor.makes_result or is_fitted_to or run.samples == "auto"
+        is_fitted_to = name in (VALIDATION, self._subject.fitted_to)
+        return self._executor.makes_result or is_fitted_to or self._subject.draws.samples == "auto"
 
     def raw_samples(self) -> dict[str, Samples]:
         """The raw samples of each set, where they are saved."""
-        if not self._subject.run.save_samples or self.method.is_single:
+        if not self._subject.settings.save_samples or self.method.is_single:
             return {}
         return {name: self._stored(name) for name in self._units}
 
@@ -198,7 +199,7 @@ class MethodRun(MethodScoring[Subject]):
             sets = {name: replace(each, samples=raw.get(name)) for name, each in sets.items()}
         separations = {name: each.separation for name, each in scored.changed.items()}
         result = replace(result, sets=sets, ood={**result.ood, **separations})
-        if subject.run.save_maps:
+        if subject.settings.save_maps:
             sets = {name: replace(each, maps=self.maps[method, name]) for name, each in result.sets.items()}
             result = replace(result, sets=sets)
         return result

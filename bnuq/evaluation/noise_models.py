@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from bnuq import metrics
-from bnuq.config import Counts, Run
-from bnuq.data import Points
+from bnuq.config import Counts, DrawSettings
 from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
@@ -30,7 +29,7 @@ class NoiseModels:
     """The noise models of one run: the factorised model of every layer, and the recorded draws of the empirical
     model."""
 
-    run: Run
+    draws: DrawSettings
     fingerprint: str
     batch_size: int
     layers: tuple[LayerNoiseModel, ...]
@@ -51,23 +50,18 @@ class NoiseModels:
 
     def draw(self, method: Method, draws: range) -> BatchStatistics:
         """ω of these draws under the noise model of `method`."""
-        seed = self.run.seed
+        seed, sampler = self.draws.seed, self.draws.sampler
         if not method.is_fitted_to_mini_batches:
             return _FACTORISED[method.name](
                 self.layers,
                 draws,
                 seed=seed,
-                variance=self.run.sampler.variance,
+                variance=sampler.variance,
                 fingerprint=self.fingerprint,
                 batch_size=self.batch_size,
             )
         assert self.recorded is not None
-        return draw_empirical(self.recorded, draws, seed=seed, covariance=self.run.sampler.covariance)
-
-
-def counts_of(run: Run, train: Points | None) -> Counts:
-    """Whether the factorised noise models use the nominal or the measured number of values."""
-    return run.sampler.counts or ("nominal" if train is None else "measured")
+        return draw_empirical(self.recorded, draws, seed=seed, covariance=sampler.covariance)
 
 
 def fit_noise_models(subject: Subject, progress: Progress, executor: UnitExecutor) -> NoiseModels | None:
@@ -75,39 +69,42 @@ def fit_noise_models(subject: Subject, progress: Progress, executor: UnitExecuto
 
     They are measured on separate mini-batches, not on those that MCBN draws.
     """
-    run, plan, model, train = subject.run, subject.plan, subject.model, subject.train
-    requested = [method for method in plan.methods if method.approximates]
+    settings, train, batch_size = subject.draws, subject.train, subject.batch_size
+    requested = [method for method in subject.methods if method.approximates]
     if not requested:
         return None
-    assert plan.batch_size is not None
-    measured = counts_of(run, train) == "measured"
+    assert batch_size is not None
+    # of the factorised models: the nominal or the measured number of values
+    counts: Counts = settings.sampler.counts or ("nominal" if train is None else "measured")
+    measured = counts == "measured"
     factorised = not all(method.is_fitted_to_mini_batches for method in requested)
     recorded = None
     if any(method.is_fitted_to_mini_batches for method in requested) or measured:
         assert train is not None  # ensured by the plan
-        number = run.sampler.noise_model_draws
-        title = f"Fitting the noise models to {number} mini-batches of {plan.batch_size}"
+        number = settings.sampler.noise_model_draws
+        title = f"Fitting the noise models to {number} mini-batches of {batch_size}"
         purposes = (counter_rng.NOISE_MODEL, counter_rng.NOISE_MODEL_AUGMENT)
-        drawing = MiniBatchDrawing(model, subject.pipeline, train, plan.batch_size, plan.layers, purposes, title)
+        network = subject.model, subject.pipeline
+        drawing = MiniBatchDrawing(*network, train, batch_size, subject.layers, purposes, title, settings.sampler)
         recorded = drawing.in_units("noise-model", executor, range(number), progress)
     layers: tuple[LayerNoiseModel, ...] = ()
     if factorised:
         population = None if train is None else len(train)
-        density: list[tuple[float, float] | None] = [None] * len(plan.layers)
+        density: list[tuple[float, float] | None] = [None] * len(subject.layers)
         if measured:
             assert recorded is not None
             density = [(layer.mean, layer.sd) for layer in layer_counts(recorded, math.inf)]  # at this batch size
         shrink = 1.0
-        finite = not (measured or run.sampler.replacement or run.augment)  # augmentation makes every point new
-        if population is not None and finite and plan.batch_size > FINITE * population:
-            shrink = float(metrics.finite_population_factor(plan.batch_size, population=population))
+        augmented = subject.pipeline.settings.augment
+        finite = not (measured or settings.sampler.replacement or augmented)  # augmentation makes every point new
+        if population is not None and finite and batch_size > FINITE * population:
+            shrink = float(metrics.finite_population_factor(batch_size, population=population))
         layers = tuple(
-            noise_model_of(site, batch_size=plan.batch_size, density=layer_density, shrink=shrink)
-            for site, layer_density in zip(plan.layers, density, strict=True)
+            noise_model_of(site, batch_size=batch_size, density=layer_density, shrink=shrink)
+            for site, layer_density in zip(subject.layers, density, strict=True)
         )
-    return NoiseModels(
-        run, fingerprint(model), plan.batch_size, layers, recorded, counts_of(run, train) if factorised else None
-    )
+    made_of = settings, fingerprint(subject.model), batch_size, layers, recorded
+    return NoiseModels(*made_of, counts if factorised else None)
 
 
 def layer_counts(bank: BatchStatistics, population: int | float) -> tuple[LayerCounts, ...]:

@@ -12,7 +12,6 @@ from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.ensemble import findings_on_members
 from bnuq.evaluation.estimates import MIN_SAMPLES
 from bnuq.evaluation.measured import Measurements
-from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.runner import RunnerResult
 from bnuq.evaluation.subject import Subject
 from bnuq.findings import Finding, note, warning
@@ -30,13 +29,9 @@ FEW = 20  # points, below which what is fitted to them is not to be trusted
 def findings_on_outcome(
     subject: Subject, measured: Measurements, outcome: RunnerResult, data: RunData
 ) -> Iterator[Finding]:
-    run, plan = subject.run, subject.plan
-    was_trained = any(site.tracked and not site.never_trained for site in plan.layers)  # else another warning says so
-    if data.train is not None and measured.stale and was_trained:
-        yield from reference_findings(measured.check, run, data.train, plan.sites.live_batchnorms, outcome.methods)
     if (size := measured.size_of_smaller_check) is not None:
         yield note("reference-check-smaller", batches=size[0], points=size[1])
-    if any(not site.tracked for site in plan.sites.live_batchnorms):
+    if any(not site.tracked for site in subject.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": data.test} | data.ood
     few = [name for name, points in sizes.items() if independent_units(len(points), points.group) < 2]
@@ -51,7 +46,7 @@ def findings_on_outcome(
         yield warning("few-validation-points", points=len(fitted_to))
     yield from outcome.findings
     yield from findings_on_members(subject, outcome.methods)
-    if run.methods is None and not any(not method_named(name).is_single for name in outcome.methods):
+    if subject.draws.methods is None and not any(not method_named(name).is_single for name in outcome.methods):
         yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from bnuq import devices
 from bnuq.arithmetic import Arithmetic
-from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.errors import is_out_of_memory
 from bnuq.evaluation import memory
@@ -36,20 +35,22 @@ Feed = Callable[[slice], Tensor]  # rows of a set as network input
 
 class ChunkedPasses:
     """The passes of a run: `findings` on them, the `seconds` that they took, without loading, and the `arithmetic` of
-    its samples, the exact one as long as there are none."""
+    its samples, the exact one as long as there are none. A point has so many `outputs`, all its pixels together where
+    they are `dense`, and an `auto_limit` of samples where their number is "auto"."""
 
-    def __init__(self, run: Run, pipeline: Pipeline, outputs: int, *, dense: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, outputs: int, *, dense: bool = False, auto_limit: int | None = None) -> None:
         self.findings: list[Finding] = []
         self.seconds = 0.0
         self.arithmetic = pipeline.arithmetic.exact
         self._given_up = False  # whether the arithmetic that is there by default is
-        self._run, self._pipeline, self._outputs, self._dense = run, pipeline, outputs, dense
+        self._pipeline, self._outputs, self._dense, self._auto_limit = pipeline, outputs, dense, auto_limit
+        self._requested = pipeline.settings.chunk_size
         self._largest: int | None = None  # chunk size, where memory does not allow the default
 
     def prepare(self, engines: Iterable[Engine], points: Points) -> int:
         """Make the engines' plans with the first of these points, within the free memory; the bytes that a chunk
         takes."""
-        engines, requested, device = list(engines), self._run.chunk_size, self._pipeline.device
+        engines, requested, device = list(engines), self._requested, self._pipeline.device
         free = memory.available(device)
         samplers = [*filter(None, map(stochastic_of, engines))]
         for stochastic in samplers:
@@ -89,7 +90,7 @@ class ChunkedPasses:
             return f"there is no plan of the network: {engine.why_plain}"
         if engine.deviation is None:  # a single sample, which is always exact
             return ""
-        draws = self._run.max_samples if self._run.samples == "auto" else engine.samples
+        draws = self._auto_limit or engine.samples
         below = engine.deviation.is_below_monte_carlo_error(draws)
         return "" if below else f"it deviates by more than the Monte Carlo error of {draws} samples"
 
@@ -105,8 +106,8 @@ class ChunkedPasses:
         where a unit keeps the raw samples of its points; on an accelerator these are as many as pass at once."""
         if keeps_samples and not devices.is_host(self._pipeline.device):
             return self._chunk(points, engine)
-        default = self._default_chunk(points)
-        return self._run.chunk_size or (min(default, self._most_on_host(engine)) if keeps_samples else default)
+        default = default_chunk(points.point_shape, self._pipeline.device)
+        return self._requested or (min(default, self._most_on_host(engine)) if keeps_samples else default)
 
     @contextmanager
     def feeding(self, points: Points, engine: Engine | None = None) -> Iterator[Feed]:
@@ -142,13 +143,11 @@ class ChunkedPasses:
             self.seconds += time.perf_counter() - before - loading
             yield block
 
-    def dense_blocks(
-        self, engine: Engine, points: Points, rows: range, feed: Feed, probabilities: int
-    ) -> Iterator[Tensor]:
+    def dense_blocks(self, engine: Engine, points: Points, rows: range, feed: Feed) -> Iterator[Tensor]:
         """The outputs (t, images, K, H, W) of a segmentation for these rows of a set: all draws of some images, a few
-        at a time, before those of the next ones. An image has so many `probabilities`."""
-        at_once = max(1, _DENSE // probabilities)
-        images = self._run.chunk_size or min(max(1, at_once // max(_AT_LEAST, engine.samples)), len(points))
+        at a time, before those of the next ones."""
+        at_once = max(1, _DENSE // self._outputs)
+        images = self._requested or min(max(1, at_once // max(_AT_LEAST, engine.samples)), len(points))
         draws = max(1, at_once // images)
         for start in range(rows.start, rows.stop, images):
             inputs = feed(slice(start, min(rows.stop, start + images)))
@@ -202,13 +201,11 @@ class ChunkedPasses:
 
     def _chunk(self, points: Points, engine: Engine) -> int:
         most = self._most_on_host(engine) if devices.is_host(self._pipeline.device) else sys.maxsize
-        return self._run.chunk_size or min(self._default_chunk(points), self._largest or sys.maxsize, most)
+        default = default_chunk(points.point_shape, self._pipeline.device)
+        return self._requested or min(default, self._largest or sys.maxsize, most)
 
     def _most_on_host(self, engine: Engine) -> int:
         return max(counter_rng.TILE, _OUTPUTS // (engine.samples * self._outputs))
-
-    def _default_chunk(self, points: Points) -> int:
-        return default_chunk(points.point_shape, self._pipeline.device)
 
     def _halved(self, why: str, size: int) -> None:
         self._largest = size
@@ -229,7 +226,7 @@ def loading(pipeline: Pipeline, points: Points) -> Iterator[Feed]:
 
 def deterministic_outputs(model: nn.Module, pipeline: Pipeline, points: Points) -> Iterator[Tensor]:
     """The outputs (1, chunk, K) of the deterministic network, chunk by chunk."""
-    size = pipeline.run.chunk_size or default_chunk(points.point_shape, pipeline.device)
+    size = pipeline.settings.chunk_size or default_chunk(points.point_shape, pipeline.device)
     with loading(pipeline, points) as feed:
         yield from chunks(Evaluation(model), len(points), feed, size=size)
 

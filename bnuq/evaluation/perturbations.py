@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,17 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import devices
-from bnuq.config import Run
 from bnuq.data import Points
 from bnuq.data.decoded import ItemCache, MemoryBudget
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.corruptions import CORRUPTIONS, ColumnMoments, Random
-from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.passes import stochastic_of
 from bnuq.evaluation.pipeline import Pipeline
-from bnuq.evaluation.subject import RunPlan
-from bnuq.evaluation.target_scale import target_scale
+from bnuq.evaluation.subject import Plan
+from bnuq.evaluation.target_scale import TargetScale
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.perturbations import ALL, BLOCK, FAMILIES, KINDS, SMALL, Form, Perturbation, RawBlock
@@ -33,6 +31,7 @@ from bnuq.sampling.engine import default_chunk
 from bnuq.sampling.gradients import Differentiable, Loss, agrees
 from bnuq.sampling.plain_loop import Engine, Ensemble
 from bnuq.shapes import Float, Shaped
+from bnuq.tasks import Task
 from bnuq.trust import code_of, resolve_factory
 
 ATTACKED_DRAWS = 8  # draws whose mean prediction is attacked, of a method with more
@@ -66,7 +65,7 @@ class Perturbed:
     def sha256(self) -> str:
         """What the points are computed from, but for the network: two networks are each attacked on the same points."""
         digest = self.perturbation.kind.digest
-        further: Any = self.pipeline.run.seed if digest is None else digest
+        further: Any = self.pipeline.settings.seed if digest is None else digest
         if self.perturbation.code:
             further = further, *code_of(self.perturbation.code, self.perturbation.source.base)
         return hashlib.sha256(
@@ -119,12 +118,12 @@ class Perturbed:
         constants = self.perturbation.constants(self.values.scale)
 
         def standard_noise() -> np.ndarray:
-            return noise(self.pipeline.run.seed, numbers, raw.shape[1:])
+            return noise(self.pipeline.settings.seed, numbers, raw.shape[1:])
 
         if self.function is not None:
             changed = self._by_function(raw, constants[0], int(numbers[0]))
         elif kind.apply is None:
-            random = Random(self.pipeline.run.seed, numbers)
+            random = Random(self.pipeline.settings.seed, numbers)
             changed = CORRUPTIONS[kind.name](raw, random, self.values.columns, *constants)
         else:
             size = (constants[0] * self._unit).astype(raw.dtype)
@@ -135,7 +134,7 @@ class Perturbed:
     def _by_function(self, raw: np.ndarray, severity: float, first: int) -> Shaped[np.ndarray, "point ..."]:
         """What the user's function makes of these points; RequestError where that is anything but as many points."""
         words = np.random.Philox(
-            key=np.array([self.pipeline.run.seed, first], np.uint64),
+            key=np.array([self.pipeline.settings.seed, first], np.uint64),
             counter=np.array([0, _OWN_STREAM, 0, counter_rng.PERTURBATION], np.uint64),
         )
         assert self.function is not None
@@ -253,7 +252,7 @@ def noise(seed: int, numbers: Sequence[int] | np.ndarray, shape: tuple[int, ...]
 # ── the sets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Points, values: Values) -> str:
+def _why_not(change: Perturbation, plan: Plan, pipeline: Pipeline, test: Points, values: Values) -> str:
     """Why a perturbation does not apply to this network and these points, or nothing."""
     kind = change.kind
     if test.layout is not None:
@@ -270,46 +269,51 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
 
 
 def perturbed_sets(
-    run: Run, plan: RunPlan, model: nn.Module, pipeline: Pipeline, data: RunData, test: Points
-) -> tuple[Run, dict[str, Points]]:
-    """The run with the perturbations that apply to these points, of "all" each family that does, and the test set after
-    each, by its name; RequestError for others, and for a function that changes more than the values of its inputs."""
-    if not run.perturb:
-        return run, {}
+    asked: Sequence[Perturbation],
+    plan: Plan,
+    model: nn.Module,
+    pipeline: Pipeline,
+    test: Points,
+    scale: TargetScale | None,
+    *,
+    trust_code: bool,
+) -> dict[Perturbation, Points]:
+    """The test set after each of the perturbations that are asked for and apply to these points, of "all" after each
+    family that does; RequestError for others, and for a function that changes more than the values of its inputs.
+    Targets of a regression may have a `scale`."""
+    if not asked:
+        return {}
     values, changes = Values.of(test), dict[str, Perturbation]()
-    for change in run.perturb:
+    for change in asked:
         of_all = [replace(change, kind=KINDS[name]) for name in FAMILIES] if change.kind.name == ALL else [change]
         why_not = {each: _why_not(each, plan, pipeline, test, values) for each in of_all}
         fitting = [each for each, why in why_not.items() if not why]
         if not fitting:
             raise RequestError(f"The perturbation {change} {why_not[of_all[0]]}. Leave it out.")
         changes |= {each.set_name: each for each in fitting}
-    run = replace(run, perturb=tuple(changes.values()))
     free = memory.available(torch.device("cpu"))
     budget = MemoryBudget(_ROOM if free is None else min(_ROOM, free // 8))
     through = Differentiable.of_networks([model])
-    loss_of = _loss_of(run, plan, data)
+    loss_of = _loss_of(plan.task, scale)
     sets = {}
-    for change in run.perturb:
+    for change in changes.values():
         function = None
         if change.code:
-            allowed = {"named_by": change.source.named_by, "trust": run.trust_code}
+            allowed = {"named_by": change.source.named_by, "trust": trust_code}
             function = resolve_factory(change.code, base=change.source.base, **allowed)
         inputs = Perturbed(test, change, pipeline, loss_of, through, budget, values, function)
         if function is not None:
             inputs[:1]  # its mistakes end the run before anything is computed
-        sets[change.set_name] = replace(
+        sets[change] = replace(
             test, name=change.set_name, reference=f"{test.reference} + {change}", inputs=inputs, findings=()
         )
-    return run, sets
+    return sets
 
 
-def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
+def _loss_of(task: Task, scale: TargetScale | None) -> Callable[[Any], Loss]:
     """For targets of some points the loss of their outputs (pass, n, K): the negative log-likelihood of the mean
     probability, or the squared error of the mean. That of a class depends on its logit above those of all others
     together, whose gradient does not vanish where the network is sure: 1 − p would be 0."""
-
-    scale_of = cache(lambda: target_scale(run, data.train, plan.outputs))
 
     def classification(outputs: Tensor, y: Tensor) -> Tensor:
         label = y.expand(outputs.shape[:2])[..., None]
@@ -321,7 +325,7 @@ def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
         return -nn.functional.logsigmoid(torch.where(y == 1, outputs, -outputs)).logsumexp(0).sum()
 
     def regression(outputs: Tensor, y: Tensor) -> Tensor:
-        if (scale := scale_of()) is not None:
+        if scale is not None:
             std, mean = (
                 devices.upload(torch.as_tensor(values.copy()), outputs.device, outputs.dtype)
                 for values in (scale.std, scale.mean)
@@ -329,7 +333,7 @@ def _loss_of(run: Run, plan: RunPlan, data: RunData) -> Callable[[Any], Loss]:
             outputs = outputs * std + mean
         return (outputs.mean(0) - y).square().sum()
 
-    loss = {"classes": classification, "labels": multilabel, "values": regression}[plan.task.outputs]
+    loss = {"classes": classification, "labels": multilabel, "values": regression}[task.outputs]
     return lambda targets: lambda outputs: loss(outputs, torch.as_tensor(targets).to(outputs.device))
 
 
@@ -355,8 +359,7 @@ def attack_of(engine: Engine, example: Tensor) -> Differentiable | None:
     return Differentiable.of_draws(stochastic.plain, range(min(ATTACKED_DRAWS, stochastic.samples)))
 
 
-def findings(run: Run, attacks: Mapping[str, Differentiable | None]) -> Iterator[Finding]:
+def findings(attacks: Mapping[str, Differentiable | None]) -> Iterator[Finding]:
     """A note on what each method was attacked through."""
-    if any(perturbation.kind.is_attack for perturbation in run.perturb):
-        passes = {method: 0 if attack is None else len(attack.passes) for method, attack in attacks.items()}
-        yield note("attacked-through", methods=[[method, count] for method, count in passes.items()])
+    passes = {method: 0 if attack is None else len(attack.passes) for method, attack in attacks.items()}
+    yield note("attacked-through", methods=[[method, count] for method, count in passes.items()])

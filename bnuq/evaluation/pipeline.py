@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.arithmetic import Arithmetic, arithmetic_named
-from bnuq.config import Augment, Normalize, Run
+from bnuq.config import Augment, Normalize, PointSettings
 from bnuq.data import (
     WORDS,
     Decoded,
@@ -44,15 +44,23 @@ from bnuq.sampling.program_draws import windows
 from bnuq.shapes import Bool, Int64
 
 
-def input_normalize(run: Run, train: Points | None, evaluated: Points | None = None) -> Normalize | None:
+def input_normalize(settings: PointSettings, train: Points | None, evaluated: Points | None = None) -> Normalize | None:
     """The statistics that inputs are normalised with; "train" computes them from the reference, feature by feature.
     RequestError for published ones of another number of channels than the `evaluated` points have (the reference, where
     None): one number of MEAN/STD serves all channels, those of grey images do not."""
-    if run.normalize != "train":
+    if settings.normalize != "train":
         points = train if evaluated is None else evaluated
-        if run.normalize_name is not None and run.normalize is not None and points is not None:
-            _check_published(run.normalize_name, run.normalize, points)
-        return run.normalize
+        if settings.normalize_name is not None and settings.normalize is not None and points is not None:
+            numbers, channels = len(settings.normalize.mean), points.point_shape[0]
+            if numbers != channels:
+                written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
+                raise RequestError(
+                    f"--normalize {settings.normalize_name} is for images of {numbers} channel{'s' * (numbers > 1)}, "
+                    f"and the examples of {points.reference} have shape {points.point_shape}, with {channels} first; "
+                    "expected the normalisation of the training: another name, or numbers "
+                    f"(--normalize {written}; one number serves all channels)."
+                )
+        return settings.normalize
     if train is None:
         raise RequestError(
             'data.normalize is "train", and there is no training set to take mean and std of. Add --train REF, or '
@@ -63,17 +71,6 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
         return _streamed(train)
     values = train.raw(slice(None))
     return statistics(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
-
-
-def _check_published(name: str, normalize: Normalize, points: Points) -> None:
-    numbers, channels = len(normalize.mean), points.point_shape[0]
-    if numbers != channels:
-        written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
-        raise RequestError(
-            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the examples of "
-            f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
-            f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
-        )
 
 
 _IN_MEMORY = 2**31  # bytes of a reference whose statistics are taken in one go
@@ -95,7 +92,7 @@ class Pipeline:
     """Turns points into the network's input on its device: as in evaluation, or as in training. Points that are
     `integers`, such as token numbers, or several inputs, packed, are passed as int64, as they are."""
 
-    run: Run
+    settings: PointSettings
     device: torch.device
     normalize: Normalize | None = None
     integers: bool = False
@@ -103,7 +100,7 @@ class Pipeline:
     arithmetic: Arithmetic = field(init=False)  # of the samples
 
     def __post_init__(self) -> None:
-        arithmetic = arithmetic_of(self.run, self.device)
+        arithmetic = arithmetic_named(self.settings.precision, devices.torch_uses_tf32(self.device))
         object.__setattr__(self, "arithmetic", arithmetic)
         if arithmetic.is_exact:  # others are checked where they are used: points are also prepared on the CPU
             self.check_arithmetic()
@@ -119,11 +116,6 @@ class Pipeline:
     def evaluated(self, points: Points, indices: Any) -> Tensor:
         """Evaluated points: normalisation only."""
         return self.prepared(points.inputs[indices].astype(np.int64) if self.integers else points.raw(indices))
-
-    def masks(self, points: Points, rows: Any) -> Int64[np.ndarray, "row height width"]:
-        """The masks of these rows, resized and cropped like their pictures; the run's `ignore` is in the padding."""
-        assert points.masks is not None
-        return points.masks[rows]
 
     def trained(
         self, points: Points, indices: Int64[np.ndarray, " batch"], *, draw: int, purpose: int, first: int = 0
@@ -162,7 +154,7 @@ class Pipeline:
     ) -> np.ndarray:
         """Raw reference points before augmentation, or random parts of the original pictures; they have the places
         `first`, `first` + 1, … in their batch."""
-        augment = self.run.augment
+        augment = self.settings.augment
         if self.integers:
             return points.inputs[indices].astype(np.int64)
         if augment is None or augment.resized_crop is None:
@@ -172,18 +164,18 @@ class Pipeline:
                 f"{augment.place}.resized_crop needs images; the examples have shape {points.point_shape}."
             )
         check_ranges(augment)
-        words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, first=first)
+        words = counter_rng.part_words(self.settings.seed, draw, len(indices), WORDS, purpose, first=first)
         return points.changed(
             indices,
             (augment.resized_crop, augment.resized_crop),
-            lambda place, picture: resized_crop(picture, augment, words[place], self.run.interpolation),
+            lambda place, picture: resized_crop(picture, augment, words[place], self.settings.interpolation),
         )
 
     def augmented(self, raw: np.ndarray, *, draw: int, purpose: int, first: int = 0) -> Tensor:
         """A batch of `pixels`, padded, cropped, flipped, jittered and normalised; see `pixels` for `first`."""
-        if (augment := self.run.augment) is not None:
+        if (augment := self.settings.augment) is not None:
             _check_padding_fits(raw, augment)
-            key = self.run.seed, draw, len(raw), purpose
+            key = self.settings.seed, draw, len(raw), purpose
             raw = augmented(raw, augment, counter_rng.augmentation_words(*key, first=first))
             if augment.jitter is not None:
                 words = counter_rng.jitter_words(*key, first=first)
@@ -193,25 +185,27 @@ class Pipeline:
     @property
     def augments_by_place(self) -> bool:
         """Whether an augmented picture is a part of the padded one, so that it can be normalised before."""
-        augment = self.run.augment
+        augment = self.settings.augment
         by_place = augment is not None and augment.jitter is None and augment.resized_crop is None
         return by_place and not self.integers
 
     def padded(self, points: Points, indices: Int64[np.ndarray, " batch"]) -> Tensor:
         """Pictures with their padding, normalised, on the device: those that `parts` are taken of."""
-        assert self.run.augment is not None
+        assert self.settings.augment is not None
         raw = points.raw(indices)
-        _check_padding_fits(raw, self.run.augment)
-        return self.prepared(padded(raw, self.run.augment))
+        _check_padding_fits(raw, self.settings.augment)
+        return self.prepared(padded(raw, self.settings.augment))
 
     def parts(
         self, pictures: Tensor, shape: tuple[int, ...], *, draws: Sequence[int], purpose: int, first: int = 0
     ) -> tuple[Tensor, Tensor]:
         """`augmented` points (draw·point, …) of several draws, and which are flipped, of `padded` pictures that had
         this shape (channels, height, width); an accelerator is not waited for."""
-        augment, count = self.run.augment, len(pictures)
+        augment, count = self.settings.augment, len(pictures)
         assert augment is not None
-        words = [counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first) for draw in draws]
+        words = [
+            counter_rng.augmentation_words(self.settings.seed, draw, count, purpose, first=first) for draw in draws
+        ]
         top, left, flipped = places(shape, augment, np.stack(words))
         height, width = map(np.arange, crop_of(shape, augment))
         across = np.where(flipped[..., None], width[::-1], width) + left[..., None]
@@ -223,20 +217,20 @@ class Pipeline:
 
     def flips(self, count: int, *, draw: int, purpose: int, first: int = 0) -> Bool[Tensor, " row"]:
         """Which of so many pictures `augmented` flips left and right with this key."""
-        if self.run.augment is None or not self.run.augment.flip:
+        if self.settings.augment is None or not self.settings.augment.flip:
             return torch.zeros(count, dtype=torch.bool, device=self.device)
-        words = counter_rng.augmentation_words(self.run.seed, draw, count, purpose, first=first)
+        words = counter_rng.augmentation_words(self.settings.seed, draw, count, purpose, first=first)
         return torch.from_numpy(flips(words)).to(self.device)
 
     def backwards(self, gradient: Tensor) -> Tensor:
         """A gradient w.r.t. the network's input as one w.r.t. the raw points, up to positive factors of the
         normalisation, which keep its signs."""
-        return gradient.flip(1) if self.run.channel_order == "bgr" else gradient
+        return gradient.flip(1) if self.settings.channel_order == "bgr" else gradient
 
     def prepared_on_device(self, raw: Tensor) -> Tensor:
         """`prepared` of floats that are on the device, or on the CPU where that has no such floats: to the bit, and an
         accelerator is not waited for."""
-        raw = raw.flip(1) if self.run.channel_order == "bgr" else raw
+        raw = raw.flip(1) if self.settings.channel_order == "bgr" else raw
         wide = raw.double() if self.dtype == torch.float64 else raw
         if self.normalize is not None:
             of_numpy = np.float64 if wide.dtype == torch.float64 else np.float32
@@ -249,8 +243,13 @@ class Pipeline:
         """Raw points as the network's input: normalised, in its order of channels, on its device."""
         if self.integers:
             return devices.upload(torch.from_numpy(raw), self.device)
-        if self.run.channel_order == "bgr":
-            raw = _reversed_channels(raw)
+        if self.settings.channel_order == "bgr":
+            if raw.ndim != 4 or raw.shape[1] != 3:
+                raise RequestError(
+                    f'data.channel_order is "bgr", and examples have shape {raw.shape[1:]}; expected images with 3 '
+                    "channels."
+                )
+            raw = np.ascontiguousarray(raw[:, ::-1])
         wide = raw.astype(np.float64) if self.dtype == torch.float64 else raw
         inputs = np.require(normalized(wide, self.normalize), requirements="W")  # the array may be read-only
         return devices.upload(torch.from_numpy(inputs), self.device, self.dtype)
@@ -267,14 +266,6 @@ def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
             f"{augment.place}.pad is {augment.pad}: a mini-batch of {len(raw)} images would take "
             f"{memory.in_words(2 * padded)} with its padding, and {memory.in_words(free)} are free. Expected less."
         )
-
-
-def _reversed_channels(raw: np.ndarray) -> np.ndarray:
-    if raw.ndim != 4 or raw.shape[1] != 3:
-        raise RequestError(
-            f'data.channel_order is "bgr", and examples have shape {raw.shape[1:]}; expected images with 3 channels.'
-        )
-    return np.ascontiguousarray(raw[:, ::-1])
 
 
 def device_and_notes(name: str) -> tuple[torch.device, tuple[Finding, ...]]:
@@ -301,11 +292,6 @@ def _probed(name: str) -> torch.device:
     probe = torch.ones(1, device=torch.device(name), dtype=torch.float64) + 1
     probe.item()
     return probe.device
-
-
-def arithmetic_of(run: Run, device: torch.device) -> Arithmetic:
-    """The arithmetic of a run's samples on this device, unless `check_arithmetic` refuses it."""
-    return arithmetic_named(run.precision, devices.torch_uses_tf32(device))
 
 
 def check_arithmetic(arithmetic: Arithmetic, device: torch.device) -> None:

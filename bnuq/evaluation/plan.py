@@ -9,12 +9,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Run, SamplerSettings
+from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, Augment, DrawSettings, SamplerSettings, ScoreSettings
 from bnuq.data import Points
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation.batch_composition import check_mini_batches
 from bnuq.evaluation.methods import Network, sampler_of
-from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.subject import Plan
 from bnuq.evaluation.task import first_output, task_and_outputs
 from bnuq.findings import Finding, note, warning
 from bnuq.methods import METHODS, Method, method_named
@@ -27,50 +27,54 @@ from bnuq.sampling.sites import BatchNormSite, Sites, select_layers
 
 
 def plan_of(
-    run: Run,
+    draws: DrawSettings,
+    settings: ScoreSettings,
     model: nn.Module,
     example: Tensor,
     *,
     test: Points,
     train: Points | None,
-    trained_with: int | None,
+    augment: Augment | None = None,
+    has_members: bool = False,
+    trained_with: int | None = None,
     dropout_arguments: Sequence[str] = (),
-) -> RunPlan:
-    """The plan of `run` for this network; SamplingError for requested methods that cannot be drawn.
+) -> Plan:
+    """The plan for this network; SamplingError for requested methods that cannot be drawn.
 
-    `example` holds a few evaluated points, ready for the network; `trained_with` is the training batch size that the
-    checkpoint records, if any; `dropout_arguments` those of `LoadedModel`.
+    `example` holds a few evaluated points, ready for the network, and `augment` is how evaluated points may be
+    augmented; `trained_with` is the training batch size that the checkpoint records, if any; `dropout_arguments` those
+    of `LoadedModel`.
     """
-    trained_with = run.train_batch_size or trained_with
+    trained_with = draws.train_batch_size or trained_with
     output = first_output(model, example, test)
-    task, outputs = task_and_outputs(run, output, test, train)
+    task, outputs = task_and_outputs(settings, output, test, train)
     image = (output.shape[2], output.shape[3]) if output.ndim == 4 else None
     sites = find_sites(model, example)
     if image:
-        _check_dense(run)
-    elif run.save_maps or run.show_images:
-        option = "--save-maps" if run.save_maps else "--images"
+        _check_dense(draws, settings)
+    elif settings.save_maps or settings.show_images:
+        option = "--save-maps" if settings.save_maps else "--images"
         raise RequestError(
             f"{option} is for pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
             "example are in every result."
         )
     unsampled = "" if sites.batchnorms else _unsampled(model, sites, example)
-    network = Network(run, model, example, sites, train, task, unsampled)
+    network = Network(draws, augment, has_members, model, example, sites, train, task, unsampled)
     findings = [*_not_stochastic(sites, dropout_arguments)]
     methods, notes_on_methods = _methods(network, _rate_hint(sites, dropout_arguments))
     findings += notes_on_methods
-    layers = _sampled_layers(run, methods, sites)
+    layers = _sampled_layers(draws.layers, methods, sites)
     batch_size = None
     is_sampled = any(method.is_sampled_batchnorm for method in methods)
     if layers:
         least = max(smallest_batch(layers), 2 if any(method.normalizes_jointly for method in methods) else 1)
         batch_size, origin = _batch_size(
-            run, model, layers, example, trained_with, None if train is None else len(train), least
+            draws.batch_size, model, layers, example, trained_with, None if train is None else len(train), least
         )
         findings += origin
         if train is not None and is_sampled:
-            check_mini_batches(run.sampler, train, batch_size)
-    findings += [note("setting-ignored", key=key) for key in _unused_keys(run.sampler, methods)]
+            check_mini_batches(draws.sampler, train, batch_size)
+    findings += [note("setting-ignored", key=key) for key in _unused_keys(draws.sampler, methods)]
     findings += _findings_on_sites(sites, drawn=is_sampled)
     if test.targets is None:
         findings.append(note("test-unlabelled", test=test.reference))
@@ -79,12 +83,12 @@ def plan_of(
     findings += [note("output-taken-from", where=where)] if where else []
     findings += [note("classes-masked")] if not image and bool(output.isneginf().any()) else []
     findings += [note("output-squeezed", shape=list(shape))] if len(shape) > 2 and not image else []
-    return RunPlan(task, outputs, methods, sites, layers, batch_size, trained_with, tuple(findings), image=image)
+    return Plan(task, outputs, methods, sites, layers, batch_size, trained_with, image, tuple(findings))
 
 
 def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list[Finding]]:
     """The requested methods, or all that can be drawn, with notes; SamplingError for a requested one that cannot."""
-    run, findings = network.run, list[Finding]()
+    requested, findings = network.draws.methods, list[Finding]()
 
     def required(method: Method) -> Method:
         if reason := sampler_of(method).why_not(network):
@@ -92,19 +96,19 @@ def _methods(network: Network, rate_hint: str) -> tuple[tuple[Method, ...], list
             raise SamplingError(f"method {method} cannot be drawn: {reason}.{hint}")
         return method
 
-    if run.methods is None:
+    if requested is None:
         reasons = {method: sampler_of(method).why_not(network) for method in METHODS if method.by_default}
         methods = [method for method, reason in reasons.items() if not reason]
         left_out = {m.name: reason for m, reason in reasons.items() if reason and m.differs_by != {"noise"}}  # few have
         findings += [note("method-left-out", method=names, reason=reason) for reason, names in by_reason(left_out)]
     else:
-        methods = [required(method_named(name)) for name in run.methods]
+        methods = [required(method_named(name)) for name in requested]
         approximated = {method_named(method.approximates) for method in methods if method.approximates}
         for method in approximated - {*methods}:
             if not sampler_of(method).why_not(network):
                 methods.insert(0, method)
                 findings.append(note("mcbn-added"))
-    if run.members and (ensemble := method_named("ensemble")) not in methods:
+    if network.has_members and (ensemble := method_named("ensemble")) not in methods:
         methods.append(required(ensemble))
     return tuple(methods), findings
 
@@ -125,7 +129,9 @@ def _rate_hint(sites: Sites, arguments: Sequence[str]) -> str:
     return f" The factory's {zeros}; give the rate: --arch-arg {arguments[0]}=0.1."
 
 
-def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[BatchNormSite, ...]:
+def _sampled_layers(
+    selected: str | tuple[str, ...], methods: Sequence[Method], sites: Sites
+) -> tuple[BatchNormSite, ...]:
     """The BatchNorms that MCBN samples, or that use evaluated batches, none where no method does; SamplingError where
     others have no statistics."""
     sampled = any(method.is_sampled_batchnorm for method in methods)
@@ -139,7 +145,7 @@ def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[
         )
     if not (sampled or any(method.normalizes_jointly for method in methods)):
         return ()
-    layers = select_layers(sites.live_batchnorms, run.layers)
+    layers = select_layers(sites.live_batchnorms, selected)
     _check_noise_models(methods, layers, sites)
     if left_out := [site.name for site in untracked if site not in layers]:
         raise SamplingError(
@@ -182,12 +188,12 @@ def _unused_keys(sampler: SamplerSettings, methods: Sequence[Method]) -> Iterato
             yield field.name
 
 
-def check_random(run: Run, plan: RunPlan, train: Points | None) -> None:
+def check_random(draws: DrawSettings, augment: Augment | None, plan: Plan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
     sampled = any(method.is_sampled_batchnorm for method in plan.methods)
-    if train is None or plan.batch_size is None or run.augment is not None or run.samples == 1 or not sampled:
+    if train is None or plan.batch_size is None or augment is not None or draws.samples == 1 or not sampled:
         return
-    if not run.sampler.replacement and plan.batch_size == len(train):
+    if not draws.sampler.replacement and plan.batch_size == len(train):
         raise SamplingError(
             f"batch_size {plan.batch_size} is the whole training set, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
@@ -205,13 +211,13 @@ def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     return listed((layer, reason) for layer, reason in layers if layer not in explained)
 
 
-def _check_dense(run: Run) -> None:
+def _check_dense(draws: DrawSettings, settings: ScoreSettings) -> None:
     """Raise RequestError for settings that a segmentation does not have."""
     unavailable = {
-        "--save-samples": run.save_samples and "the outputs of all draws are too large to be kept",
-        "--samples auto": run.samples == "auto" and "draws would have to be kept for the next round; name a number",
-        "--bank": run.bank is not None and "all images share the draws",
-        f"--mutual-information {run.mutual_information}": run.mutual_information != "plug-in"
+        "--save-samples": settings.save_samples and "the outputs of all draws are too large to be kept",
+        "--samples auto": draws.samples == "auto" and "draws would have to be kept for the next round; name a number",
+        "--bank": draws.bank is not None and "all images share the draws",
+        f"--mutual-information {settings.mutual_information}": settings.mutual_information != "plug-in"
         and "the mutual information of pixels is the plug-in estimate",
     }
     for option, reason in unavailable.items():
@@ -240,7 +246,7 @@ def _check_noise_models(methods: Sequence[Method], layers: Sequence[BatchNormSit
 
 
 def _batch_size(
-    run: Run,
+    requested: int | None,
     model: nn.Module,
     layers: Sequence[BatchNormSite],
     example: Tensor,
@@ -248,14 +254,14 @@ def _batch_size(
     population: int | None,
     least: int,
 ) -> tuple[int, list[Finding]]:
-    if run.batch_size is not None:
-        if run.batch_size < least:
+    if requested is not None:
+        if requested < least:
             thin = next(site.name for site in layers if site.positions == 1)
             raise SamplingError(
-                f"--batch-size is {run.batch_size}, and layer {thin} has one value per channel and example; "
+                f"--batch-size is {requested}, and layer {thin} has one value per channel and example; "
                 f"expected at least {least}."
             )
-        return run.batch_size, []
+        return requested, []
     preferred = trained_with or DEFAULT_BATCH_SIZE
     chosen = max(least, preferred if population is None else min(preferred, population // 2))
     with undisturbed(model):

@@ -98,7 +98,9 @@ def population_statistics(
     result = [_only(layer) for layer in replace(omega, layers=tuple(pooled)).pooled().layers]
     if estimator == "population":
         return tuple(result)
-    return tuple(replace(population, var=_mean_of_var(layer)) for population, layer in zip(result, pooled, strict=True))
+    counts = [layer.count[:, None] for layer in pooled]
+    means = [(n / n.sum() * (layer.var * n / (n - 1))).sum(0) for layer, n in zip(pooled, counts, strict=True)]
+    return tuple(replace(population, var=var) for population, var in zip(result, means, strict=True))
 
 
 def wide(layer: LayerStatistics) -> LayerStatistics:
@@ -108,11 +110,6 @@ def wide(layer: LayerStatistics) -> LayerStatistics:
 
 def _only(layer: LayerStatistics) -> Population:
     return Population(layer.name, layer.mean[0], layer.var[0], int(layer.count[0]))
-
-
-def _mean_of_var(layer: LayerStatistics) -> Float[np.ndarray, " channel"]:
-    count = layer.count[:, None]
-    return (count / count.sum() * (layer.var * count / (count - 1))).sum(0)
 
 
 def _full(
@@ -271,7 +268,11 @@ def reference_batches(pipeline: Pipeline, train: Points, *, points: int, batch_s
     `batch_size`, as equal in size as possible: each point is in one mini-batch. The reference must hold at least two
     points."""
     chosen = counter_rng.batch_indices(
-        pipeline.run.seed, 0, population=len(train), batch_size=min(points, len(train)), purpose=counter_rng.POPULATION
+        pipeline.settings.seed,
+        0,
+        population=len(train),
+        batch_size=min(points, len(train)),
+        purpose=counter_rng.POPULATION,
     )
     count = max(1, min(-(-len(chosen) // batch_size), len(chosen) // 2))
     return ReferenceBatches(pipeline, train, tuple(np.array_split(chosen, count)))

@@ -98,7 +98,7 @@ def _scored(
 
 def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
     """The scores that the network and its reference allow; none where the network has no last linear layer."""
-    if any(not site.tracked for site in subject.plan.sites.live_batchnorms):
+    if any(not site.tracked for site in subject.sites.live_batchnorms):
         return PostHoc({}, (note("no-post-hoc-scores", reason="its BatchNorms keep no running statistics"),))
     try:
         first = head_of(subject, subject.sets["test"], slice(0, 2)).two_class
@@ -109,7 +109,7 @@ def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
     if subject.train is None:
         return PostHoc(scores, (note("no-fitted-scores"),))
     # A share of the passes of a method's samples of the test set, whatever the other sets and methods are.
-    passes = next_stop(subject.run, 0) * len(subject.sets["test"])
+    passes = next_stop(subject.draws, 0) * len(subject.sets["test"])
     fewest = min(_FEWEST_POINTS, always_passed(subject.train, _ENTRIES))
     most = min(max(passes // _SHARE, fewest), _LARGEST_BANK // first.weight.shape[1])
     train = fitted_points(subject, most=most)

@@ -10,7 +10,7 @@ import numpy as np
 from bnuq import metrics
 from bnuq.data import Points
 from bnuq.errors import RequestError
-from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSubject
+from bnuq.evaluation.subject import LEAST_POINTS, VALIDATION, ScoredSets
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.methods import Method, Recalibration
@@ -133,17 +133,17 @@ def second_half(points: Points, seed: int) -> Bool[np.ndarray, " point"]:
     return np.isin(np.arange(len(points)), rows)
 
 
-def check_calibration(subject: ScoredSubject) -> None:
+def check_calibration(subject: ScoredSets) -> None:
     """RequestError where the recalibration that a run asks for cannot be fitted."""
-    if subject.run.calibrate not in (None, "off"):
-        _check_asked(subject, subject.run.calibrate)
-    if "vector" in subject.run.scoring.recalibration:
+    if subject.settings.calibrate not in (None, "off"):
+        _check_asked(subject, subject.settings.calibrate)
+    if "vector" in subject.settings.scoring.recalibration:
         _check_vector(subject)
 
 
-def _check_asked(subject: ScoredSubject, asked: str) -> None:
+def _check_asked(subject: ScoredSets, asked: str) -> None:
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
-    task = subject.plan.task
+    task = subject.task
     what = task.fitted
     if not task.calibrations:
         raise RequestError(
@@ -170,16 +170,16 @@ def _check_asked(subject: ScoredSubject, asked: str) -> None:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
             f"{'examples' if test.group is None else 'groups of examples'}"
-            f"{'' if subject.run.limit is None else f' with --limit {subject.run.limit}'}; "
+            f"{'' if subject.settings.limit is None else f' with --limit {subject.settings.limit}'}; "
             f"expected at least {LEAST_POINTS}, for two halves. Fit {what} to validation examples (--validation REF "
             "--calibrate validation), or leave --calibrate out."
         )
 
 
-def _check_vector(subject: ScoredSubject) -> None:
+def _check_vector(subject: ScoredSets) -> None:
     """RequestError where there is no class to scale, nothing to fit to, or too little."""
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
-    task = subject.plan.task
+    task = subject.task
     if "vector" not in task.recalibrations:
         raise RequestError(f"{text}, and here {task.in_words}. {leave_out}")
     if subject.fitted_to is None:
@@ -188,13 +188,13 @@ def _check_vector(subject: ScoredSubject) -> None:
             "(--validation REF), or fit them on halves of the test set (--calibrate cross)."
         )
     points, noun = subject.sets[subject.fitted_to], "validation examples"
-    count, expected = len(points), 2 * subject.plan.outputs * LEAST_POINTS_OF_PARAMETER
+    count, expected = len(points), 2 * subject.outputs * LEAST_POINTS_OF_PARAMETER
     if subject.fitted_to == "test":
-        second = int(second_half(points, subject.run.seed).sum())
+        second = int(second_half(points, subject.settings.seed).sum())
         count, noun = min(second, count - second), "examples in a half of the test set"
     if count < expected:
         raise RequestError(
-            f"{text}, {2 * subject.plan.outputs} numbers for {subject.plan.outputs} classes, and there are {count} "
+            f"{text}, {2 * subject.outputs} numbers for {subject.outputs} classes, and there are {count} "
             f"{noun} ({points.reference}); expected at least {expected}. Name more examples, or fit only a temperature "
             "(--recalibration temperature)."
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bnuq import metrics
-from bnuq.config import Run
+from bnuq.config import DrawSettings
 from bnuq.errors import RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.estimates import RANKED, RESAMPLES
@@ -29,40 +29,37 @@ _POINT_SCORES = 8  # per-point scores of a set, in float64
 Need = Callable[[int], int]  # bytes as an increasing function of a number of draws
 
 
-def check_resources(subject: Subject) -> None:
-    """RequestError where draws and scores of a run do not fit, with the number of draws that would fit."""
-    run, bank, samples = subject.run, subject.bank, subject.max_samples
-    if run.save_maps:
-        _check_maps(subject)
-    if not subject.plan.methods or subject.plan.image:
+def check_resources(subject: Subject, folder: Path) -> None:
+    """RequestError where draws and scores of a run do not fit, or what is kept of them in this folder, with the number
+    of draws that would fit."""
+    draws, bank, samples = subject.draws, subject.bank, subject.max_samples
+    if subject.settings.save_maps:
+        _check_maps(subject, folder)
+    if not subject.methods or subject.image:  # of whose outputs a few are in memory at once
         return
-    auto, purpose = run.samples == "auto", "draws and scores"
+    auto, purpose = draws.samples == "auto", "draws and scores"
     option = "--max-samples" if auto else "--samples"
     _check_memory(option, samples, lambda number: _memory(subject, samples=number, bank=number), purpose)
     if bank is not None:
         _check_memory(
             "--bank", bank, lambda number: _memory(subject, samples=min(samples, number), bank=number), purpose
         )
-    keeps = run.save_samples or subject.fitted_to is not None
-    if run.max_samples != Run.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
-        folder = run.out.parent
-        hint = " Run without --save-samples, or write elsewhere (--out)." if run.save_samples else _by_default(subject)
+    saves = subject.settings.save_samples
+    keeps = saves or subject.fitted_to is not None
+    if draws.max_samples != DrawSettings.max_samples if auto else keeps:  # "auto" rarely reaches its default limit
+        by_default = subject.settings.calibrate is None and subject.fitted_to is not None
+        hint = " Or fit no temperature (--calibrate off)." if by_default else ""
+        hint = " Run without --save-samples, or write elsewhere (--out)." if saves else hint
         free, disk = _free_on(folder), f"disk ({folder})"
         _check(option, samples, partial(_disk, subject), free, "the raw samples", disk, hint=hint)
 
 
-def _by_default(subject: Subject) -> str:
-    """What to leave out, if raw samples are kept only for what is fitted to them by default."""
-    fits_by_default = subject.run.calibrate is None and subject.fitted_to is not None
-    return " Or fit no temperature (--calibrate off)." if fits_by_default else ""
-
-
-def _check_maps(subject: Subject) -> None:
+def _check_maps(subject: Subject, folder: Path) -> None:
     """RequestError where the maps of all images do not fit on the disk, once in temporary files and once in the
     result."""
     images = sum(len(points) for name, points in subject.sets.items() if name != VALIDATION)
-    methods = (len(subject.plan.methods) + 1) * (1 + len(subject.recalibrations))
-    need, folder = 2 * images * methods * bytes_of_maps(subject.plan), subject.run.out.parent
+    methods = (len(subject.methods) + 1) * (1 + len(subject.recalibrations))
+    need = 2 * images * methods * bytes_of_maps(subject.image)
     free = _free_on(folder)
     if free is not None and need > free:
         raise RequestError(
@@ -75,14 +72,13 @@ def _check_maps(subject: Subject) -> None:
 def check_resources_of_sweep(subject: Subject, *, sizes: int, samples: int, draw_sets: int) -> None:
     """RequestError where `draw_sets` sets of `samples` draws at each of `sizes` sizes do not fit, with the number that
     would fit."""
-    plan = subject.plan
     labelled_points = sum(map(len, subject.labelled.values()))
     points = sum(map(len, subject.sets.values()))
 
     def need_of(samples: int, draw_sets: int) -> int:
         draws = samples * draw_sets
-        of_draws = bytes_of_draws(draws, plan.layers, plan.batch_size or 0) + 2 * 8 * draws * labelled_points
-        return sizes * (of_draws + 24 * draws * plan.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
+        of_draws = bytes_of_draws(draws, subject.layers, subject.batch_size or 0) + 2 * 8 * draws * labelled_points
+        return sizes * (of_draws + 24 * draws * subject.outputs + 2 * 8 * _POINT_SCORES * draw_sets * points)
 
     purpose = f"draws and scores of {sizes} sizes"
     _check_memory("--samples", samples, lambda number: need_of(number, 2), purpose)
@@ -103,16 +99,16 @@ def check_memory_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_siz
 
 def check_memory_of_last_layer(subject: Subject, *, features: int, outputs: int) -> None:
     """RequestError where the curvature of a last layer or T draws of its weights do not fit in memory."""
-    run, free = subject.run, memory.available(torch.device("cpu"))
+    draws, free = subject.draws, memory.available(torch.device("cpu"))
     need = 8 * _COPIES * (features + 1) ** 2
-    if run.sampler.laplace == "kron" and free is not None and need > max(free, _ALWAYS_ALLOWED_BYTES):
+    if draws.sampler.laplace == "kron" and free is not None and need > max(free, _ALWAYS_ALLOWED_BYTES):
         raise RequestError(
             f"laplace: the Kronecker factors of a last layer of {features:,} features take about "
             f"{memory.in_words(need)} of memory, and {memory.in_words(free)} are free. Use --laplace diag."
         )
-    if run.samples != "auto":
+    if draws.samples != "auto":
         of_draw = 2 * 4 * outputs * (features + 1)
-        _check_memory("--samples", run.samples, lambda number: of_draw * number, "draws of the last layer's weights")
+        _check_memory("--samples", draws.samples, lambda number: of_draw * number, "draws of the last layer's weights")
 
 
 def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int) -> int:
@@ -123,14 +119,14 @@ def bytes_of_draws(draws: int, layers: Sequence[BatchNormSite], batch_size: int)
 
 def _memory(subject: Subject, *, samples: int, bank: int) -> int:
     """The approximate bytes of draws, replicates and scores together, with chunks of a single point."""
-    run, plan = subject.run, subject.plan
-    methods = len(plan.methods) * (1 + len(subject.recalibrations))
+    layers, outputs = subject.layers, subject.outputs
+    methods = len(subject.methods) * (1 + len(subject.recalibrations))
     replicates = bank + RESAMPLES + bank.bit_length() + 2
     weights = 8 * replicates * bank * (methods + 3)  # one per method, and the intermediate arrays
-    noise_models = sum(bool(method.approximates) for method in plan.methods)
-    omega = (1 + noise_models) * bytes_of_draws(bank, plan.layers, plan.batch_size or 0)
+    noise_models = sum(bool(method.approximates) for method in subject.methods)
+    omega = (1 + noise_models) * bytes_of_draws(bank, layers, subject.batch_size or 0)
     normal = noise_models and 8 * _COPIES * bank * max(
-        run.sampler.noise_model_draws, *(2 * site.channels for site in plan.layers)
+        subject.draws.sampler.noise_model_draws, *(2 * site.channels for site in layers)
     )
     scores = 0
     if subject.by_severity:  # of which the values of points are kept, beside all of one at a time, as of the test set
@@ -139,25 +135,25 @@ def _memory(subject: Subject, *, samples: int, bank: int) -> int:
         if name in subject.by_severity:
             continue
         labelled = name in subject.labelled
-        labels = plan.task.labels_of(plan.outputs) if labelled else 1
+        labels = subject.task.labels_of(outputs) if labelled else 1
         scores += (bank + RESAMPLES) * min(len(points), RANKED) * (_RANKED_BYTES + 4 * (labels - 1))
         scores += 8 * (samples * labelled + _POINT_SCORES * (labels - 1)) * len(points) * labels
         scores += 8 * replicates * (_ESTIMATES + _SEPARATIONS * len(metrics.SCORES) * (name in subject.compared))
-    probability_bytes = subject.scorer.bytes_of_probabilities(samples, len(subject.sets["test"]), plan.outputs) or 0
-    of_one_point = 8 * plan.outputs * (5 * samples + 2 * replicates)
+    probability_bytes = subject.scorer.bytes_of_probabilities(samples, len(subject.sets["test"]), outputs) or 0
+    of_one_point = 8 * outputs * (5 * samples + 2 * replicates)
     fitted_to = 0
     if "vector" in subject.recalibrations and subject.fitted_to is not None:  # samples, and those of a half
-        fitted_to = 2 * subject.pipeline.dtype.itemsize * samples * plan.outputs * len(subject.sets[subject.fitted_to])
+        fitted_to = 2 * subject.pipeline.dtype.itemsize * samples * outputs * len(subject.sets[subject.fitted_to])
     return weights + omega + normal + 2 * methods * scores + probability_bytes + of_one_point + fitted_to
 
 
 def _disk(subject: Subject, samples: int) -> int:
     """The bytes of the raw samples in temporary files, and in the result where they are saved."""
-    run, plan, sets = subject.run, subject.plan, subject.sets
-    if not run.save_samples and run.samples != "auto":  # those that recalibrations are fitted to
+    saves, sets = subject.settings.save_samples, subject.sets
+    if not saves and subject.draws.samples != "auto":  # those that recalibrations are fitted to
         sets = {name: points for name, points in sets.items() if name == subject.fitted_to}
-    bytes_per_sample = subject.pipeline.dtype.itemsize * plan.outputs * sum(map(len, sets.values()))
-    return len(plan.methods) * samples * bytes_per_sample * (2 if run.save_samples else 1)
+    bytes_per_sample = subject.pipeline.dtype.itemsize * subject.outputs * sum(map(len, sets.values()))
+    return len(subject.methods) * samples * bytes_per_sample * (2 if saves else 1)
 
 
 def _free_on(folder: Path) -> int | None:

@@ -68,7 +68,7 @@ def run_methods(
     rows `shown` are among those with pictures. The `answer` receives, before samples are drawn, what
     is known of the network, the methods that draw samples, and about how many seconds these will take.
     """
-    run = subject.run
+    settings = subject.settings
     passed = compute_units(subject, measured, progress, executor, answer)
     runner, scored = passed.runner, passed.scored
     deterministic = method_named(DETERMINISTIC)
@@ -83,18 +83,18 @@ def run_methods(
     with_post_hoc = post_hoc.added_to(of_deterministic.sets)
     scored |= {deterministic: replace(of_deterministic, sets=with_post_hoc, changed=changed)}
     findings = [*runner.passes.findings, *post_hoc.findings]
-    findings += [*_not_reached(subject, scored, passed.samples)] if run.samples == "auto" else []
+    findings += [*_not_reached(subject, scored, passed.samples)] if subject.draws.samples == "auto" else []
     for method, method_scores in scored.items():
         findings += method_scores.view.scorer.findings(method.name)
     attacks = {method.name: of.attack for method, of in runner.methods.items() if of.is_attacked}
-    findings += perturbations.findings(run, attacks)
+    findings += perturbations.findings(attacks) if subject.attacked else ()
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
     with_temperature = {method.plain: of for method, of in scored.items() if method.recalibration == "temperature"}
     results = {
         method: runner.methods[method.plain].result(of, with_temperature.get(method)) for method, of in scored.items()
     }
-    pictures = runner.image_maps(results, shown) if subject.plan.image and run.images else None
+    pictures = runner.image_maps(results, shown) if subject.image and settings.images else None
     for method_run in runner.methods.values():
         method_run.release()
     return RunnerResult(
@@ -106,7 +106,7 @@ def run_methods(
         runner.work(),
         runner.passes.arithmetic,
         pictures,
-        scored={} if run.certificate.risk is None else scored,
+        scored={} if settings.certificate.risk is None else scored,
     )
 
 
@@ -130,15 +130,15 @@ def compute_units(
 ) -> Passed:
     """The units of `run_methods`, as its executor says: of the deterministic network first, unless it has layers that
     are normalised by the draws."""
-    run, bank = subject.run, subject.bank
+    settings, bank = subject.draws, subject.bank
     runner = _Runner(subject, progress, executor, measured)
     omega: BatchStatistics | None = None
     draws = range(0)
     scored: dict[Method, ScoredMethod] = {}
-    drawn = [method for method in subject.plan.methods if method.is_drawn]
-    given = [method for method in subject.plan.methods if not method.is_drawn]
+    drawn = [method for method in subject.methods if method.is_drawn]
+    given = [method for method in subject.methods if not method.is_drawn]
     deterministic, single = method_named(DETERMINISTIC), {}
-    if all(site.tracked for site in subject.plan.sites.live_batchnorms):
+    if all(site.tracked for site in subject.sites.live_batchnorms):
         single = runner.run_given(deterministic, None)
         if answer is not None:
             results = {method.name: runner.methods[deterministic].result(of) for method, of in single.items()}
@@ -146,11 +146,12 @@ def compute_units(
             seconds = passes_of_samples(subject) * of_network.seconds / max(1, of_network.passes)
             answer(results, [method.name for method in drawn], seconds)
     while True:
-        draws = range(draws.stop, next_stop(run, draws.stop))
+        draws = range(draws.stop, next_stop(settings, draws.stop))
         fresh = measured.omegas(draws if bank is None else range(bank))
-        omega = _joined(omega, fresh.get("mcbn"))
+        new = fresh.get("mcbn")
+        omega = new if omega is None or new is None else omega.joined(new)
         scored = runner.draw(drawn, draws, fresh)
-        if not drawn or run.samples != "auto" or draws.stop >= run.max_samples:
+        if not drawn or settings.auto_limit is None or draws.stop >= settings.auto_limit:
             break
         if all(
             error <= 1
@@ -166,13 +167,9 @@ def compute_units(
     return Passed(runner, draws.stop, omega, single | scored)
 
 
-def _joined(omega: BatchStatistics | None, fresh: BatchStatistics | None) -> BatchStatistics | None:
-    return fresh if omega is None or fresh is None else omega.joined(fresh)
-
-
 def _errors(subject: Subject, scored: ScoredMethod, samples: int) -> dict[str, float]:
     """Monte Carlo errors of a method's headline estimates, in units of the requested error."""
-    spread, requested = subject.plan.task.spread, subject.run.mc_error
+    spread, requested = subject.task.spread, subject.draws.mc_error
     return headline_errors(spread, scored.sets, replicate_weights(samples), requested)
 
 
@@ -193,15 +190,18 @@ class _Runner:
 
     def __init__(self, subject: Subject, progress: Progress, executor: UnitExecutor, measured: Measurements) -> None:
         self.passes = ChunkedPasses(
-            subject.run, subject.pipeline, subject.plan.outputs_of_point, dense=subject.plan.image is not None
+            subject.pipeline,
+            subject.outputs_of_point,
+            dense=subject.image is not None,
+            auto_limit=subject.draws.auto_limit,
         )
         self.methods: dict[Method, MethodRun] = {}
         self._subject, self._progress, self._executor, self._measured = subject, progress, executor, measured
-        for finding in subject.notes():
+        for finding in subject.findings_on_samples():
             self.passes.add(finding)
         self._second = {}
         if subject.fitted_to == "test":
-            self._second = {"test": recalibration.second_half(subject.sets["test"], subject.run.seed)}
+            self._second = {"test": recalibration.second_half(subject.sets["test"], subject.draws.seed)}
 
     def draw(self, methods: Sequence[Method], draws: range, omegas: Omegas) -> dict[Method, ScoredMethod]:
         """The scores of these methods under further draws, and all draws so far."""
@@ -250,7 +250,7 @@ class _Runner:
         points = self._subject.sets["test"]
         rows = [*dict.fromkeys([*chosen_images(results[method].sets["test"].points).tolist(), *shown])]
         maps = self.methods[method.plain].maps_of_images("test", rows)
-        return image_maps(method.name, points, np.array(rows), maps, self._subject.run.ignore)
+        return image_maps(method.name, points, np.array(rows), maps, self._subject.settings.ignore)
 
     def work(self) -> dict[str, MethodWork]:
         """The work of each method, relative to the same number of passes of the deterministic network."""

@@ -50,19 +50,18 @@ class UnitScoring:
         """The outputs for these rows of the set: (T, chunk, K) each, or those of a segmentation for some draws."""
         subject = self.of_set.subject
         of_rows = self.engine, self.of_set.points, rows, self.feed
-        if not subject.plan.image:
+        if not subject.image:
             return self.passes.blocks(*of_rows)
         return self._of_images(rows)
 
     def _of_images(self, rows: range) -> Iterator[Tensor]:
         """The outputs for these images: those that are kept, and of the others by passes."""
-        kept, plan = self.kept, self.of_set.subject.plan
-        first = rows.start
+        kept, first = self.kept, rows.start
         while kept is not None and first < rows.stop and kept.has(first):
             yield from kept.of(first)
             first += 1
         draws, rest = 0, range(first, rows.stop)
-        for block in self.passes.dense_blocks(self.engine, self.of_set.points, rest, self.feed, plan.outputs_of_point):
+        for block in self.passes.dense_blocks(self.engine, self.of_set.points, rest, self.feed):
             if kept is not None:
                 kept.add(first, draws, block)
             yield block

@@ -10,14 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import Run
+from bnuq.config import DrawSettings, PointSettings, Run, ScoreSettings
+from bnuq.config.effects import settings_without_effect
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.batch_composition import check_classes
 from bnuq.evaluation.datasets import RunData, load_data
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.subject import VALIDATION, RunPlan
+from bnuq.evaluation.subject import VALIDATION, Plan, Subject
 from bnuq.evaluation.task import check_outputs
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
@@ -59,21 +60,27 @@ def prepare(
     if callable(data):
         data = data(loaded.module)
     data = data or load_data(run, loaded.module, needs_reference=needs_reference)
-    if run.train_size is not None and data.train is not None and run.train_size < len(data.train):
-        raise RequestError(
-            f"data.train_size is {run.train_size}, and train alone has {len(data.train)} examples; expected "
-            "the size of the whole training set, with that part included."
-        )
+    check_train_size(run.train_size, data.train)
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
     memory.reset_peak(device)
-    pipeline = Pipeline(run, device, input_normalize(run, data.train, data.test))
+    settings = PointSettings.of(run)
+    pipeline = Pipeline(settings, device, input_normalize(settings, data.train, data.test))
     sets = (data.test, data.train, data.validation, *data.ood.values())
     read = [points for points in sets if points is not None]
     model, pipeline, taken = as_taken(loaded.module.to(pipeline.device, pipeline.dtype), pipeline, read)
     loaded = replace(loaded, findings=(*loaded.findings, *taken))
     model = as_logits(model, run.outputs)
     return Prepared(loaded, model, data, pipeline, pipeline.evaluated(data.test, slice(0, 3)))
+
+
+def check_train_size(train_size: int | None, train: Points | None) -> None:
+    """Raise RequestError for a training set of fewer points than the part of it that is given."""
+    if train_size is not None and train is not None and train_size < len(train):
+        raise RequestError(
+            f"data.train_size is {train_size}, and train alone has {len(train)} examples; expected the size of the "
+            "whole training set, with that part included."
+        )
 
 
 @contextmanager
@@ -123,7 +130,7 @@ def _takes_integers(model: nn.Module, pipeline: Pipeline, sets: Sequence[Points]
     """Whether the network fails on these points as floating-point numbers and takes them as integers, as an embedding
     of token numbers does. Only rows of whole numbers, which nothing normalises or augments, may be integers."""
     first = sets[0]
-    changed = pipeline.run.normalize is not None or pipeline.run.augment is not None
+    changed = pipeline.settings.normalize is not None or pipeline.settings.augment is not None
     if changed or len(first.point_shape) != 1 or not _whole(first.inputs[:3]):
         return False
     try:
@@ -143,21 +150,16 @@ def _whole(values: np.ndarray) -> bool:
     return values.dtype.kind in "iub" or bool((values == np.floor(values)).all())
 
 
-_SCORERS: Mapping[Task, type[TaskScorer]] = {
+SCORERS: Mapping[Task, type[TaskScorer]] = {
     scorer.task: scorer for scorer in (ClassificationScorer, MultilabelScorer, RegressionScorer, SegmentationScorer)
 }
 
 
-def scorer_of(task: Task, network: ScoredNetwork) -> TaskScorer:
-    """The scorer of a network of this task."""
-    return _SCORERS[task].of(network)
-
-
-def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
+def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression, and DataError where a run lists more or fewer classes than the network has outputs."""
     test, train = data.test, data.train
-    scorer = scorer_of(plan.task, ScoredNetwork(run, plan.outputs, test, train, plan.image))
+    scorer = SCORERS[plan.task].of(ScoredNetwork(ScoreSettings.of(run), plan.outputs, test, train, plan.image))
     if train is not None and plan.batch_size is not None:
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
@@ -171,6 +173,26 @@ def scored_sets(run: Run, plan: RunPlan, data: RunData) -> tuple[dict[str, Point
     return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 
+def subject_of(
+    run: Run,
+    prepared: Prepared,
+    plan: Plan,
+    sets: Mapping[str, Points],
+    scorer: TaskScorer,
+    *,
+    members: tuple[nn.Module, ...] = (),
+    calibrates: bool = True,
+) -> Subject:
+    """What is evaluated of a run; `calibrates` says whether recalibrations are fitted."""
+    scored = {"settings": ScoreSettings.of(run), "sets": sets, "scorer": scorer, "notes": ()}
+    network = {"model": prepared.model, "members": members, "pipeline": prepared.pipeline, "train": prepared.data.train}
+    checkpoints = tuple(single.checkpoint for single in run.single)
+    subject = Subject(**vars(plan), **scored, **network, draws=DrawSettings.of(run), checkpoints=checkpoints)
+    calibration = subject.calibration if calibrates else "off"
+    notes = settings_without_effect(run, plan.task, plan.methods, calibration, sets.values())
+    return replace(subject, notes=tuple(notes))
+
+
 def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) -> Iterator[Finding]:
     """The warnings about the masks of these sets, and one where the test set's classes are numbered by their names
     and are fewer than the network's outputs."""
@@ -181,7 +203,7 @@ def findings_on_labels(sets: Iterable[Points], *, test: Points, outputs: int) ->
         yield warning("fewer-classes-than-outputs", names=names, outputs=outputs)
 
 
-def findings_on_outputs(prepared: Prepared, plan: RunPlan) -> tuple[Finding, ...]:
+def findings_on_outputs(prepared: Prepared, plan: Plan) -> tuple[Finding, ...]:
     """Warnings about the outputs of a classifier; ModelError where they are probabilities."""
     test = prepared.data.test
     return check_outputs(prepared.model, lambda rows: prepared.pipeline.evaluated(test, rows), test, plan.task)

@@ -1,14 +1,14 @@
-"""What is evaluated, and by what: the request, the task, the points and their scorer, and the network."""
+"""What is evaluated, and by what: the task, the points and their scorer, the settings, and the network."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bnuq.config import Calibration, Run
-from bnuq.config.effects import settings_without_effect
+from bnuq.config import Calibration, DrawSettings, ScoreSettings
 from bnuq.data import Points
 from bnuq.evaluation.tasks.scorer import TaskScorer
 from bnuq.findings import Finding, note
@@ -32,50 +32,53 @@ LEAST_POINTS = 20  # labelled test points of a cross-fit: ten a half
 
 def described(name: str, points: Points, kind: Any, targets: Any, *, of_values: bool) -> EvaluatedSet:
     """A set as a result describes it, with labels, or with targets `of_values`."""
-    labels, targets = (None, targets) if of_values else (targets, None)
-    classes, rows = tuple(points.classes or ()), {"index": points.index, "names": points.names}
-    of = {"group": points.group, "group_names": points.group_names, "classes": classes} | rows
-    return EvaluatedSet(name, kind, points.reference, points.sha256, len(points), labels, targets, **of)
+    return EvaluatedSet(
+        name,
+        kind,
+        points.reference,
+        points.sha256,
+        len(points),
+        labels=None if of_values else targets,
+        targets=targets if of_values else None,
+        group=points.group,
+        classes=tuple(points.classes or ()),
+        index=points.index,
+        names=points.names,
+        group_names=points.group_names,
+    )
 
 
 @frozen
-class ScoringPlan:
-    """What the samples of a run are: `outputs` is the number of classes, or of outputs of a regression; of each pixel
-    where there is an `image`, the height and width of the outputs, of which a few alone are in memory at once."""
+class Plan:
+    """What is drawn of a network. `methods` leaves out "deterministic", which always runs; `layers` are the BatchNorms
+    that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch size, where
+    it is known; `findings` say what the network does not allow."""
 
     task: Task
     outputs: int
     methods: tuple[Method, ...]
-    image: tuple[int, int] | None = field(default=None, kw_only=True)
-
-    @property
-    def outputs_of_point(self) -> int:
-        """The outputs of a point, all pixels of an image together."""
-        return self.outputs * math.prod(self.image or ())
-
-
-@frozen
-class RunPlan(ScoringPlan):
-    """A run resolved for one network. `methods` leaves out "deterministic", which always runs; `layers` are the
-    BatchNorms that MCBN samples, and `batch_size` is None where no method does; `trained_with` is the training batch
-    size, where it is known."""
-
     sites: Sites
     layers: tuple[BatchNormSite, ...]
     batch_size: int | None
     trained_with: int | None
+    image: tuple[int, int] | None  # height and width of the outputs of a segmentation
     findings: tuple[Finding, ...]
 
 
 @frozen
-class ScoredSubject:
-    """A request whose samples are scored; `sets` are in the order of evaluation, "validation" first where there is
-    one."""
+class ScoredSets:
+    """Sets whose samples are scored, in the order of evaluation: "validation" is first, where there is one. `outputs`
+    is the number of classes, or of outputs of a regression; of each pixel where there is an `image`, the height and
+    width of the outputs, of which a few alone are in memory at once. `notes` say which settings have no effect."""
 
-    run: Run
-    plan: ScoringPlan
+    task: Task
+    outputs: int
+    methods: tuple[Method, ...]
+    settings: ScoreSettings
     sets: Mapping[str, Points]
     scorer: TaskScorer
+    notes: tuple[Finding, ...]
+    image: tuple[int, int] | None = field(default=None, kw_only=True)
 
     @property
     def labelled(self) -> dict[str, Points]:
@@ -86,18 +89,18 @@ class ScoredSubject:
     @property
     def perturbed(self) -> dict[str, Points]:
         """The test set after each perturbation."""
-        names = [perturbation.set_name for perturbation in self.run.perturb]
+        names = [perturbation.set_name for perturbation in self.settings.perturb]
         return {name: self.sets[name] for name in names if name in self.sets}
 
     @property
     def attacked(self) -> frozenset[str]:
         """The names of the sets that raise the loss, which every method computes for itself."""
-        return frozenset(perturbation.set_name for perturbation in self.run.perturb if perturbation.kind.is_attack)
+        return frozenset(perturbation.set_name for perturbation in self.settings.perturb if perturbation.kind.is_attack)
 
     @property
     def by_severity(self) -> frozenset[str]:
         """The names of the sets after a change of some severity, of which there may be many: less is kept of each."""
-        return frozenset(change.set_name for change in self.run.perturb if change.is_severity)
+        return frozenset(change.set_name for change in self.settings.perturb if change.is_severity)
 
     @property
     def ood(self) -> dict[str, Points]:
@@ -111,14 +114,14 @@ class ScoredSubject:
     @property
     def has_post_hoc(self) -> bool:
         """Whether scores of the last layer of a classifier are wanted, and there are sets that they separate."""
-        return bool(self.run.post_hoc and self.compared and self.plan.task.classifies_points)
+        return bool(self.settings.post_hoc and self.compared and self.task.classifies_points)
 
     @property
     def calibration(self) -> Calibration:
         """What recalibrations are fitted to, or τ and the constant σ of a regression, which are always fitted to
         validation points if they are not cross-fitted."""
-        chosen = default_calibration(self) if self.run.calibrate is None else self.run.calibrate
-        return chosen if chosen in self.plan.task.calibrations else "off"
+        chosen = default_calibration(self) if self.settings.calibrate is None else self.settings.calibrate
+        return chosen if chosen in self.task.calibrations else "off"
 
     @property
     def fitted_to(self) -> str | None:
@@ -128,8 +131,8 @@ class ScoredSubject:
     @property
     def recalibrations(self) -> tuple[Recalibration, ...]:
         """How every method is recalibrated, too."""
-        offered = () if self.fitted_to is None else self.plan.task.recalibrations
-        return tuple(kind for kind in offered if kind in self.run.scoring.recalibration)
+        offered = () if self.fitted_to is None else self.task.recalibrations
+        return tuple(kind for kind in offered if kind in self.settings.scoring.recalibration)
 
     @property
     def half_of_test(self) -> str:
@@ -139,7 +142,7 @@ class ScoredSubject:
     @property
     def method_names(self) -> tuple[str, ...]:
         """The names that methods may have in the request."""
-        return tuple(method.name for method in self.plan.methods)
+        return tuple(method.name for method in self.methods)
 
     def samples_of(self, method: Method, samples: int) -> int:
         """The samples of a point under a method, where there are this many draws."""
@@ -149,30 +152,36 @@ class ScoredSubject:
         """The replicates of a method where there are this many draws."""
         return self.scorer.weights(self.samples_of(method, draws), None)
 
-    def notes(self) -> Iterator[Finding]:
+    def findings_on_samples(self) -> Iterator[Finding]:
         """What is known before any pass of how its samples are drawn and scored."""
         for name in (name for name in self.labelled if name in ("test", self.fitted_to)):
-            points, classes = len(self.sets[name]), self.plan.outputs
+            points, classes = len(self.sets[name]), self.outputs
             if self.scorer.bytes_of_probabilities(1, points, classes) is None:
                 yield note("probabilities-not-kept", set=name, points=points, classes=classes)
-        sets = self.sets.values()
-        yield from settings_without_effect(self.run, self.plan.task, self.plan.methods, self.calibration, sets)
+        yield from self.notes
 
 
 @frozen
-class Subject(ScoredSubject):
-    """A request, resolved for its network."""
+class Subject(ScoredSets, Plan):
+    """Sets that a network is evaluated on. `members` are the networks of an ensemble after the first, `checkpoints`
+    name all of them."""
 
-    plan: RunPlan
+    draws: DrawSettings
     model: nn.Module
     pipeline: Pipeline
     train: Points | None
-    members: tuple[nn.Module, ...] = ()  # the networks of an ensemble after the first
+    members: tuple[nn.Module, ...] = ()
+    checkpoints: tuple[Path, ...] = ()
+
+    @property
+    def outputs_of_point(self) -> int:
+        """The outputs of a point, all pixels of an image together."""
+        return self.outputs * math.prod(self.image or ())
 
     @property
     def max_samples(self) -> int:
         """T, or its upper limit where it is "auto"."""
-        return self.run.max_samples if self.run.samples == "auto" else self.run.samples
+        return self.draws.max_samples if self.draws.samples == "auto" else self.draws.samples
 
     @property
     def half_of_test(self) -> str:
@@ -197,24 +206,24 @@ class Subject(ScoredSubject):
     def bank(self) -> int | None:
         """The size of the bank of which each tile uses its own T draws; None where all points share T draws, or no
         method samples BatchNorm."""
-        samples_batchnorm = any(method.is_sampled_batchnorm for method in self.plan.methods)
-        return self.run.bank if samples_batchnorm and self.run.bank != self.run.samples else None
+        samples_batchnorm = any(method.is_sampled_batchnorm for method in self.methods)
+        return self.draws.bank if samples_batchnorm and self.draws.bank != self.draws.samples else None
 
-    def notes(self) -> Iterator[Finding]:
+    def findings_on_samples(self) -> Iterator[Finding]:
         if self.bank is not None:
-            yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.run.samples, bank=self.bank)
-        if any(method.normalizes_jointly for method in self.plan.methods):
-            size = self.plan.batch_size
+            yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.draws.samples, bank=self.bank)
+        if any(method.normalizes_jointly for method in self.methods):
+            size = self.batch_size
             smaller = [(name, len(points)) for name, points in self.sets.items() if len(points) < (size or 0)]
             yield note("own-batches", batch_size=size, smaller=smaller)
-        yield from super().notes()
+        yield from super().findings_on_samples()
 
 
-def default_calibration(subject: ScoredSubject) -> Calibration:
+def default_calibration(subject: ScoredSets) -> Calibration:
     """Validation points, where they are not those of the test set; else the halves of a test set that has enough of
     them. Not those of images, all of which would have to pass again."""
     test, validation = subject.sets["test"], subject.sets.get(VALIDATION)
     if validation is not None and validation.sha256 != test.sha256:
         return "validation"
     has_halves = test.targets is not None and independent_units(len(test), test.group) >= LEAST_POINTS
-    return subject.plan.task.calibration(has_validation=validation is not None) if has_halves else "off"
+    return subject.task.calibration(has_validation=validation is not None) if has_halves else "off"

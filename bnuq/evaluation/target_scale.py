@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
-from bnuq.config import Normalize, Run
+from bnuq.config import Normalize
 from bnuq.data import Points, labelled
 from bnuq.errors import RequestError
 from bnuq.frozen import frozen
@@ -19,13 +21,12 @@ class TargetScale:
     std: Float[np.ndarray, " output"]
 
 
-def target_scale(run: Run, train: Points | None, outputs: int) -> TargetScale | None:
-    """The statistics of `normalize_targets`, one number per output; None where targets were not standardised.
+def target_scale(given: Normalize | Literal["train"] | None, train: Points | None, outputs: int) -> TargetScale | None:
+    """The `given` statistics of `normalize_targets`, one number per output; None where targets were not standardised.
 
     "train" takes those of the reference (divisor n, and 1 for a constant target); RequestError or DataError where there
     are none.
     """
-    given = run.normalize_targets
     if given is None:
         return None
     if given == "train":

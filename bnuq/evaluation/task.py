@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.arithmetic import PROBABILITY_TOLERANCE
-from bnuq.config import Outputs, Run
+from bnuq.config import Outputs, ScoreSettings
 from bnuq.data import MULTILABEL_KEY, Points
 from bnuq.errors import DataError, ModelError, RequestError, SamplingError
 from bnuq.findings import Finding, warning
@@ -28,7 +28,7 @@ _CHECKED_POINTS = 64  # points whose outputs are checked
 _SIGMOIDS = (aten.sigmoid, aten.sigmoid_, aten.hardsigmoid, aten.hardsigmoid_)
 
 
-def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = False) -> Task:
+def task_of(settings: ScoreSettings, outputs: int, points: Points | None, *, dense: bool = False) -> Task:
     """The task as the run file gives it, otherwise by the number of outputs and the targets of `points`; segmentation
     where outputs are `dense`, (n, K, H, W).
 
@@ -36,25 +36,25 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
     `outputs` of a classifier.
     """
     if dense:
-        if run.task not in (None, "segmentation"):
+        if settings.task not in (None, "segmentation"):
             raise RequestError(
-                f'the network classifies each pixel, and task is "{run.task}"; expected "segmentation", or a network '
-                "that gives one row of outputs for an example."
+                f'the network classifies each pixel, and task is "{settings.task}"; expected "segmentation", or a '
+                "network that gives one row of outputs for an example."
             )
-        if run.outputs == "multilabel":
+        if settings.outputs == "multilabel":
             raise RequestError('outputs is "multilabel", and the network classifies each pixel, as one of its classes.')
         return SEGMENTATION
-    if run.task == "segmentation":
+    if settings.task == "segmentation":
         raise RequestError(
             'task is "segmentation", and the network gives one row of outputs for an example, not for each pixel.'
         )
-    if run.task == "regression" and run.outputs != "logits":
+    if settings.task == "regression" and settings.outputs != "logits":
         raise RequestError(
-            f'outputs is "{run.outputs}", which only outputs of a classifier can be, and task is "regression". Leave '
-            "one of them out."
+            f'outputs is "{settings.outputs}", which only outputs of a classifier can be, and task is "regression". '
+            "Leave one of them out."
         )
-    if run.task is not None or run.outputs != "logits":
-        return task_named(run.task or "classification", several_labels=run.outputs == "multilabel")
+    if settings.task is not None or settings.outputs != "logits":
+        return task_named(settings.task or "classification", several_labels=settings.outputs == "multilabel")
     if points is None or points.targets is None:
         return CLASSIFICATION if outputs > 1 else REGRESSION
     targets = points.targets if points.all_targets is None else points.all_targets
@@ -206,11 +206,11 @@ def first_output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
     return output
 
 
-def task_and_outputs(run: Run, output: Tensor, test: Points, train: Points | None) -> tuple[Task, int]:
+def task_and_outputs(settings: ScoreSettings, output: Tensor, test: Points, train: Points | None) -> tuple[Task, int]:
     """The task of the network, and its number of outputs."""
     outputs, targets = output.shape[1], test.targets
     dense = output.ndim == 4
-    task = task_of(run, outputs, test if targets is not None or train is None else train, dense=dense)
+    task = task_of(settings, outputs, test if targets is not None or train is None else train, dense=dense)
     if not task.is_regression and outputs < 2:
         raise DataError(
             f"the network has {outputs} output; expected one per class, at least 2. For two classes say what the "

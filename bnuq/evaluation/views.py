@@ -14,7 +14,7 @@ from bnuq.data import Points
 from bnuq.evaluation import recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.recalibration import Recalibrated
-from bnuq.evaluation.subject import VALIDATION, ScoredSubject
+from bnuq.evaluation.subject import VALIDATION, ScoredSets
 from bnuq.evaluation.tasks.scorer import ChangedSet, SampleReduction, ScoredSet, TaskScorer
 from bnuq.evaluation.units import Gathered
 from bnuq.files.journal import Arrays
@@ -26,7 +26,7 @@ from bnuq.metrics.arrays import Array
 from bnuq.records.evaluation import MethodResult
 from bnuq.shapes import Bool
 
-AnySubject = TypeVar("AnySubject", bound=ScoredSubject)
+AnySubject = TypeVar("AnySubject", bound=ScoredSets)
 Halves = Mapping[str, Bool[np.ndarray, " point"]]  # of a cross-fit, by the set: which points are in the second half
 
 
@@ -58,7 +58,7 @@ class SetScoring:
     """Scores one set under one method, by each of its `views`. A unit is determined by the request, the views and its
     address."""
 
-    subject: ScoredSubject  # with the scorer of the method
+    subject: ScoredSets  # with the scorer of the method
     set: str
     points: Points
     weights: DrawWeights
@@ -97,9 +97,9 @@ class SetScoring:
         return scores if temperature is None else replace(scores, points=scores.points | {"temperature": temperature})
 
 
-def saves_maps(subject: ScoredSubject, name: str) -> bool:
+def saves_maps(subject: ScoredSets, name: str) -> bool:
     """Whether the maps of the images of a set are kept for the result."""
-    return subject.run.save_maps and name != VALIDATION
+    return subject.settings.save_maps and name != VALIDATION
 
 
 @frozen
@@ -156,7 +156,7 @@ class MethodScoring(ABC, Generic[AnySubject]):
         views = [plain]
         if validation is not None and fitted_to == VALIDATION:
             for view in self._recalibrated(VALIDATION, validation):
-                again = [] if subject.plan.image else self._scored_again(VALIDATION, [view])
+                again = [] if subject.image else self._scored_again(VALIDATION, [view])
                 views.append(replace(view, scorer=scorer.fitted_to(next(iter(again), None), self._weights)))
         scored: dict[Method, dict[str, SetScores]] = {view.method: {} for view in views}
         ranked: dict[Method, SetScores] = {}

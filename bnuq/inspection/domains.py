@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq import metrics
-from bnuq.config import Named, Run
+from bnuq.config import Named, Run, ScoreSettings
 from bnuq.data import Points
 from bnuq.errors import DataError, RequestError, SamplingError
 from bnuq.estimates import Estimate
@@ -22,7 +22,7 @@ from bnuq.evaluation.estimates import error_over_points, interval, of_replicates
 from bnuq.evaluation.passes import ChunkedPasses
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.resources import check_memory_of_draws
-from bnuq.evaluation.setup import scorer_of
+from bnuq.evaluation.setup import SCORERS
 from bnuq.evaluation.task import check_outputs, task_of
 from bnuq.evaluation.tasks.regression_reduction import RegressionScores
 from bnuq.evaluation.tasks.scorer import ScoredNetwork, ScoredSet, TaskScorer
@@ -85,13 +85,15 @@ def domains(
         raise RequestError('outputs is "multilabel", which is not scored on domains. Leave --domain out.')
     if samples < 2:
         raise RequestError(f"the samples of a domain are {samples}; expected at least 2.")
-    layers, sampled = _layers(run, sites)
+    layers, sampled = _layers(run.layers, sites)
     if not named:
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
     if len(train) < 4:
         raise DataError(f"the training set ({train.reference}) holds {len(train)} examples; expected at least 4.")
     points_of_domains = _read(run, named, train)
-    scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()])
+    scorer = _scorer(
+        ScoreSettings.of(run), model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()]
+    )
     halves = {name: _halves(points, run.seed) for name, points in points_of_domains.items()}
     size, findings = _batch_size(batch_size, {name: first for name, (first, _) in halves.items()}, train)
     sources = {TRAIN: _PointSource(TRAIN, (train,))}
@@ -107,7 +109,7 @@ def domains(
     if test is not None:
         evaluated[TEST] = scorer.labelled(TEST, test)
     evaluated = {name: limited(points, run.limit or EVALUATED_POINTS, run.seed) for name, points in evaluated.items()}
-    crossing = _Crossing(run, model, sites, pipeline, scorer, statistics_of_sources, samples, progress)
+    crossing = _Crossing(run.auto_limit, model, sites, pipeline, scorer, statistics_of_sources, samples, progress)
     crossings = [source for name, points in evaluated.items() for source in crossing.of(name, points)]
     result = Domains(
         domains=tuple(
@@ -128,12 +130,14 @@ def domains(
     return result, (*findings, *_evaluated_notes(evaluated, halves, test))
 
 
-def _layers(run: Run, sites: Sites) -> tuple[tuple[BatchNormSite, ...], tuple[BatchNormSite, ...]]:
+def _layers(
+    selected: str | tuple[str, ...], sites: Sites
+) -> tuple[tuple[BatchNormSite, ...], tuple[BatchNormSite, ...]]:
     """The network's BatchNorms, and those that are sampled."""
     layers = sites.live_batchnorms
     if not layers:
         raise SamplingError("the network has no BatchNorm layer whose statistics could be a domain's.")
-    sampled = select_layers(layers, run.layers)
+    sampled = select_layers(layers, selected)
     if bare := [site.name for site in layers if not site.tracked and site not in sampled]:
         raise SamplingError(
             f"BatchNorm {bare[0]} keeps no running statistics and layers leaves it out; expected layers to include "
@@ -239,7 +243,7 @@ class _PointSource:
         shares = [
             (batch_size + (number + draw) % len(self.parts)) // len(self.parts) for number in range(len(self.parts))
         ]
-        seed, first, raw = pipeline.run.seed, 0, []
+        seed, first, raw = pipeline.settings.seed, 0, []
         for part, share in zip(self.parts, shares, strict=True):
             if share:
                 rows = counter_rng.batch_indices(seed, draw, population=len(part), batch_size=share, purpose=batches)
@@ -270,7 +274,7 @@ def _statistics(
     samples: int,
     progress: Progress,
 ) -> _Statistics:
-    seed, size = pipeline.run.seed, sum(map(len, source.parts))
+    seed, size = pipeline.settings.seed, sum(map(len, source.parts))
     first, *further_sets = source.parts
     if further_sets:
         purposes, points = (counter_rng.POPULATION, counter_rng.POPULATION_AUGMENT), MIXED_BATCHES * batch_size
@@ -426,7 +430,9 @@ def _estimate(
     return Estimate(value=value, se=se, low=low, high=high)
 
 
-def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]) -> _Scorer:
+def _scorer(
+    settings: ScoreSettings, model: nn.Module, pipeline: Pipeline, train: Points, sets: Sequence[Points]
+) -> _Scorer:
     """The scorer of the run's task, which is inferred from outputs and labels if it is not set."""
     output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
     if output.ndim != 2:
@@ -436,16 +442,17 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
         )
     outputs = output.shape[1]
     labelled = next((points for points in (*sets, train) if points.targets is not None), None)
-    task = task_of(run, outputs, labelled)
+    task = task_of(settings, outputs, labelled)
     check_outputs(model, lambda rows: pipeline.evaluated(train, rows), train, task)
-    return _Scorer(outputs, scorer_of(task, ScoredNetwork(run, outputs, sets[0] if sets else train, train)))
+    network = ScoredNetwork(settings, outputs, sets[0] if sets else train, train)
+    return _Scorer(outputs, SCORERS[task].of(network))
 
 
 @frozen
 class _Crossing:
     """Evaluates points under the statistics of every source."""
 
-    run: Run
+    auto_limit: int | None  # of samples
     model: nn.Module
     sites: Sites
     pipeline: Pipeline
@@ -456,7 +463,7 @@ class _Crossing:
 
     def of(self, name: str, points: Points) -> Iterator[Crossing]:
         """One crossing for each source of statistics under which these points have scores."""
-        spread_points = limited(points, SPREAD_POINTS, self.run.seed)
+        spread_points = limited(points, SPREAD_POINTS, self.pipeline.settings.seed)
         names = list(self.statistics)
         passes = (len(names) + 1) * len(points) + len(names) * self.samples * len(spread_points)
         with self.progress(f"{name} under each of the statistics", passes) as advance:
@@ -501,7 +508,7 @@ class _Crossing:
 
     def _outputs(self, engine: Engine, points: Points, advance: Advance) -> Tensor:
         """Raw outputs (T, n, K) on the CPU."""
-        passes, blocks = ChunkedPasses(self.run, self.pipeline, self.scorer.outputs), []
+        passes, blocks = ChunkedPasses(self.pipeline, self.scorer.outputs, auto_limit=self.auto_limit), []
         passes.prepare([engine], points)
         with passes.feeding(points) as feed:
             for block in passes.blocks(engine, points, range(len(points)), feed):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -136,7 +136,8 @@ def gap(
     mode.
     """
     measured = dict(zip((site.name for site in sites), noise.layers, strict=True))
-    ratios = _ratios(check)
+    # by layer, the distances of mean and log variance relative to batch noise
+    ratios = {} if check is None else dict(zip(check.layers, check.ratios.tolist(), strict=True))
     layers = []
     for number, site in enumerate(sites):
         if site.running_mean is None or site.running_var is None:
@@ -186,13 +187,6 @@ def _distances(site: BatchNormSite, mean: np.ndarray, var: np.ndarray) -> tuple[
     running_mean, running_var = as_float64(site.running_mean), as_float64(site.running_var)
     total = var.astype(np.float64) + site.eps
     return (running_mean - mean) / np.sqrt(total), np.log((running_var + site.eps) / total)
-
-
-def _ratios(check: ReferenceCheck | None) -> Mapping[str, tuple[float, float]]:
-    """By layer, the reference check's distances of mean and log variance relative to batch noise."""
-    if check is None:
-        return {}
-    return {name: (mean, variance) for name, (mean, variance) in zip(check.layers, check.ratios.tolist(), strict=True)}
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

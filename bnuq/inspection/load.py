@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bnuq.config import Run, Split
+from bnuq.config import PointSettings, Run, Split
 from bnuq.data import Points, in_colour
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, UntrustedCodeError
 from bnuq.evaluation.datasets import (
@@ -24,7 +24,7 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.setup import as_taken, network_of
+from bnuq.evaluation.setup import as_taken, check_train_size, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
@@ -52,11 +52,7 @@ class LoadedNetwork:
     pipeline: Pipeline
     example: Tensor
     findings: tuple[Finding, ...]
-
-    @property
-    def trained_with(self) -> int | None:
-        """The training batch size, if it is known."""
-        return self.pipeline.run.train_batch_size or self.loaded.checkpoint.train_batch_size
+    trained_with: int | None  # the training batch size, if it is known
 
 
 def load_network(
@@ -85,11 +81,12 @@ def load_network(
                 f"the test set ({test.reference}) has examples of shape {test.point_shape}, the training set "
                 f"({train.reference}) of {train.point_shape}; expected the same."
             )
-    if train is None and run.normalize == "train":
-        run = replace(run, normalize=None)  # there are no points to normalise
     device, passed_over = device_and_notes(run.device)
     loaded = replace(loaded, findings=(*loaded.findings, *passed_over))
-    pipeline = Pipeline(run, device, input_normalize(run, train, test))
+    settings = PointSettings.of(run)
+    if train is None and settings.normalize == "train":
+        settings = replace(settings, normalize=None)  # there are no points to normalise
+    pipeline = Pipeline(settings, device, input_normalize(settings, train, test))
     model = loaded.module.to(pipeline.device, pipeline.dtype)
     read = [points for points in (train, test) if points is not None]
     check_grouped(run, read, [named for named in (run.test if test is None else None, *run.ood) if named is not None])
@@ -108,12 +105,21 @@ def load_network(
                 f"{_text(points.point_shape)}; leave it out, as the shape of readable examples is known."
             )
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
-        _check_taken(model, example, points)
+        try:
+            _run(model, example)
+        except SamplingError as error:
+            if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
+                raise
+            raise DataError(
+                f"the network does not accept examples of shape {points.form} ({points.reference}): {error}"
+            ) from error
     else:
         example, finding = _random_points(model, input_shape, pipeline)
         pipeline.prepared(np.zeros((1, *example.shape[1:]), np.float32))  # refuses what cannot normalise them
         findings.append(finding)
-    return LoadedNetwork(loaded, as_logits(model, run.outputs), train, test, pipeline, example, tuple(findings))
+    trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
+    model = as_logits(model, run.outputs)
+    return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:
@@ -132,11 +138,7 @@ def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, 
             len(train), fraction=run.validation.fraction, seed=run.validation.seed, group=train.group
         )
         train = train.subset(np.setdiff1d(np.arange(len(train)), held_out))
-    if run.train_size is not None and run.train_size < len(train):
-        raise RequestError(
-            f"data.train_size is {run.train_size}, and train alone has {len(train)} examples; expected the size "
-            "of the whole training set, with that part included."
-        )
+    check_train_size(run.train_size, train)
     return train, ()
 
 
@@ -149,17 +151,6 @@ def _test(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]
         raise
     except BnuqError as error:
         return None, (note("test-unreadable", reason=" ".join(str(error).split())),) if required else ()
-
-
-def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
-    try:
-        _run(model, example)
-    except SamplingError as error:
-        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
-            raise
-        raise DataError(
-            f"the network does not accept examples of shape {points.form} ({points.reference}): {error}"
-        ) from error
 
 
 # ── random points ────────────────────────────────────────────────────────────────────────────────────────────────────

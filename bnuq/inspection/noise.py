@@ -148,6 +148,7 @@ def _layer(
         counts = effective_counts(*statistics_at(batch_size), batch_size=batch_size, population=reference)
         spread[:, live] = measured.spread
         freedom = fitted_freedom(measured.spread)
+        varied = np.isfinite(freedom)  # constant channels are left out
         estimates = {
             "sigma_u": measured.sigma_u,
             "sigma_v": measured.sigma_v,
@@ -156,7 +157,7 @@ def _layer(
             "rejected": _rejected(measured.spread, (nominal - 1) / factor)
             if (factor := factors[batch_size])
             else math.nan,
-            "rejected_fitted": _rejected_fitted(measured.spread, freedom),
+            "rejected_fitted": _rejected(measured.spread[:, varied], freedom[varied]),
         }
     variances = np.array([variance(size) for size in sizes])
     layer = LayerNoise(
@@ -180,10 +181,3 @@ def _rejected(spread: np.ndarray, freedom: float | np.ndarray) -> float:
     for it.
     """
     return rejected_share(chi2_p_values(scaled_to_freedom(spread, freedom=freedom), freedom=freedom))
-
-
-def _rejected_fitted(spread: np.ndarray, freedom: np.ndarray) -> float:
-    """The share of channels whose S² does not follow a scaled χ² with any degrees of freedom; constant channels are
-    left out."""
-    varied = np.isfinite(freedom)
-    return _rejected(spread[:, varied], freedom[varied])

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import torch
 
-from bnuq.config import Augment, ChannelOrder, Normalize, Run
+from bnuq.config import Augment, ChannelOrder, Normalize, PointSettings
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.config.runfile_writing import as_value, option_words
 from bnuq.data import Points
@@ -67,22 +67,22 @@ class PipelineSetting:
     def crops(self) -> bool:
         return self.augment is not None and self.augment.pad > 0
 
-    def pipeline(self, run: Run) -> Pipeline:
-        candidate_run = replace(run, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
-        return Pipeline(candidate_run, torch.device("cpu"), self.normalize)
+    def pipeline(self, given: PointSettings) -> Pipeline:
+        own = replace(given, normalize=self.normalize, channel_order=self.channel_order, augment=self.augment)
+        return Pipeline(own, torch.device("cpu"), self.normalize)
 
 
-def settings_to_try(run: Run, train: Points) -> Iterator[PipelineSetting]:
+def settings_to_try(given: PointSettings, train: Points) -> Iterator[PipelineSetting]:
     if len(train.point_shape) != 3:
-        yield from _feature_settings(run, train)
+        yield from _feature_settings(given, train)
         return
     channels, height, width = train.point_shape
     pad = max(4, min(height, width) // 8)
     crop = Augment(pad=pad, crop=height if height == width else None)
     augments = [None, crop, Augment(flip=True), Augment(pad=pad, crop=crop.crop, flip=True)]
-    if run.augment is not None:
-        run_augments = [msgspec.structs.replace(run.augment, flip=flip) for flip in (False, True)]
-        augments += [augment for augment in run_augments if augment not in augments and augment != Augment()]
+    if given.augment is not None:
+        given_augments = [msgspec.structs.replace(given.augment, flip=flip) for flip in (False, True)]
+        augments += [augment for augment in given_augments if augment not in augments and augment != Augment()]
     orders: tuple[ChannelOrder, ...] = ("rgb", "bgr") if channels == 3 else ("rgb",)
     for plain, order, augment in itertools.product(_image_settings(train), orders, augments):
         normalize = plain.normalize
@@ -110,11 +110,11 @@ def padded(setting: PipelineSetting, pads: Sequence[int], train: Points) -> list
     return [replace(setting, augment=augment) for augment in augments]
 
 
-def setting_of_run(run: Run, train: Points) -> PipelineSetting | None:
-    """The pipeline that the run sets; None if it sets none."""
-    if run.normalize is None and run.augment is None and run.channel_order == "rgb":
+def given_setting(given: PointSettings, train: Points) -> PipelineSetting | None:
+    """The pipeline of the run; None if it sets none."""
+    if given.normalize is None and given.augment is None and given.channel_order == "rgb":
         return None
-    return PipelineSetting(RUN_FILE, input_normalize(run, train), run.channel_order, augment=run.augment)
+    return PipelineSetting(RUN_FILE, input_normalize(given, train), given.channel_order, augment=given.augment)
 
 
 def is_same_pipeline(first: PipelineSetting, second: PipelineSetting, train: Points) -> bool:
@@ -128,9 +128,9 @@ def is_same_pipeline(first: PipelineSetting, second: PipelineSetting, train: Poi
     return same and statistics(first.normalize) == statistics(second.normalize)
 
 
-def _feature_settings(run: Run, train: Points) -> Iterator[PipelineSetting]:
+def _feature_settings(given: PointSettings, train: Points) -> Iterator[PipelineSetting]:
     yield PipelineSetting(None, None)
-    yield PipelineSetting(DATA_OWN, input_normalize(replace(run, normalize="train"), train))
+    yield PipelineSetting(DATA_OWN, input_normalize(replace(given, normalize="train"), train))
     values = np.moveaxis(train.raw(slice(None)), 1, -1).reshape(-1, train.point_shape[0])
     low, high = values.min(0), values.max(0)
     if (low != 0).any() or (high != 1).any():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bnuq import metrics
 from bnuq.catalogue import text_of
-from bnuq.config import Run
+from bnuq.config import PointSettings
 from bnuq.data import Points, labelled, natural_order
 from bnuq.errors import SamplingError
 from bnuq.evaluation import memory
@@ -37,10 +37,10 @@ from bnuq.inspection.pipeline_settings import (
     PipelineSetting,
     augment_words,
     comparison_key,
+    given_setting,
     is_same_pipeline,
     padded,
     run_file_lines,
-    setting_of_run,
     setting_values,
     settings_to_try,
     undetermined_settings,
@@ -87,12 +87,13 @@ class Suggestion:
 
 
 def suggest(
-    run: Run,
+    given: PointSettings,
     model: nn.Module,
     train: Points,
     sites: Sites,
     *,
     trained_with: int | None = None,
+    train_size: int | None = None,
     effort: Effort | None = None,
     progress: Progress = silent,
 ) -> Suggestion:
@@ -101,9 +102,9 @@ def suggest(
 
     Images are tried with the usual normalisations, channel orders and pixel scales, with and without padding, cropping
     and flipping; other points with the usual normalisations. In the first round every candidate is checked on the first
-    layers, with 8 batches of 64. The 12 closest, and the pipeline that `run` sets (normalize, channel_order, augment),
+    layers, with 8 batches of 64. The 12 closest, and the `given` pipeline (normalize, channel_order, augment),
     are then checked as in `reference_check`; another `effort` has other numbers. `trained_with` is the training batch
-    size, if it is known.
+    size, and `train_size` the size of the whole training set, if they are known.
 
     A candidate is tied where the running statistics are less than 3 standard deviations of noise from it in the
     direction of the best candidate (times the excess of the best's median layer over noise). The direction is the
@@ -117,7 +118,7 @@ def suggest(
     if train.layout is not None:
         raise SamplingError(f"the examples have several inputs ({train.form}), and pipelines of one input are known")
     effort = effort or THOROUGH
-    trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
+    trials = _Trials(given, model, train, sites.live_batchnorms, trained_with, train_size, progress)
     settings, first_round = _finalists(trials, effort)
     title = f"Checking the closest {len(settings)} pipelines"
     last_round = trials.checked(
@@ -151,11 +152,11 @@ def suggest(
 
 def _finalists(trials: _Trials, effort: Effort) -> tuple[list[PipelineSetting], list[_Checked]]:
     """The settings of the last round, that of the run among them; and the candidates that end in the first round."""
-    run, train = trials.run, trials.train
-    run_setting, settings = setting_of_run(run, train), list(settings_to_try(run, train))
-    if run_setting is not None:
-        same_setting = next((setting for setting in settings if is_same_pipeline(setting, run_setting, train)), None)
-        run_setting, settings = same_setting or run_setting, settings if same_setting else [run_setting, *settings]
+    given, train = trials.given, trials.train
+    own_setting, settings = given_setting(given, train), list(settings_to_try(given, train))
+    if own_setting is not None:
+        same_setting = next((setting for setting in settings if is_same_pipeline(setting, own_setting, train)), None)
+        own_setting, settings = same_setting or own_setting, settings if same_setting else [own_setting, *settings]
     if len(settings) <= effort.finalists:
         return settings, []
     title = f"Trying {len(settings)} pipelines, before others like the closest"
@@ -164,8 +165,8 @@ def _finalists(trials: _Trials, effort: Effort) -> tuple[list[PipelineSetting], 
     )
     finalists = [candidate.setting for candidate in candidates[: effort.finalists]]
     finalists += [setting for setting in padded(finalists[0], effort.pads, train) if setting not in finalists]
-    if run_setting is not None and run_setting not in finalists:
-        finalists.append(run_setting)
+    if own_setting is not None and own_setting not in finalists:
+        finalists.append(own_setting)
     return finalists, [candidate for candidate in candidates if candidate.setting not in finalists]
 
 
@@ -232,11 +233,12 @@ class _Checked:
 class _Trials:
     """Tries pipelines, with the same batches and the same random numbers of augmentation for all of them."""
 
-    run: Run
+    given: PointSettings
     model: nn.Module
     train: Points
     sites: Sequence[BatchNormSite]
     trained_with: int | None
+    train_size: int | None
     progress: Progress
 
     def checked(
@@ -325,7 +327,7 @@ class _Trials:
             bank,
             [site for site in sites if can_be_checked(site, self.sites)],  # a later call may be outside `sites`
             population=population or len(self.train),
-            train_size=self.run.train_size,
+            train_size=self.train_size,
             train_batch_size=self.trained_with,
         )
 
@@ -333,7 +335,7 @@ class _Trials:
     def _halves(self) -> tuple[np.ndarray, np.ndarray]:
         """The rows of the reference in two halves, by the run's seed."""
         n = len(self.train)
-        order = counter_rng.batch_indices(self.run.seed, 0, population=n, batch_size=n, purpose=counter_rng.SUBSET)
+        order = counter_rng.batch_indices(self.given.seed, 0, population=n, batch_size=n, purpose=counter_rng.SUBSET)
         return order[: n // 2], order[n // 2 :]
 
     def _first_sites(self, layers: int) -> Sequence[BatchNormSite]:
@@ -352,7 +354,8 @@ class _Trials:
         batch_size: int,
         advance,
     ) -> list[BatchStatistics | None]:
-        free = memory.available(_device(self.model))
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+        free = memory.available(next((tensor.device for tensor in tensors), torch.device("cpu")))
         batches_of_draws = (self._batches(settings, draw, batch_size) for draw in range(batches))
         bank = statistics_of(
             self.model,
@@ -367,20 +370,15 @@ class _Trials:
         """One batch of a half of the reference, alternating between the halves, read once, through every pipeline."""
         half = self._halves[draw % 2]
         rows = counter_rng.batch_indices(
-            self.run.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
+            self.given.seed, draw, population=len(half), batch_size=batch_size, purpose=counter_rng.CHECK
         )
         rows = half[rows]
         drawn = replace(self.train, inputs=self.train.inputs[rows], targets=None, group=None)
         for setting in settings:
             parts = setting.augment is not None and setting.augment.resized_crop is not None
             points = self.train.subset(rows) if parts else drawn  # of the original images, or of those as resized
-            pipeline = setting.pipeline(self.run)
+            pipeline = setting.pipeline(self.given)
             yield pipeline.trained(points, np.arange(batch_size), draw=draw, purpose=counter_rng.CHECK_AUGMENT)
-
-
-def _device(model: nn.Module) -> torch.device:
-    tensor = next(itertools.chain(model.parameters(), model.buffers()), None)
-    return torch.device("cpu") if tensor is None else tensor.device
 
 
 def _uncheckable(sites: Sequence[BatchNormSite]) -> SamplingError:
@@ -425,7 +423,7 @@ def class_order(model: nn.Module, pipeline: Pipeline, points: Points) -> ClassOr
     natural = natural_order(names)
     if not points.classes_sorted or natural == list(names):
         return None
-    points = limited(labelled(points), _POINTS, pipeline.run.seed)
+    points = limited(labelled(points), _POINTS, pipeline.settings.seed)
     if points.targets is None or points.targets.ndim != 1:
         return None
     logits = torch.cat([block[0].cpu() for block in deterministic_outputs(model, pipeline, points)]).double()

@@ -179,7 +179,7 @@ def _over_pixels(values: Tensor) -> Tensor:
 
 def features_of(watch: Watch, pipeline: Pipeline, points: Points) -> Float[np.ndarray, "point column"]:
     """The features of all of these points; DataError where some are not finite."""
-    size = pipeline.run.chunk_size or default_chunk(points.point_shape, pipeline.device)
+    size = pipeline.settings.chunk_size or default_chunk(points.point_shape, pipeline.device)
     with loading(pipeline, points) as feed:
         parts = [block[0].cpu().numpy() for block in chunks(watch, len(points), feed, size=size)]
     features = np.concatenate(parts)

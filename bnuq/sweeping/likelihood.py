@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from bnuq import metrics
-from bnuq.config import Run
 from bnuq.data import Points, check_labels, check_targets, labelled
 from bnuq.evaluation.passes import deterministic_outputs
-from bnuq.evaluation.setup import Prepared
-from bnuq.evaluation.subject import RunPlan
+from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import TargetScale, target_scale
 from bnuq.evaluation.tasks.observation_noise import are_uneven, sizes_of
 from bnuq.frozen import frozen
@@ -59,35 +57,37 @@ def regression_likelihood(noise: Noise, scale: TargetScale | None) -> LogLikelih
 
 
 def training_likelihood(
-    prepared: Prepared, run: Run, plan: RunPlan, validation: Points | None, *, points: int
+    subject: Subject, validation: Points | None, *, points: int
 ) -> tuple[Training | None, float | None, str]:
     """At most so many training `points` of the ELBO with their likelihood, τ of a regression, and why there is no
     ELBO."""
-    train = prepared.data.train
+    train = subject.train
     assert train is not None  # ensured by check_complete
     rows = np.arange(len(train))
     if len(train) > points:
         purpose = counter_rng.SUBSET
-        rows = counter_rng.batch_indices(run.seed, 0, population=len(train), batch_size=points, purpose=purpose)
+        rows = counter_rng.batch_indices(
+            subject.draws.seed, 0, population=len(train), batch_size=points, purpose=purpose
+        )
     subset = labelled(train.subset(np.sort(rows)))
     if subset.targets is None:
         return None, None, "the training set has no labels"
-    if plan.task.classifies_points:
-        return Training(check_labels(subset, plan.outputs), classification_likelihood), None, ""
-    scale = target_scale(run, train, plan.outputs)
-    given = run.scoring.tau
+    if subject.task.classifies_points:
+        return Training(check_labels(subset, subject.outputs), classification_likelihood), None, ""
+    scale = target_scale(subject.settings.normalize_targets, train, subject.outputs)
+    given = subject.settings.scoring.tau
     noise = None if given is None else Noise(given, np.ones(1))
     if noise is None and validation is not None:
-        noise = _most_likely_noise(prepared, validation, scale)
+        noise = _most_likely_noise(subject, validation, scale)
     if noise is None:
         return None, None, "a regression's likelihood needs τ: name validation examples, or --tau"
-    return Training(check_targets(subset, plan.outputs), regression_likelihood(noise, scale)), noise.tau, ""
+    return Training(check_targets(subset, subject.outputs), regression_likelihood(noise, scale)), noise.tau, ""
 
 
-def _most_likely_noise(prepared: Prepared, validation: Points, scale: TargetScale | None) -> Noise | None:
+def _most_likely_noise(subject: Subject, validation: Points, scale: TargetScale | None) -> Noise | None:
     """The most likely noise of the deterministic network on the validation points: the same for all sizes, because
     ELBOs with different τ cannot be compared. None where there is no error."""
-    blocks = deterministic_outputs(prepared.model, prepared.pipeline, validation)
+    blocks = deterministic_outputs(subject.model, subject.pipeline, validation)
     f = np.concatenate([block[0].cpu().double().numpy() for block in blocks])
     errors = np.asarray(validation.targets, dtype=np.float64) - (f if scale is None else f * scale.std + scale.mean)
     sizes = sizes_of(errors)

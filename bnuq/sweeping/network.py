@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bnuq.arithmetic import Arithmetic
-from bnuq.config import Run, SweepSection
+from bnuq.config import DrawSettings, Run, ScoreSettings, SweepSection
 from bnuq.data import Points
 from bnuq.errors import RequestError
 from bnuq.evaluation.exactness import Checked, check_network, check_network_unchanged
@@ -15,8 +15,8 @@ from bnuq.evaluation.plan import plan_of
 from bnuq.evaluation.provenance import Stopwatch, behaviour, identity, surrounding
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
-from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets
-from bnuq.evaluation.subject import VALIDATION, Subject
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets, subject_of
+from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
@@ -24,12 +24,14 @@ from bnuq.progress import Announce, Progress, forecast, in_words, silence
 from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.recorded_calls import largest_batch
+from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
 from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
+from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize, SweepPasses, noise_points
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
@@ -81,8 +83,9 @@ class SweptNetwork:
         self.sizes = tuple(sorted(sizes))
         for size in self.sizes:
             check_batch_size(size, len(self._train), least=2)
-        self.plan = plan_of(
-            replace(run, methods=("mcbn",), batch_size=self.sizes[0]),
+        plan = plan_of(
+            replace(DrawSettings.of(run), methods=("mcbn",), batch_size=self.sizes[0]),
+            ScoreSettings.of(run),
             prepared.model,
             prepared.example,
             test=prepared.data.test,
@@ -90,22 +93,22 @@ class SweptNetwork:
             trained_with=prepared.loaded.checkpoint.train_batch_size,
             dropout_arguments=prepared.loaded.dropout_arguments,
         )
-        if self.plan.image:
+        if plan.image:
             raise RequestError(
                 f"{run.checkpoint.name} classifies pixels; expected a classifier of whole inputs, or a regression. "
                 "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
                 "them with `bnuq report`."
             )
-        self._without_slices()
-        self.sets, scorer = scored_sets(run, self.plan, prepared.data)
-        self.subject = Subject(run, self.plan, self.sets, scorer, prepared.model, prepared.pipeline, self._train)
-        self._odd_outputs = findings_on_outputs(prepared, self.plan)
+        self._without_slices(plan.layers)
+        self.sets, scorer = scored_sets(run, plan, prepared.data)
+        self.subject = subject_of(run, prepared, plan, self.sets, scorer, calibrates=False)
+        self._odd_outputs = findings_on_outputs(prepared, plan)
         prepared.pipeline.check_arithmetic()
         self.train_size = run.train_size or len(self._train)
         self._training, self._tau, self._why_no_elbo = training_likelihood(
-            prepared, run, self.plan, self._validation, points=settings.train_points
+            self.subject, self._validation, points=settings.train_points
         )
-        self._grid = Grid.of(run, settings, self.sizes, has_elbo=self._training is not None)
+        self._grid = Grid.of(samples_of(run.samples), settings, self.sizes, has_elbo=self._training is not None)
         check_resources_of_sweep(
             self.subject, sizes=len(self.sizes), samples=self._grid.samples, draw_sets=self._grid.draw_sets
         )
@@ -114,15 +117,15 @@ class SweptNetwork:
                 f"--criterion pll: the test set {prepared.data.test.reference} has no labels; name "
                 "--validation REF, or --criterion elbo or auroc."
             )
-        if settings.criterion == "pll" and self.plan.task.is_regression and not (run.scoring.tau or self._validation):
+        if settings.criterion == "pll" and plan.task.is_regression and not (run.scoring.tau or self._validation):
             raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
 
-    def _without_slices(self) -> None:
+    def _without_slices(self, layers: Sequence[BatchNormSite]) -> None:
         """Leave out default sizes above the slice of the batch that the network normalises at a time."""
         if self._settings.batch_sizes is not None or self._matched:
             return
         with undisturbed(self.prepared.model):
-            largest = largest_batch(self.prepared.model, self.plan.layers, self.prepared.example, self.sizes[-1])
+            largest = largest_batch(self.prepared.model, layers, self.prepared.example, self.sizes[-1])
         if largest < self.sizes[-1]:
             self.sizes = self._swept_sizes = tuple(size for size in self.sizes if size <= largest) or (largest,)
 
@@ -172,7 +175,7 @@ class SweptNetwork:
     def criterion(self) -> CriterionData:
         """The points that a size is chosen by, if the ELBO does not choose it."""
         name = VALIDATION if VALIDATION in self.sets else "test"
-        return CriterionData(name, self.sets[name], self.subject.ood, self.plan.task.spread)
+        return CriterionData(name, self.sets[name], self.subject.ood, self.subject.task.spread)
 
     def _next_round(self, passes: SweepPasses | None) -> tuple[dict[int, range], Stopped]:
         """The draws of the next round, see `Rounds`; all of them in the first one, unless the sweep is adaptive."""
@@ -205,9 +208,9 @@ class SweptNetwork:
         self, checked: Checked, executor: UnitExecutor, watch: Stopwatch, progress: Progress, announce: Announce
     ) -> Swept:
         """The network, which was checked, at all its sizes."""
-        run, prepared, plan = self.run, self.prepared, self.plan
+        run, prepared, subject = self.run, self.prepared, self.subject
         passes = self.passed(executor, watch, progress, announce)
-        check_network_unchanged(checked, self.subject)
+        check_network_unchanged(checked, subject)
         at_sizes, check = passes.at_sizes.at, passes.check
         bound = self._bound(passes.at_sizes)
         points_of_sizes = {
@@ -222,8 +225,8 @@ class SweptNetwork:
                 sha256=prepared.loaded.checkpoint.sha256,
                 train_batch_size=self.trained_with,
                 parameters=prepared.loaded.parameters,
-                batchnorm_layers=len(plan.sites.batchnorms),
-                layers=tuple(site.name for site in plan.layers),
+                batchnorm_layers=len(subject.sites.batchnorms),
+                layers=tuple(site.name for site in subject.layers),
                 elbo=None if bound is None else bound.terms,
                 decay=self._decay(at_sizes[point.batch_size] for point in points if point.protocol == "single"),
                 record=replace(run, batch_size=None, methods=("mcbn",)).record(),
@@ -239,13 +242,13 @@ class SweptNetwork:
                 *findings_on_labels(
                     [*self.sets.values(), *([self._training.points] if self._training else [])],
                     test=self.sets["test"],
-                    outputs=plan.outputs,
+                    outputs=subject.outputs,
                 ),
-                *plan.findings,
+                *subject.findings,
                 *checked.findings,
-                *reference_findings(check, run, self._train, plan.sites.live_batchnorms),
+                *reference_findings(check, run, self._train, subject.sites.live_batchnorms),
                 *passes.at_sizes.findings,
-                *passes.findings(self.subject),
+                *passes.findings(subject),
                 *self._notes(executor.journal.reused),
                 *executor.journal.doubts,
             ),
@@ -270,7 +273,7 @@ class SweptNetwork:
         return decays(
             [*at_sizes],
             self.sets,
-            spread=self.plan.task.spread,
+            spread=self.subject.task.spread,
             reference_points=len(self._train),
             augmented=self.run.augment is not None,
         )
@@ -283,7 +286,7 @@ class SweptNetwork:
     def _sweep_point(
         self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, SweepComparison]]
     ) -> SweepPoint:
-        estimates, auroc = set_estimates(at_size, self.sets, self.subject.ood, self.plan.task)
+        estimates, auroc = set_estimates(at_size, self.sets, self.subject.ood, self.subject.task)
         return SweepPoint(
             model=self._number,
             protocol="single",

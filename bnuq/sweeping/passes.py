@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from bnuq.config.effects import settings_without_effect
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.provenance import Stopwatch
@@ -39,8 +38,7 @@ class NetworkPasses:
     def findings(self, subject: Subject) -> Iterator[Finding]:
         """Settings without effect, few values per channel, draws that do not differ, and fits at the end of their
         range."""
-        sets = subject.sets.values()
-        yield from settings_without_effect(subject.run, subject.plan.task, subject.plan.methods, "off", sets)
+        yield from subject.notes
         at_sizes = self.at_sizes.at
         for size, bank in self.at_sizes.banks.items():
             thinnest = min(bank.layers, key=lambda layer: int(layer.count.min()))
@@ -56,7 +54,7 @@ class NetworkPasses:
             if 0 < len(fits_at_end) < len(fits):
                 where += f", {len(fits_at_end)} of {len(fits)} draw sets"
             for fit in (fits_at_end or fits)[:1]:
-                yield from fit.findings(where, subject.run.scoring)
+                yield from fit.findings(where, subject.settings.scoring)
 
 
 def network_passes(
@@ -70,7 +68,7 @@ def network_passes(
     progress: Progress,
 ) -> NetworkPasses:
     """The passes of all rounds of draws: those units of them that the executor computes."""
-    train, plan = subject.train, subject.plan
+    train = subject.train
     assert train is not None  # a sweep needs a reference
     at_sizes, (draws, stopped) = None, rounds(None)
     while draws or at_sizes is None:
@@ -84,9 +82,10 @@ def network_passes(
         subject.model,
         subject.pipeline,
         train,
-        plan.sites.live_batchnorms,
+        subject.sites.live_batchnorms,
         progress,
-        trained_with=plan.trained_with,
+        trained_with=subject.trained_with,
+        train_size=subject.draws.train_size,
         executor=executor,
     )
     watch.lap("draw")
@@ -99,12 +98,12 @@ def network_passes(
 def _comparisons(subject: Subject, at_sizes: SweepPasses, executor: UnitExecutor, progress: Progress) -> Comparisons:
     """MCBN compared with the network under its running statistics, and under population statistics, at each size."""
     pooled = {size: bank.pooled() for size, bank in at_sizes.banks.items()}
-    running = {size: with_running_statistics(bank, subject.plan.layers) for size, bank in pooled.items()}
+    running = {size: with_running_statistics(bank, subject.layers) for size, bank in pooled.items()}
     labelled = replace(subject, sets=subject.labelled)
     comparisons: Comparisons = {size: {} for size in pooled}
     single = dict.fromkeys(pooled, range(1))
     for name, omegas in ((DETERMINISTIC, running), (POPULATION, pooled)):
         passes = run_at_sizes(omegas, single, labelled, executor, progress, samples=1, training=None, method=name)
         for size, network in passes.at.items():
-            comparisons[size][name] = compared(at_sizes.at[size], network, subject.sets["test"], subject.plan.task)
+            comparisons[size][name] = compared(at_sizes.at[size], network, subject.sets["test"], subject.task)
     return comparisons

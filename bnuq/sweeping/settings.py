@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bnuq.config import Run, SweepSection
+from bnuq.config import Samples, SweepSection
 from bnuq.errors import RequestError
 from bnuq.metrics import Prior
 
 
-def samples_of(run: Run) -> int:
+def samples_of(requested: Samples) -> int:
     """T of a draw set; RequestError for "auto", or fewer than 2."""
-    if run.samples == "auto":
+    if requested == "auto":
         raise RequestError('samples is "auto", which a sweep does not support; give a number with --samples.')
-    if run.samples < 2:
-        raise RequestError(f"--samples is {run.samples}; expected at least 2, because one sample has no spread.")
-    return run.samples
+    if requested < 2:
+        raise RequestError(f"--samples is {requested}; expected at least 2, because one sample has no spread.")
+    return requested
 
 
 def prior_of(settings: SweepSection) -> Prior:

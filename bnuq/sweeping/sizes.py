@@ -101,7 +101,7 @@ def banks_of(
     """ω of these draws at each size."""
     banks = {}
     for size, of_size in draws.items():
-        at_size = replace(subject, plan=replace(subject.plan, batch_size=size))
+        at_size = replace(subject, batch_size=size)
         banks[size] = replace(draw_omega(at_size, of_size, progress, executor), indices=None)
     return banks
 
@@ -124,7 +124,7 @@ def run_at_sizes(
 ) -> SweepPasses:
     """The scores of the network at each size of `banks`, which are these `draws`, in sets of `samples`. A regression is
     first fitted to the validation points, where there are any."""
-    sets, task, validation = subject.sets, subject.plan.task, noise_points(subject)
+    sets, task, validation = subject.sets, subject.task, noise_points(subject)
     evaluated = [*sets.values(), *([] if training is None else [training.points])]
     points = sum(map(len, evaluated)) + len(validation or ())
     count = sum(map(len, draws.values()))
@@ -194,7 +194,7 @@ class _AllSizes:
             size: (1, 1) if len(part) == 1 else (samples, len(part) // samples) for size, part in draws.items()
         }
         """T and R by size."""
-        self.passes = ChunkedPasses(subject.run, subject.pipeline, subject.plan.outputs)
+        self.passes = ChunkedPasses(subject.pipeline, subject.outputs, auto_limit=subject.draws.auto_limit)
         self._engines: dict[tuple[int, ...], Stochastic] = {}
         own = subject.pipeline.arithmetic
         self._arithmetic = own.exact if method_named(method).is_single else own
@@ -320,7 +320,7 @@ class _AllSizes:
         if engine is None:
             omega = reduce(BatchStatistics.joined, (self._banks[size] for size in sizes))
             subject = self._subject
-            sites, task = subject.plan.sites, subject.plan.task
+            sites, task = subject.sites, subject.task
             engine = Stochastic(subject.model, sites, omega=omega, arithmetic=self._arithmetic, task=task)
             self.passes.prepare([engine], points)
             self._engines[sizes] = engine

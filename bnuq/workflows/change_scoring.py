@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run
+from bnuq.config import DrawSettings, Run, ScoreSettings
 from bnuq.config.effects import ERRORS, NAMES, data_without_effect
 from bnuq.data import Points
 from bnuq.errors import ModelError
@@ -44,8 +44,8 @@ def scoring_of_test_set(
         reason = f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode"
         return None, (note("no-comparison", reason=reason),)
     data, model = replace(prepared.data, validation=None), prepared.model
-    bare = replace(run, methods=())
-    plan = plan_of(bare, model, prepared.example, test=data.test, train=data.train, trained_with=None)
+    settings = replace(DrawSettings.of(run), methods=()), ScoreSettings.of(run)
+    plan = plan_of(*settings, model, prepared.example, test=data.test, train=data.train)
     try:
         findings_on_outputs(prepared, plan)
     except ModelError as error:

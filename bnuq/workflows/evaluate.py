@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,14 +18,15 @@ from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.measured import Measurements
 from bnuq.evaluation.outcome_findings import analysed, findings_on_channels, findings_on_outcome
-from bnuq.evaluation.planned import PlannedRun, checked_run, journal_header, resolved
+from bnuq.evaluation.planned import PlannedEvaluation, checked_run, journal_header, resolved
 from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.provenance import Stopwatch
+from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.runner import FirstAnswer, RunnerResult, compute_units, run_methods
 from bnuq.files.journal import Journal, WorkFolder, beside, root_of, secret_for, work_folder
 from bnuq.files.places import Place
-from bnuq.findings import note
+from bnuq.findings import Finding, note
 from bnuq.progress import CHECKING, READING, Progress, silent, stage
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
@@ -61,7 +62,7 @@ def evaluate(
         with turn or helpers(run.on, job_of(run, work)) as others:
             with stage(progress, READING):
                 planned, shown = checked_run(run, watch)
-            subject, run = planned.subject, planned.subject.run
+            subject, run = planned.subject, planned.run
             if announce is not None and run.perturb:
                 announce(shift_in_words(subject))
             journal = folder.journal(planned.facts, journal_header(run), others.before)
@@ -82,13 +83,14 @@ def evaluate(
             *planned.findings(),
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if journal.reused else journal.doubts),
-            *findings_on_outcome(subject, measured, outcome, planned.prepared.data),
+            *_on_reference(planned, measured, outcome),
+            *findings_on_outcome(subject, measured, outcome, planned.data),
             *(() if measured.noise_models is None else measured.noise_models.findings()),
-            *(finding for method in subject.plan.methods for finding in measured.fitted(method)[1]),
+            *(finding for method in subject.methods for finding in measured.fitted(method)[1]),
             *findings_on_channels(outcome.omega),
         )
         result = Result(
-            run=resolved(subject, measured.noise_models).record(),
+            run=resolved(planned, measured.noise_models).record(),
             model=planned.model,
             sampling=_sampling(planned, outcome),
             sets=planned.sets,
@@ -125,7 +127,7 @@ def compute(
     watch = Stopwatch()
     planned, _ = checked_run(run, watch)
     subject = planned.subject
-    executor = make(WorkFolder(place, secret).journal(planned.facts, journal_header(subject.run)))
+    executor = make(WorkFolder(place, secret).journal(planned.facts, journal_header(planned.run)))
     try:
         with suppress(UnitsLostError):
             compute_units(subject, Measurements(subject, executor, watch, progress), progress, executor)
@@ -135,17 +137,26 @@ def compute(
     return [executor]
 
 
-def _sampling(planned: PlannedRun, outcome: RunnerResult) -> dict[str, Any]:
-    run, data = planned.subject.run, planned.prepared.data
+def _on_reference(planned: PlannedEvaluation, measured: Measurements, outcome: RunnerResult) -> Iterator[Finding]:
+    """What the reference check found; statistics that were never trained have a warning of their own."""
+    subject, train = planned.subject, planned.data.train
+    was_trained = any(site.tracked and not site.never_trained for site in subject.layers)
+    if train is not None and measured.stale and was_trained:
+        layers = subject.sites.live_batchnorms
+        yield from reference_findings(measured.check, planned.run, train, layers, outcome.methods)
+
+
+def _sampling(planned: PlannedEvaluation, outcome: RunnerResult) -> dict[str, Any]:
+    run, subject, train = planned.run, planned.subject, planned.data.train
     return {
         "samples": outcome.samples,
         "bank": outcome.bank,
-        "batch_size": planned.subject.plan.batch_size,
-        "layers": [site.name for site in planned.subject.plan.layers],
+        "batch_size": subject.batch_size,
+        "layers": [site.name for site in subject.layers],
         "seed": run.seed,
         "mutual_information": run.mutual_information,
-        "device": str(planned.prepared.pipeline.device),
+        "device": str(subject.pipeline.device),
         "precision": outcome.arithmetic.name,
-        "reference_points": None if data.train is None else len(data.train),
-        "test_points": data.test_points,
+        "reference_points": None if train is None else len(train),
+        "test_points": planned.data.test_points,
     }

@@ -16,10 +16,10 @@ from torch import Tensor
 from bnuq import __version__
 from bnuq.config import Run, data_without_effect
 from bnuq.errors import ModelError, RequestError, ResultError, SamplingError, first_line
-from bnuq.evaluation.augmentation import augmenting, check_augmentation
+from bnuq.evaluation.augmentation import check_augmentation
 from bnuq.evaluation.draws import omega_of
 from bnuq.evaluation.methods import SamplerInputs, sampler_of
-from bnuq.evaluation.planned import planned_run
+from bnuq.evaluation.planned import planned_evaluation
 from bnuq.evaluation.setup import prepare
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.target_scale import target_scale
@@ -87,7 +87,9 @@ def export(
     given = loaded(data)(made.inputs)
     difference = _compared(given, made)
     if made.predictor.drift is not None:
-        _check_drift(given["drift"], made.predictor.drift(made.inputs))
+        own = made.predictor.drift(made.inputs)
+        if not torch.allclose(given["drift"], own, rtol=1e-2, atol=0.1):  # rounding may move a coordinate by a step
+            raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
     with replaced(path) as file:
         file.write(data)
     return Exported(path, made.metadata, difference, len(made.inputs), len(data), made.findings)
@@ -121,27 +123,27 @@ def assembled(
     base, run = exported_run(run, method, result)
     with stage(progress, READING):
         prepared = prepare(run)
-        planned = planned_run(run, prepared)
+        planned = planned_evaluation(run, prepared)
     if result is not None:
-        _check_unchanged(result, (prepared.loaded, *planned.members))
+        _check_unchanged(result, planned.networks)
     subject = planned.subject
     if isinstance(unconverted(prepared.model), Unpacked):
         raise RequestError("a network of several inputs cannot be exported; its program would take packed rows.")
-    base = base or first_exported(subject.plan.methods, str(run.checkpoint))
+    base = base or first_exported(subject.methods, str(run.checkpoint))
     exported = base if method is None else method_named(method)
-    subject = replace(subject, plan=replace(subject.plan, methods=(base,)))
+    subject = replace(subject, methods=(base,))
     if "augmentation" in base.differs_by:
-        check_exportable(augmenting(subject).run)
+        check_exportable(subject.pipeline.settings.test_time_augment)
         check_augmentation(subject)
     engine = _engine(subject, base, _bank(result), progress)
     points = min(_COMPARED if subject.bank is None else _COMPARED_BANK, len(subject.sets["test"]))
     inputs = prepared.pipeline.evaluated(subject.sets["test"], slice(0, points))
     accepts = _acceptance(result, exported)
-    scoring = replace(_scoring(subject, prepared.data.train, exported, result), accepts=accepts)
+    scoring = replace(_scoring(subject, exported, result), accepts=accepts)
     watched = None if monitor is None else drift_module(monitor, subject, prepared.loaded, inputs)
     ood, own = None, {}
     if scores:  # fitted to what all methods of an evaluation draw, not only the exported one
-        ood, own = ood_module(planned_run(evaluated, prepared).subject, scores, inputs, progress)
+        ood, own = ood_module(planned_evaluation(evaluated, prepared).subject, scores, inputs, progress)
         if result is not None and result.sets["test"].sha256 == planned.sets["test"].sha256:
             known = result.methods[DETERMINISTIC].sets["test"].points
             own |= {name: torch.from_numpy(known[name][:points]) for name in own.keys() & known.keys()}
@@ -153,7 +155,7 @@ def assembled(
         metadata["outputs"].append("drift")
         metadata["monitor"] = watched.summary()
     compared_engine = engine.of("test", subject.sets["test"]) if isinstance(engine, BySet) else engine
-    idle = data_without_effect(run, subject.sets.values(), subject.plan.task, ("names of classes",))
+    idle = data_without_effect(run, subject.sets.values(), subject.task, ("names of classes",))
     return Assembled(predictor, compared_engine, inputs, own, metadata, tuple(idle))
 
 
@@ -194,12 +196,12 @@ def _engine(subject: Subject, method: Method, omega: BatchStatistics | None, pro
     return sampler.engine(subject, draws, SamplerInputs(omegas, sampler.fitted(subject, progress, None)[0]))
 
 
-def _scoring(subject: Subject, train: Any, method: Method, result: Result | None) -> Scoring:
+def _scoring(subject: Subject, method: Method, result: Result | None) -> Scoring:
     """How samples become outputs, with what the evaluation fitted; of what is cross-fitted, that of all points."""
-    plan, run, kind = subject.plan, subject.run, method.recalibration
+    settings, kind = subject.settings, method.recalibration
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
-    if not plan.task.is_regression:
-        labels = plan.task.outputs
+    if not subject.task.is_regression:
+        labels = subject.task.outputs
         temperature = None if result is None else temperature_of(result, method.name)
         if kind == "temperature" and temperature is not None:
             return Scoring(labels, scale=(1 / temperature,))
@@ -209,8 +211,8 @@ def _scoring(subject: Subject, train: Any, method: Method, result: Result | None
             scale, shift = next((*fit[1:],) for fit in fits if fit[0] == method.name)
             return Scoring(labels, scale=(*scale,), shift=(*shift,))
         return Scoring(labels)
-    tau = run.scoring.tau if "tau" not in estimates else estimates["tau"].value
-    scale = target_scale(run, train, plan.outputs)
+    tau = settings.scoring.tau if "tau" not in estimates else estimates["tau"].value
+    scale = target_scale(settings.normalize_targets, subject.train, subject.outputs)
     std, mean = ((1.0,), (0.0,)) if scale is None else (tuple(scale.std.tolist()), tuple(scale.mean.tolist()))
     found = () if result is None else result.findings
     units = [f.values["sizes"] for f in found if f.code == "outputs-of-other-sizes" and f.values["of"] == method.name]
@@ -234,8 +236,7 @@ def _acceptance(result: Result | None, method: Method) -> Acceptance | None:
 def _metadata(
     subject: Subject, method: Method, samples: int, scoring: Scoring, inputs: Tensor, result: Result | None
 ) -> dict[str, Any]:
-    run = subject.run
-    is_ensemble = "networks" in method.differs_by
+    checkpoints = subject.checkpoints if "networks" in method.differs_by else subject.checkpoints[:1]
     outputs = ["mean", "variance"] if scoring.kind == "values" else ["mean", "predictive_entropy", "mutual_information"]
     accepts, noise = scoring.accepts, [*scoring.noise] if len(scoring.noise) > 1 else scoring.noise[0]
     if accepts is not None:
@@ -243,20 +244,20 @@ def _metadata(
     return {
         "bnuq": __version__,
         "torch": torch.__version__,
-        "checkpoints": [single.checkpoint.name for single in (run.single if is_ensemble else (run,))],
-        "task": subject.plan.task.name,
+        "checkpoints": [checkpoint.name for checkpoint in checkpoints],
+        "task": subject.task.name,
         "method": method.name,
         "samples": samples,
-        "batch_size": subject.plan.batch_size if method.is_sampled_batchnorm else None,
+        "batch_size": subject.batch_size if method.is_sampled_batchnorm else None,
         "bank": subject.bank,
-        "seed": run.seed,
+        "seed": subject.draws.seed,
         "inputs": {"shape": list(inputs.shape[1:]), "dtype": str(inputs.dtype).removeprefix("torch.")},
-        "normalize": msgspec.to_builtins(run.normalize),
+        "normalize": msgspec.to_builtins(subject.pipeline.settings.normalize),
         "classes": list(subject.sets["test"].classes or ()),
         "outputs": outputs,
         "temperature": 1 / scoring.scale[0] if len(scoring.scale) == 1 else None,
         "vector": [scoring.scale, scoring.shift] if len(scoring.scale) > 1 else None,
-        "cross_fitted": method.recalibration is not None and run.calibrate == "cross",
+        "cross_fitted": method.recalibration is not None and subject.settings.calibrate == "cross",
         "observation_variance": noise if scoring.kind == "values" else None,
         **({} if accepts is None else {"certificate": _promise(result, accepts)}),
     }
@@ -285,11 +286,6 @@ def _program(predictor: ExportedPredictor, inputs: Tensor) -> torch.export.Expor
         for key in ("stack_trace", "from_node"):
             node.meta.pop(key, None)
     return program
-
-
-def _check_drift(given: Tensor, expected: Tensor) -> None:
-    if not torch.allclose(given, expected, rtol=1e-2, atol=0.1):  # rounding may move a coordinate by a step
-        raise SamplingError("the program's drift differs from the monitor's own; nothing was written.")
 
 
 def _compared(given: Mapping[str, Tensor], made: Assembled) -> float:

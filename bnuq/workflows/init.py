@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bnuq.config import Named, Run
+from bnuq.config import Named, PointSettings, Run
 from bnuq.config.runfile_writing import table
 from bnuq.data import Points, factory_of, labelled, parse_reference
 from bnuq.errors import RequestError, SamplingError
@@ -153,8 +153,9 @@ def _searched(
         if broken := not_finite(network.model):
             raise SamplingError(f"{broken[0]} is not finite")
         sites = find_sites(network.model, network.example)
-        trained_with = network.trained_with
-        return suggest(run, network.model, points, sites, trained_with=trained_with, effort=QUICK, progress=progress)
+        known = {"trained_with": network.trained_with, "train_size": run.train_size}
+        settings = PointSettings.of(run)
+        return suggest(settings, network.model, points, sites, **known, effort=QUICK, progress=progress)
     except SamplingError as error:
         return str(error).removesuffix(".")
 

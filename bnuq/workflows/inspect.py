@@ -5,12 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, DEFAULT_SAMPLER, InspectSection, Run, SamplerSettings, data_without_effect
+from bnuq.config import (
+    DEFAULT_BATCH_SIZE,
+    DEFAULT_SAMPLER,
+    InspectSection,
+    PointSettings,
+    Run,
+    SamplerSettings,
+    data_without_effect,
+)
 from bnuq.config.effects import ERRORS
 from bnuq.data import Points
 from bnuq.errors import ModelError, RequestError, SamplingError
@@ -84,8 +91,10 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     watch.lap("measure")
     domains_record, notes_of_domains = _domains(run, settings, network, sites, progress)
     watch.lap("domains")
+    asked = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    asked["domains"] = [named.text for named in settings.domains]
     result = Inspection(
-        run={**run.record(), "inspect": _record(settings)},
+        run={**run.record(), "inspect": {key: value for key, value in asked.items() if value is not None}},
         model={
             "path": named_or_path(run.checkpoint),
             "sha256": network.loaded.checkpoint.sha256,
@@ -126,13 +135,6 @@ def inspect(run: Run, settings: Settings = DEFAULT, *, progress: Progress = sile
     )
     write(result, run.out)
     return result
-
-
-def _record(settings: Settings) -> dict[str, Any]:
-    """The settings as in JSON."""
-    record = {field.name: getattr(settings, field.name) for field in fields(settings)}
-    record["domains"] = [named.text for named in settings.domains]
-    return {key: value for key, value in record.items() if value is not None}
 
 
 def _why_not_measured(
@@ -190,10 +192,9 @@ def _suggested(
         return None, ()
     assert network.train is not None
     try:
-        suggestion = suggest(
-            run, network.model, network.train, sites, trained_with=network.trained_with, progress=progress
-        )
-        return suggestion.pipelines, ()
+        known = {"trained_with": network.trained_with, "train_size": run.train_size}
+        given = PointSettings.of(run)
+        return suggest(given, network.model, network.train, sites, **known, progress=progress).pipelines, ()
     except SamplingError as error:
         return None, (note("no-pipeline-suggested", reason=" ".join(str(error).split()).removesuffix(".")),)
 
@@ -254,7 +255,8 @@ def _measured(
     biased = health.findings_on_noise(measured_noise, train_batch_size=trained_with)
     if settings.noise_only:
         return None, measured_noise, (*findings, *biased)
-    check = check_reference(model, pipeline, train, layers, progress, trained_with=trained_with)
+    known = {"trained_with": trained_with, "train_size": run.train_size}
+    check = check_reference(model, pipeline, train, layers, progress, **known)
     lag = health.gap(
         bank,
         population,

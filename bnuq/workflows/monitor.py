@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, Run, data_without_effect
+from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, PointSettings, Run, data_without_effect
 from bnuq.data import Points, in_colour, parse_reference
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read_named, read_reference, takes_rgb_alone
@@ -292,7 +292,7 @@ class _Opened:
         else:
             train = read_reference(run) if run.normalize == "train" and run.train is not None else None
             normalize = input_normalize(run, train, points)
-        pipeline = Pipeline(run, device, normalize)
+        pipeline = Pipeline(PointSettings.of(run), device, normalize)
         model, pipeline, taken = as_taken(loaded.module.to(device, pipeline.dtype), pipeline, [points])
         model = as_logits(model, run.outputs)
         example = pipeline.evaluated(points, slice(0, 3))

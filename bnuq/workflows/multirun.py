@@ -65,7 +65,9 @@ def evaluate_several(runs: Runs, *, work: Path | str | None = None, progress: Pr
                 first = first or (run_of_series, _form(result))
                 _check_alike(*first, _form(result))
             except BnuqError as error:
-                raise type(error)(f"{run_of_series.words}: {error}{_finished_runs_text(len(rows))}") from error
+                several = f"The {len(rows)} runs before it are" if len(rows) > 1 else "The run before it is"
+                kept = f"\n{several} kept: the same command resumes from here." if rows else ""
+                raise type(error)(f"{run_of_series.words}: {error}{kept}") from error
             digest = sha256_of_file(run_of_series.run.out)
             rows.append(one_run(result, sha256=digest, split=run_of_series.split, seed=run_of_series.seed))
             summaries.append(
@@ -119,13 +121,6 @@ class _RunSummary:
     test_sha256: str
     findings: tuple[Finding, ...]
     provenance: dict[str, str]
-
-
-def _finished_runs_text(finished: int) -> str:
-    if not finished:
-        return ""
-    several = f"The {finished} runs before it are" if finished > 1 else "The run before it is"
-    return f"\n{several} kept: the same command resumes from here."
 
 
 def _is_there(run: Run) -> bool:

@@ -22,7 +22,7 @@ from bnuq.config import (
     Split,
     data_without_effect,
 )
-from bnuq.data import Points, in_colour
+from bnuq.data import in_colour
 from bnuq.errors import ModelError, SamplingError
 from bnuq.evaluation import memory
 from bnuq.evaluation.datasets import (
@@ -35,7 +35,7 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.exactness import check_mcbn
-from bnuq.evaluation.population import Population, ReferenceBatches, population_statistics, reference_batches
+from bnuq.evaluation.population import population_statistics, reference_batches
 from bnuq.evaluation.provenance import Stopwatch, provenance
 from bnuq.evaluation.request_checks import notes_on_request
 from bnuq.evaluation.setup import Prepared, prepare
@@ -84,7 +84,9 @@ def precise_bn(
     assert train is not None
     sites = find_sites(model, prepared.example)
     layers = _layers(model, sites)
-    size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
+    size = batch_size or run.train_batch_size or loaded.checkpoint.train_batch_size
+    why_size = [] if size else [note("default-batch-size", batch_size=DEFAULT_BATCH_SIZE)]
+    size = size or DEFAULT_BATCH_SIZE
     if len(train) < 2:
         raise SamplingError(f"the training set {train.reference} has a single example; a variance needs at least 2.")
     batches = reference_batches(prepared.pipeline, train, points=points, batch_size=size)
@@ -96,7 +98,11 @@ def precise_bn(
     shared = {"progress": progress, "memory_limit": memory.available(prepared.pipeline.device)}
     populations = population_statistics(model, batches, estimator=estimator, sites=sites.live_batchnorms, **shared)
     watch.lap("draw")
-    exact = _values(layers, populations)
+    exact = dict[str, np.ndarray]()  # the new value of each statistic, by its name in the network's state dict
+    by_name = {population.name: population for population in populations}
+    for layer in layers:
+        population = by_name[layer.site.name]
+        exact |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
     changed = with_statistics(loaded.checkpoint, exact)
     values = changed.statistics  # reported are the values as the file stores them
     rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
@@ -122,7 +128,8 @@ def precise_bn(
             *(() if scored else data_without_effect(run, [train])),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
-            *_on_number_of_points(points, train, batches),
+            *([note("all-points-used", points=len(train), requested=points)] if len(train) < points else ()),
+            *([note("few-points", points=batches.points, minimum=FEW)] if batches.points < FEW else ()),
             *why_no_test,
             *loaded.findings,
             *changed.findings,
@@ -233,30 +240,6 @@ def _names(state: Mapping[str, object], site: BatchNormSite, statistic: Tensor |
             "written to a file of it. Register them as persistent buffers."
         )
     return names
-
-
-def _batch_size(run: Run, requested: int | None, recorded: int | None) -> tuple[int, tuple[Finding, ...]]:
-    trained_with = run.train_batch_size or recorded
-    if requested is not None or trained_with is not None:
-        return requested or trained_with or DEFAULT_BATCH_SIZE, ()
-    return DEFAULT_BATCH_SIZE, (note("default-batch-size", batch_size=DEFAULT_BATCH_SIZE),)
-
-
-def _on_number_of_points(points: int, train: Points, batches: ReferenceBatches) -> Iterator[Finding]:
-    if len(train) < points:
-        yield note("all-points-used", points=len(train), requested=points)
-    if batches.points < FEW:
-        yield note("few-points", points=batches.points, minimum=FEW)
-
-
-def _values(layers: Sequence[_Layer], populations: Sequence[Population]) -> dict[str, np.ndarray]:
-    """The new value of each statistic, by its name in the network's state dict."""
-    by_name = {population.name: population for population in populations}
-    values = {}
-    for layer in layers:
-        population = by_name[layer.site.name]
-        values |= dict.fromkeys(layer.means, population.mean) | dict.fromkeys(layer.variances, population.var)
-    return values
 
 
 def _rounded_to_zero(

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bnuq.catalogue import texts
-from bnuq.config import Run
+from bnuq.config import Augment
 from bnuq.errors import RequestError, ResultError, SamplingError
 from bnuq.evaluation.augmentation import Augmented
 from bnuq.evaluation.pipeline import Pipeline
@@ -43,9 +43,9 @@ def pass_modules(subject: Subject, engine: Engine, inputs: Tensor) -> list[Sampl
     augmentation = bank = None
     if isinstance(engine, Augmented):
         augmentation, engine = _augmentation(engine.pipeline, inputs), engine.engine
-    samples = subject.samples_of(subject.plan.methods[0], subject.max_samples)
+    samples = subject.samples_of(subject.methods[0], subject.max_samples)
     if isinstance(engine, BankEngine):
-        bank, engine = BankDraws(engine.engine.samples, samples, subject.run.seed), engine.engine
+        bank, engine = BankDraws(engine.engine.samples, samples, subject.draws.seed), engine.engine
     executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
     return [SamplePasses(executor, samples, augmentation=augmentation, bank=bank)]
 
@@ -69,10 +69,10 @@ def drift_module(path: Path, subject: Subject, loaded: LoadedModel, inputs: Tens
     RequestError where its inputs are made otherwise."""
     baseline = read_baseline(path)
     if not is_of(baseline.model["fingerprint"], loaded.module):
-        raise ResultError(f"{path} was made with other weights than those of {subject.run.checkpoint.name}.")
+        raise ResultError(f"{path} was made with other weights than those of {subject.checkpoints[0].name}.")
     if list(inputs.shape[1:]) != baseline.inputs["shape"] or subject.pipeline.normalize != baseline.normalize:
         raise RequestError(f"--monitor {path}: its inputs have another shape or normalisation than those of the run.")
-    watch = Watch(subject.model, subject.plan.task, inputs[:3], seed=baseline.seed)
+    watch = Watch(subject.model, subject.task, inputs[:3], seed=baseline.seed)
     return Drift(subject.model, watch, baseline, inputs)
 
 
@@ -80,10 +80,10 @@ def ood_module(
     subject: Subject, names: Sequence[str], inputs: Tensor, progress: Progress
 ) -> tuple[LastLayerScores, dict[str, Tensor]]:
     """These post-hoc scores, fitted as in an evaluation, and their values of the inputs; RequestError without one."""
-    fitted = fitted_scores(subject, progress) if subject.plan.task.classifies_points else PostHoc({}, ())
+    fitted = fitted_scores(subject, progress) if subject.task.classifies_points else PostHoc({}, ())
     for name in names:
         if name not in fitted.scores:
-            why = "; ".join(texts(fitted.findings)) or f"it is of classes, and this is a {subject.plan.task}"
+            why = "; ".join(texts(fitted.findings)) or f"it is of classes, and this is a {subject.task}"
             raise RequestError(f"--ood-score {name} cannot be had of this network: {why}.")
     network, scores = unconverted(subject.model), {name: fitted.scores[name] for name in names}
     last = head(network, inputs)
@@ -91,23 +91,23 @@ def ood_module(
     return LastLayerScores(SamplePasses(_executor(network, inputs), 1), scores), own
 
 
-def check_exportable(run: Run) -> None:
+def check_exportable(augment: Augment | None) -> None:
     """RequestError for a part of the augmentation that needs the original pictures."""
     for key in ("jitter", "resized_crop"):
-        if run.augment is not None and getattr(run.augment, key) is not None:
+        if augment is not None and getattr(augment, key) is not None:
             raise RequestError(
-                f"{run.augment.place}.{key} cannot be exported: it changes original images, and a program takes "
+                f"{augment.place}.{key} cannot be exported: it changes original images, and a program takes "
                 "those that are ready for the network. Padding, crops and flips can be (pad, pad_mode, crop, flip)."
             )
 
 
 def _augmentation(pipeline: Pipeline, inputs: Tensor) -> Augmentation:
     """The augmentation of evaluated points as a module."""
-    augment = pipeline.run.augment
+    augment = pipeline.settings.augment
     assert augment is not None  # ensured by the plan
     channels, *size = inputs.shape[1:]
     border = None
     if augment.pad_mode != "reflect":  # the value of the padding, normalised
         border = pipeline.prepared(np.full((1, channels, 1, 1), augment.pad_value, np.float32))[0]
     crop = (size[0], size[1]) if augment.crop is None else (augment.crop, augment.crop)
-    return Augmentation(pipeline.run.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)
+    return Augmentation(pipeline.settings.seed, border=border, pad=augment.pad, crop=crop, flip=augment.flip)

@@ -80,7 +80,7 @@ def check_sweep(
     """As `check_evaluation`, of a sweep of these runs."""
     needs: tuple[Need, ...] = ("test", "train", "ood") if settings.criterion == "auroc" else ("test", "train")
     for run in runs:
-        requested = replace(run, out=out, bank=None, samples=samples_of(run))
+        requested = replace(run, out=out, bank=None, samples=samples_of(run.samples))
         others = (partial(check_out, requested), partial(check_scoring, requested))
         check_request(requested, *others, needs=needs, reading=reading)
     if any(run.outputs == "multilabel" for run in runs):
@@ -223,7 +223,9 @@ def exported_run(run: Run, method: str | None, result: Result | None) -> tuple[M
     these alone, on the CPU. RequestError where they cannot be."""
     base = _exported_method(method, result)
     methods = run.methods if base is None else () if base.is_single else (base.name,)
-    samples = _exported_samples(run, result)
+    if result is None and run.samples == "auto":
+        raise RequestError("--samples auto needs labels; expected a number, or --from RESULT.")
+    samples = run.samples if result is None else int(result.sampling["samples"])
     return base, replace(run, methods=methods, samples=samples, perturb=(), device="cpu")
 
 
@@ -253,11 +255,3 @@ def _exported_method(name: str | None, result: Result | None) -> Method | None:
     if result is None and method.recalibration is not None:
         raise RequestError(f"--method {name} is fitted in an evaluation. Name its result: --from RESULT.")
     return method.plain
-
-
-def _exported_samples(run: Run, result: Result | None) -> int:
-    if result is not None:
-        return int(result.sampling["samples"])
-    if run.samples == "auto":
-        raise RequestError("--samples auto needs labels; expected a number, or --from RESULT.")
-    return run.samples

@@ -200,15 +200,11 @@ def _suggested_lines(suggestion: Suggestion, points: Points, *, by_test: bool) -
                 comment = f"{TODO}as in training, or leave it out: the statistics do not tell"
         if key == "normalize" and isinstance(value, Normalize):
             own = best.normalize == DATA_OWN and len(value.mean) > 4 and not by_test
-            value = "train" if own else _by_name(value)
+            numbers = value.mean, value.std
+            named = (name for name, published in PUBLISHED.items() if published == numbers)
+            value = "train" if own else next(named, value)
         shown = "none" if value is None else value
         yield Line(key, shown, comment, active=best.passed, above=above if key == "normalize" else "")
-
-
-def _by_name(normalize: Normalize) -> Normalize | str:
-    """The name of a published normalisation, else the numbers."""
-    numbers = (normalize.mean, normalize.std)
-    return next((name for name, published in PUBLISHED.items() if published == numbers), normalize)
 
 
 def class_lines(
@@ -220,8 +216,8 @@ def class_lines(
         return
     pipeline = network.pipeline
     if isinstance(suggestion, Suggestion):
-        run = replace(pipeline.run, channel_order=suggestion.settings["channel_order"] or "rgb")
-        pipeline = replace(pipeline, run=run, normalize=suggestion.settings["normalize"])
+        settings = replace(pipeline.settings, channel_order=suggestion.settings["channel_order"] or "rgb")
+        pipeline = replace(pipeline, settings=settings, normalize=suggestion.settings["normalize"])
     for points in filter(None, map(sets.get, ("test", "train"))):
         order = class_order(network.model, pipeline, points)
         if order is None:

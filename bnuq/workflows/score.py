@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 
 import bnuq
-from bnuq.config import Run
+from bnuq.config import Run, ScoreSettings
+from bnuq.config.effects import settings_without_effect
 from bnuq.evaluation import certification, recalibration
 from bnuq.evaluation.estimates import SetScores
 from bnuq.evaluation.given import LEAST_LOG, GivenSet
-from bnuq.evaluation.subject import VALIDATION, ScoredSubject, ScoringPlan, described
+from bnuq.evaluation.subject import VALIDATION, ScoredSets, described
 from bnuq.evaluation.tasks.classification import ClassificationScorer
 from bnuq.evaluation.tasks.given_distributions import DistributionScorer, PairScorer
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer, names_of
@@ -43,7 +44,7 @@ _FEW = 20  # validation points, below which what is fitted to them is not to be 
 
 
 @frozen
-class _FileSubject(ScoredSubject):
+class _FileSubject(ScoredSets):
     """The request for one file, which has its own number of samples."""
 
     samples: int = 1
@@ -58,12 +59,12 @@ class _FileScoring(MethodScoring):
     def __init__(
         self, subject: _FileSubject, given: Mapping[str, GivenSet], second: Mapping[str, Any], progress: Progress
     ) -> None:
-        self.method, self._subject, self._given, self._second = subject.plan.methods[0], subject, given, second
+        self.method, self._subject, self._given, self._second = subject.methods[0], subject, given, second
         self._progress = progress
         self._weights, self._is_single = subject.weights(self.method, 1), subject.samples == 1
 
     def _samples(self, name: str) -> Iterator[np.ndarray]:
-        return self._given[name].blocks(self._subject.plan.task)
+        return self._given[name].blocks(self._subject.task)
 
     def _scores(self, name: str, views: Sequence[View]) -> dict[Method, SetScores]:
         return {view.method: scores for view, scores in zip(views, self._scored_again(name, views), strict=True)}
@@ -180,32 +181,37 @@ def _result(request: ScoreRequest, progress: Progress) -> Scored:
 # ── scoring ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSubject, Outcome]:
+def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSets, Outcome]:
     """The results of all files, and of their recalibrations; the subject of all together is that of the first."""
+    settings = ScoreSettings.of(run)
     methods = {name: replace(method_named(name), differs_by=frozenset({"file"})) for name in loaded.given}
     subjects = {
         name: _FileSubject(
-            run,
-            ScoringPlan(loaded.task, loaded.outputs, (methods[name],)),
+            loaded.task,
+            loaded.outputs,
+            (methods[name],),
+            settings,
             {
                 set_: points
                 if (right := getattr(loaded.given[name].get(set_), "right", None)) is None
                 else replace(points, targets=right)  # whether predictions are right, in the place of labels
                 for set_, points in loaded.points.items()
             },
-            _scorer(run, loaded, loaded.given[name]["test"]),
+            _scorer(settings, loaded, loaded.given[name]["test"]),
+            (),
             samples=loaded.given[name]["test"].samples,
         )
         for name in loaded.given
     }
-    subject = next(iter(subjects.values()))
-    plan = replace(subject.plan, methods=tuple(methods.values()))
-    whole = _AllFiles(run, plan, subject.sets, subject.scorer, subjects)
+    subject, all_methods = next(iter(subjects.values())), tuple(methods.values())
+    calibration, sets = subject.calibration, subject.sets
+    notes = tuple(settings_without_effect(run, loaded.task, all_methods, calibration, sets.values()))
+    whole = _AllFiles(loaded.task, loaded.outputs, all_methods, settings, sets, subject.scorer, notes, subjects)
     recalibration.check_calibration(whole)
     certification.check_request(whole, ())
-    second = {"test": recalibration.second_half(subject.sets["test"], run.seed)} if subject.fitted_to == "test" else {}
+    second = {"test": recalibration.second_half(sets["test"], settings.seed)} if subject.fitted_to == "test" else {}
     scored: dict[Method, ScoredMethod] = {}
-    findings, results, fits = [*whole.notes()], {}, {}
+    findings, results, fits = [*whole.findings_on_samples()], {}, {}
     for name, of_file in subjects.items():
         made = _FileScoring(of_file, loaded.given[name], second, progress).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
@@ -255,7 +261,7 @@ def _of_numbers(loaded: Loaded) -> Iterator[Finding]:
 
 
 @frozen
-class _AllFiles(ScoredSubject):
+class _AllFiles(ScoredSets):
     """The request for all files."""
 
     files: Mapping[str, _FileSubject] = field(default_factory=dict)
@@ -264,16 +270,16 @@ class _AllFiles(ScoredSubject):
         return self.files[method.plain.name].samples_of(method, samples)
 
 
-def _scorer(run: Run, loaded: Loaded, given: GivenSet) -> TaskScorer:
+def _scorer(settings: ScoreSettings, loaded: Loaded, given: GivenSet) -> TaskScorer:
     test = loaded.points["test"]
     if given.kind == "means":
-        return RegressionScorer(run, None, loaded.outputs)
-    of_classes = replace(run, outputs="logits" if given.kind == "logits" else "log_probabilities")
+        return RegressionScorer(settings, None, loaded.outputs)
+    of_classes = replace(settings, outputs="logits" if given.kind == "logits" else "log_probabilities")
     if given.kind == "confidences":
         return PairScorer(of_classes, 2, tuple(test.classes or ()))
     match loaded.task.outputs:
         case "values":
-            return DistributionScorer(run, None, loaded.outputs, levels=given.levels, drawn=given.kind == "draws")
+            return DistributionScorer(settings, None, loaded.outputs, levels=given.levels, drawn=given.kind == "draws")
         case "labels":
             return MultilabelScorer(of_classes, 2, names_of(test, loaded.outputs))
         case "classes":

@@ -127,14 +127,14 @@ def _result(
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
     return Sweep(
-        task=first.plan.task.name,
+        task=first.subject.task.name,
         models=tuple(network.model for network in networks),
         points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
         sets=tuple(_described(name, points) for name, points in first.sets.items()),
-        samples=samples_of(runs[0]),
+        samples=samples_of(runs[0].samples),
         draw_sets=max(point.draw_sets for network in networks for point in network.points),
         seed=runs[0].seed,
-        score=first.plan.task.spread,
+        score=first.subject.task.spread,
         recommended=best,
         findings=(
             *notes_on_request(runs, replaces=out if replaces else None),
@@ -218,7 +218,7 @@ def _shared(network: SweptNetwork) -> dict[str, Any]:
     """What the networks of a sweep must have in common, by its address."""
     asked = settings_of_record(network.run.record())
     settings = {name: asked[name] for name in asked if not name.startswith(_MAY_DIFFER)}
-    return {"task": network.plan.task, "train_size": network.train_size} | settings
+    return {"task": network.subject.task, "train_size": network.train_size} | settings
 
 
 def _order(point: SweepPoint) -> tuple[bool, int, int]:

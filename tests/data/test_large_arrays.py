@@ -3,7 +3,6 @@
 import errno
 import threading
 import tracemalloc
-from pathlib import Path
 from types import SimpleNamespace
 
 import h5py
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from bnuq.config import Run
+from bnuq.config import PointSettings
 from bnuq.data import load_points
 from bnuq.errors import DataError
 from bnuq.evaluation.passes import ChunkedPasses
@@ -83,8 +82,7 @@ def test_a_large_file_that_is_cut_short_is_refused_before_it_is_mapped(files, tm
 
 @pytest.mark.usefixtures("small_is_large")
 def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch):
-    run = Run(checkpoint=Path("m.pt"), out=Path("m.h5"))
-    points, pipeline = load_points("xy.h5", base=files), Pipeline(run, torch.device("cpu"))
+    points, pipeline = load_points("xy.h5", base=files), Pipeline(PointSettings(), torch.device("cpu"))
     readers, raw = [], type(points).raw
 
     def noted(self, indices):
@@ -92,7 +90,7 @@ def test_mapped_points_and_mini_batches_are_read_in_a_thread(files, monkeypatch)
         return raw(self, indices)
 
     monkeypatch.setattr(type(points), "raw", noted)
-    with ChunkedPasses(run, pipeline, 5).feeding(points) as feed:
+    with ChunkedPasses(pipeline, 5).feeding(points) as feed:
         chunks = [feed(slice(start, start + 4000)) for start in range(0, ROWS, 4000)]
     np.testing.assert_array_equal(torch.cat(chunks).numpy(), np.asarray(points.inputs))
     assert [reader is threading.main_thread() for reader in readers] == [True, False]  # the first is waited for

@@ -11,7 +11,7 @@ from findings_of import noted, warned
 from making_points import png
 from PIL import Image
 
-from bnuq.config import Run
+from bnuq.config import PointSettings, Run
 from bnuq.data import Fit, Masks, check_labels, check_masks, fitted, load_points, points_in_memory
 from bnuq.data.readers.classes import read_classes
 from bnuq.data.readers.images import PictureFiles
@@ -550,22 +550,22 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     assert (record["ignore"], record["palette"]) == (11, str(classes))
     assert record["ood"] == [f"{tmp_path}/odd:{tmp_path}/odd_gt"]
     data = load_data(run)
-    pipeline = Pipeline(run, torch.device("cpu"))
-    found = pipeline.masks(data.test, [2, 0])
+    pipeline = Pipeline(PointSettings.of(run), torch.device("cpu"))
+    found = data.test.masks[[2, 0]]
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found[:, 2:10], np.stack([masks[2], masks[0]]))
     assert (found[:, :2] == 11).all()
     assert (found[:, 10:] == 11).all()
     assert data.test.classes == ("a", "b", "c", "void")
     assert data.ood["odd"].classes is None
-    assert pipeline.masks(data.ood["odd"], slice(None)).shape == (3, 12, 10)
-    assert set(np.unique(pipeline.masks(data.ood["odd"], slice(None)))) == {0, 1, 11}
+    assert data.ood["odd"].masks[:].shape == (3, 12, 10)
+    assert set(np.unique(data.ood["odd"].masks[:])) == {0, 1, 11}
     reads.clear()
     pipeline.trained(data.train, np.arange(3), draw=0, purpose=1)
     assert reads == []
-    assert len(pipeline.masks(data.test, [2, 0])) == 2
+    assert len(data.test.masks[[2, 0]]) == 2
     assert reads == []  # kept, as its pictures are
-    pipeline.masks(data.test, [1])
+    data.test.masks[[1]]
     assert reads == ["1.png"]
 
 

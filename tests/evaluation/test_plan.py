@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,11 @@ from findings_of import values_of
 from torch import Tensor, nn
 
 from bnuq.catalogue import text_of
-from bnuq.config import Run
+from bnuq.config import DrawSettings, ScoreSettings
 from bnuq.data import Points
 from bnuq.errors import DataError, SamplingError
-from bnuq.evaluation.plan import RunPlan, plan_of
+from bnuq.evaluation.plan import plan_of
+from bnuq.evaluation.subject import Plan
 
 
 def network(**options: bool) -> nn.Module:
@@ -28,10 +27,10 @@ def points(n: int) -> Points:
     return Points("test", "test.npz", values, np.zeros(n, dtype=np.int64))
 
 
-def planned(model: nn.Module, *, train: Points | None = None, **said) -> RunPlan:
-    run = Run(checkpoint=Path("m.pt"), out=Path("m.h5"), **said)
+def planned(model: nn.Module, *, train: Points | None = None, **said) -> Plan:
     test = points(6)
-    return plan_of(run, model, torch.from_numpy(test.raw(slice(0, 3))), test=test, train=train, trained_with=None)
+    example = torch.from_numpy(test.raw(slice(0, 3)))
+    return plan_of(DrawSettings(**said), ScoreSettings(), model, example, test=test, train=train)
 
 
 def test_all_that_a_network_allows_is_drawn():

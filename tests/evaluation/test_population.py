@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.config import Augment, Run
+from bnuq.config import Augment, PointSettings
 from bnuq.data import Points
 from bnuq.errors import SamplingError
 from bnuq.evaluation.pipeline import Pipeline
@@ -163,8 +162,9 @@ def test_what_has_no_population_is_refused():
 
 def reference(n: int, *, seed: int = 0, augment: Augment | None = None) -> tuple[Pipeline, Points]:
     inputs = np.arange(n, dtype=np.float32).reshape(n, 1, 1, 1) * np.ones((1, 1, 4, 4), dtype=np.float32)
-    run = Run(Path("model.pt"), Path("new.pt"), seed=seed, augment=augment)
-    return Pipeline(run, torch.device("cpu")), Points("train", "train.npz", inputs)
+    return Pipeline(PointSettings(seed=seed, augment=augment), torch.device("cpu")), Points(
+        "train", "train.npz", inputs
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import bnuq
 from bnuq import metrics
 from bnuq.catalogue import text_of
-from bnuq.config import ScoringSection
+from bnuq.config import ScoreSettings, ScoringSection
 from bnuq.errors import SamplingError
 from bnuq.evaluation.estimates import detection_estimates, headline_errors, replicate_weights
 from bnuq.evaluation.target_scale import TargetScale
@@ -198,7 +198,7 @@ def test_without_validation_points_and_tau_there_is_no_likelihood() -> None:
 
 def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> None:
     by, draws = ScoringSection(tau=4.0), replicate_weights(T)
-    scorer = regression.RegressionScorer(bnuq_run(by), None, 1)
+    scorer = regression.RegressionScorer(ScoreSettings(scoring=by), None, 1)
     scores = reduced(*samples_of(), draws, by=by, fitted=scorer.fitted_to(None, draws).fit)
     found = regression.set_estimates(scores, draws)
     assert found["tau"].value == 4 and found["tau"].mc_se == 0
@@ -208,14 +208,6 @@ def test_a_tau_that_was_given_is_not_fitted_and_needs_no_validation_points() -> 
     both = scorer.fitted_to(reduced(*samples_of(VALIDATION, seed=1), draws, by=by), draws).fit
     assert both is not None
     assert (both.tau == 4).all() and (both.sigma > 0).all()
-
-
-def bnuq_run(by: ScoringSection):
-    from pathlib import Path
-
-    from bnuq.config import Run
-
-    return Run(checkpoint=Path("model.pt"), out=Path("out.h5"), scoring=by)
 
 
 def test_tau_by_the_likelihood_of_moments_is_the_best_by_that() -> None:

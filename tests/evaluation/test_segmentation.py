@@ -17,7 +17,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from written import folder_of
 
 from bnuq import metrics
-from bnuq.config import Options, resolve, resolve_ensemble
+from bnuq.config import Options, ScoreSettings, resolve, resolve_ensemble
 from bnuq.data.masks import masks_of_array
 from bnuq.errors import SamplingError
 from bnuq.estimates import Estimate
@@ -155,8 +155,8 @@ def reduced(
 
 @pytest.fixture(scope="module")
 def scorer(folder: Path) -> segmentation.SegmentationScorer:
-    run = resolve("run.toml", Options(), folder=folder)
-    return segmentation.SegmentationScorer(run, CLASSES, SHAPE, ("sky", "road", "car", "unseen"))
+    settings = ScoreSettings.of(resolve("run.toml", Options(), folder=folder))
+    return segmentation.SegmentationScorer(settings, CLASSES, SHAPE, ("sky", "road", "car", "unseen"))
 
 
 def result_of(scorer: segmentation.SegmentationScorer, draws: int, **scores: PixelScores) -> MethodResult:

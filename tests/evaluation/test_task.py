@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import Run
+from bnuq.config import ScoreSettings
 from bnuq.data import Points, check_labels, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import DataError, ModelError
@@ -28,10 +26,6 @@ def points(y: np.ndarray) -> Points:
     return points_of(Contents(x, y), name="test", reference="test.npz")
 
 
-def run(**said) -> Run:
-    return Run(checkpoint=Path("m.pt"), out=Path("m.h5"), **said)
-
-
 @pytest.mark.parametrize(
     ("y", "expected"),
     [
@@ -42,14 +36,14 @@ def run(**said) -> Run:
     ],
 )
 def test_the_task_is_that_of_the_targets(y, expected):
-    assert task_of(run(), OUTPUTS, points(y)).name == expected
+    assert task_of(ScoreSettings(), OUTPUTS, points(y)).name == expected
 
 
 @pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels per example"), (SOFT, "soft labels")])
 def test_targets_of_several_labels_are_not_regressed_onto_unless_that_is_said(y, cause):
     with pytest.raises(DataError, match=rf"{cause}\. .*: --task regression"):
-        task_of(run(), OUTPUTS, points(y))
-    assert task_of(run(task="regression"), OUTPUTS, points(y)) == REGRESSION
+        task_of(ScoreSettings(), OUTPUTS, points(y))
+    assert task_of(ScoreSettings(task="regression"), OUTPUTS, points(y)) == REGRESSION
 
 
 @pytest.mark.parametrize("y", [SEVERAL, SOFT, ONE_HOT[:, :2]])

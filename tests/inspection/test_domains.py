@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from bnuq.config import Named, Normalize, Run
+from bnuq.config import Named, Normalize, PointSettings, Run
 from bnuq.data import Points, points_of
 from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
@@ -86,7 +86,7 @@ class Laboratory:
             [Named(reference, self.folder) for reference in references],
             model=net,
             sites=find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))),
-            pipeline=Pipeline(run, torch.device("cpu"), options.pop("normalize", None)),
+            pipeline=Pipeline(PointSettings.of(run), torch.device("cpu"), options.pop("normalize", None)),
             train=train,
             test=options.pop("test", None),
             batch_size=64,
@@ -202,7 +202,7 @@ def test_whole_groups_go_to_one_half():
 def test_mixed_batches_hold_equal_shares_that_take_turns():
     parts = tuple(points(str(k), np.full((40, 2), k, dtype=np.float32)) for k in range(3))
     source = stage._PointSource("mixed", parts)
-    pipeline = Pipeline(Run(Path("m.pt"), Path("m.h5")), torch.device("cpu"))
+    pipeline = Pipeline(PointSettings(), torch.device("cpu"))
     counts = [
         np.bincount(source.drawn(pipeline, t, 10, (0, 1))[:, 0].numpy().astype(int), minlength=3) for t in range(3)
     ]

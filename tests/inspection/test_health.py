@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.config import Run
+from bnuq.config import PointSettings
 from bnuq.data import Points
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.pipeline import Pipeline
@@ -115,7 +114,7 @@ def averaged(seed: int) -> tuple[nn.Module, np.ndarray]:
 
 def gap_of(net: nn.Module, data: np.ndarray, seed: int = 0) -> tuple[Gap, NoiseBySize]:
     points = Points("train", "train", data)
-    pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
+    pipeline = Pipeline(PointSettings(seed=seed), torch.device("cpu"))
     sites = find_sites(net, torch.from_numpy(data[:3])).live_batchnorms
     bank = batch_statistics(net, reference_batches(pipeline, points, points=4000, batch_size=M), sites, silent)
     population = bank.pooled()

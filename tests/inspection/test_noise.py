@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from bnuq.config import Run
+from bnuq.config import PointSettings
 from bnuq.data import Points
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import reference_batches
@@ -31,7 +30,7 @@ def noise_of(
     """The noise of a network that is a single BatchNorm over the channels of `values`."""
     model = (nn.BatchNorm1d if values.ndim < 4 else nn.BatchNorm2d)(values.shape[1]).eval()
     points = Points("train", "train", values.astype(np.float32))
-    pipeline = Pipeline(Run(Path("m.pt"), Path("o.h5"), seed=seed), torch.device("cpu"))
+    pipeline = Pipeline(PointSettings(seed=seed), torch.device("cpu"))
     sites = find_sites(model, torch.from_numpy(values[:3].astype(np.float32))).live_batchnorms
     bank = batch_statistics(model, reference_batches(pipeline, points, points=10_000, batch_size=64), sites, silent)
     return noise(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bnuq.catalogue import text_of
-from bnuq.config import Augment, Normalize, Run, read_run_file
+from bnuq.config import Augment, Normalize, PointSettings, read_run_file
 from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
 from bnuq.evaluation.draws import check_reference
@@ -26,7 +26,7 @@ from bnuq.progress import silent
 from bnuq.records.inspection import Pipelines
 from bnuq.sampling.site_search import find_sites
 
-RUN = Run(Path("model.pt"), Path("model.h5"))
+RUN = PointSettings()
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 M, SIZE = 64, 8
 
@@ -350,7 +350,7 @@ def test_the_pipeline_of_a_resnet20_that_others_trained_is_found(data_pack, samp
     net = load_model(data_pack / "checkpoints/resnet20-12fca82f.th", arch=arch).module
     train = load_points(str(data_pack / "cifar10/lossless_train.npz"))
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3))))
-    found = suggest(replace(RUN, train_size=50_000), net, train, sites, trained_with=128).pipelines
+    found = suggest(RUN, net, train, sites, trained_with=128, train_size=50_000).pipelines
     best = found.candidates[0]
     assert (best.normalize, best.channel_order, best.scale) == ("imagenet", "rgb", 1)
     assert best.passed and "pad 4, crop 32" in best.augment

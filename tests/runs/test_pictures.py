@@ -13,7 +13,7 @@ from making_points import png
 from PIL import Image
 
 import bnuq
-from bnuq.config import Options, resolve
+from bnuq.config import Options, PointSettings, resolve
 from bnuq.data.readers.images import PictureFiles
 from bnuq.data.resizing import resized
 from bnuq.errors import DataError
@@ -114,7 +114,8 @@ def test_a_resized_crop_begins_at_the_original_picture_and_leaves_crop_and_flip(
     (folder / "run.toml").write_text(RUN.partition("[data.augment]")[0] + f"[data.augment]\n{as_lines(augment)}")
     source = train.inputs.source
     square = next(at for at in range(200) if len(set(source.item(at, 1).shape[1:])) == 1)
-    pipeline = Pipeline(resolve("run.toml", Options(resize=7, crop=6), folder=folder), ready.pipeline.device)
+    run = resolve("run.toml", Options(resize=7, crop=6), folder=folder)
+    pipeline = Pipeline(PointSettings.of(run), ready.pipeline.device)
     found = pipeline.pixels(train, np.array([square]), draw=0, purpose=counter_rng.AUGMENT)
     expected = resized(source.item(square, 1), (6, 6), "bilinear") / np.float32(255)
     np.testing.assert_array_equal(found[0], expected)

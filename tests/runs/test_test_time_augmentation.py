@@ -16,7 +16,7 @@ from torch import nn
 from written import folder_of
 
 import bnuq
-from bnuq.config import Augment, Normalize, Run
+from bnuq.config import Augment, Normalize, PointSettings
 from bnuq.data import points_in_memory
 from bnuq.errors import BnuqError
 from bnuq.evaluation.pipeline import Pipeline
@@ -68,8 +68,8 @@ def augmented(pictures: np.ndarray, draw: int) -> torch.Tensor:
 )
 def test_parts_of_normalised_pictures_are_the_normalised_parts_to_the_bit(augment: Augment, precision: Any) -> None:
     x, y = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 6), np.uint8), np.zeros(5, np.int64)
-    run = Run(Path("m.pt"), Path("o.h5"), augment=augment, channel_order="bgr", precision=precision)
-    pipeline = Pipeline(run, torch.device("cpu"), Normalize(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.1)))
+    settings = PointSettings(augment=augment, channel_order="bgr", precision=precision)
+    pipeline = Pipeline(settings, torch.device("cpu"), Normalize(mean=(0.4, 0.5, 0.6), std=(0.3, 0.2, 0.1)))
     points, rows = points_in_memory((x, y), name="test"), np.arange(2, 5)
     key: dict[str, int] = {"purpose": PURPOSE, "first": 2}
     parts, flipped = pipeline.parts(pipeline.padded(points, rows), x.shape[1:], draws=range(1, 4), **key)

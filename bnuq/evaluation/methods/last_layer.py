@@ -13,10 +13,10 @@ from bnuq.evaluation.resources import check_memory_of_last_layer
 from bnuq.evaluation.subject import Subject
 from bnuq.evaluation.units import UnitGroup, tiles
 from bnuq.files.journal import Arrays
-from bnuq.findings import Finding, note
+from bnuq.findings import note
 from bnuq.progress import Progress
 from bnuq.sampling.head import Head, NoHeadError, head
-from bnuq.sampling.laplace import LastLayerPasses, Posterior, fitted, terms
+from bnuq.sampling.laplace import LastLayerPasses, fitted, terms
 from bnuq.sampling.outputs import unconverted
 from bnuq.sampling.plain_loop import Engine
 
@@ -39,56 +39,50 @@ class LastLayerSampler(MethodSampler):
             return 'there is no training set to fit its posterior to; add --train REF, or train = "REF" under [data]'
         return ""
 
-    def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
-        return fit_posterior(subject, progress, executor)
-
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         to = {"device": subject.pipeline.device, "dtype": subject.pipeline.dtype}
-        return LastLayerPasses(subject.model, inputs.fitted, draws=draws, seed=subject.run.seed, **to)
+        return LastLayerPasses(subject.model, inputs.fitted, draws=draws, seed=subject.draws.seed, **to)
 
     def why_agree(self, subject: Subject) -> str:
         return "the posterior of the last layer is too narrow for any sample to differ."
 
+    def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
+        """The posterior of the last layer, and a note on it.
 
-def fit_posterior(
-    subject: Subject, progress: Progress, executor: UnitExecutor | None = None
-) -> tuple[Posterior, tuple[Finding, ...]]:
-    """The posterior of the network's last layer, and a note on it.
+        The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points,
+        of a reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`), and
+        are units of the `executor`, if there is one.
+        """
+        train = subject.train
+        assert train is not None  # ensured by the plan
+        last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), subject.draws.sampler.laplace
+        outputs, features = last.weight.shape
+        check_memory_of_last_layer(subject, features=features, outputs=outputs)
+        points, train_size = fitted_points(subject), subject.draws.train_size or len(train)
+        units = tiles("train", points, _TILE, method="curvature", draws=range(1))
+        with progress(f"Curvature of the last layer at {len(points)} training examples", len(points)) as advance:
 
-    The network runs once over the reference in evaluation mode, without augmentation: over at most 50,000 points, of a
-    reference that is read as needed at most 5,000. They stand for the whole training set (`train_size`), and are units
-    of the `executor`, if there is one.
-    """
-    run, train = subject.run, subject.train
-    assert train is not None  # ensured by the plan
-    last, structure = head_of(subject, subject.sets["test"], slice(0, 1)), run.sampler.laplace
-    outputs, features = last.weight.shape
-    check_memory_of_last_layer(subject, features=features, outputs=outputs)
-    points, train_size = fitted_points(subject), run.train_size or len(train)
-    units = tiles("train", points, _TILE, method="curvature", draws=range(1))
-    with progress(f"Curvature of the last layer at {len(points)} training examples", len(points)) as advance:
+            def counted(last: Head) -> Head:
+                advance(len(last.features))
+                return last
 
-        def counted(last: Head) -> Head:
-            advance(len(last.features))
-            return last
+            def run_group(group: UnitGroup) -> Iterator[Arrays]:
+                for unit in group:
+                    of_unit = points.subset(np.arange(unit.points.start, unit.points.stop))
+                    yield terms(map(counted, heads(subject, of_unit)), structure)
 
-        def run_group(group: UnitGroup) -> Iterator[Arrays]:
-            for unit in group:
-                of_unit = points.subset(np.arange(unit.points.start, unit.points.stop))
-                yield terms(map(counted, heads(subject, of_unit)), structure)
-
-        if executor is None:
-            of_units = list(run_group(tuple(units)))
-        else:
-            of_units = [arrays for (arrays,) in executor.run(zip(units), run_group)]
-    posterior = fitted(of_units, last, structure, train_size=train_size)
-    fit = note(
-        "laplace-fitted",
-        curvature=structure,
-        points=len(points),
-        train_size=train_size,
-        prior_precision=posterior.prior_precision,
-        effective=posterior.effective_parameters,
-        parameters=posterior.curvature.size,
-    )
-    return posterior, (fit,)
+            if executor is None:
+                of_units = list(run_group(tuple(units)))
+            else:
+                of_units = [arrays for (arrays,) in executor.run(zip(units), run_group)]
+        posterior = fitted(of_units, last, structure, train_size=train_size)
+        fit = note(
+            "laplace-fitted",
+            curvature=structure,
+            points=len(points),
+            train_size=train_size,
+            prior_precision=posterior.prior_precision,
+            effective=posterior.effective_parameters,
+            parameters=posterior.curvature.size,
+        )
+        return posterior, (fit,)

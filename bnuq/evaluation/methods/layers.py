@@ -50,44 +50,35 @@ class LayerSampler(MethodSampler):
                 return reason
         return "" if self.method.is_sampled_batchnorm else network.why_not_alone(self.method)
 
-    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
-        return layer_engine(self.method, subject, draws, inputs)
+    def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Stochastic | BankEngine:
+        method, seed = self.method, subject.draws.seed
+        bank = subject.bank if method.is_sampled_batchnorm else None
+        # a draw of the bank includes its mask and its noise
+        numbers = (len(draws), seed, draws.start) if bank is None else (bank, seed)
+        engine = Stochastic(
+            subject.model,
+            subject.sites,
+            omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
+            dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
+            learned=Learned(*numbers) if "noise" in method.differs_by else None,
+            arithmetic=subject.pipeline.arithmetic,
+            task=subject.task,
+        )
+        return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
 
     def why_agree(self, subject: Subject) -> str:
-        return why_layers_agree(self.method, subject)
-
-
-def layer_engine(method: Method, subject: Subject, draws: range, inputs: SamplerInputs) -> Stochastic | BankEngine:
-    """The engine of what a method draws inside the network."""
-    seed, bank = subject.run.seed, subject.bank if method.is_sampled_batchnorm else None
-    # a draw of the bank includes its mask and its noise
-    numbers = (len(draws), seed, draws.start) if bank is None else (bank, seed)
-    engine = Stochastic(
-        subject.model,
-        subject.plan.sites,
-        omega=inputs.omegas[method.omega_key] if method.is_sampled_batchnorm else None,
-        dropout=Dropout(*numbers) if "masks" in method.differs_by else None,
-        learned=Learned(*numbers) if "noise" in method.differs_by else None,
-        arithmetic=subject.pipeline.arithmetic,
-        task=subject.plan.task,
-    )
-    return engine if bank is None else BankEngine(engine, samples=len(draws), seed=seed)
-
-
-def why_layers_agree(method: Method, subject: Subject) -> str:
-    """Why samples agree that differ by what is drawn inside the network."""
-    plan = subject.plan
-    if method.draws_mini_batches:
-        return (
-            f"the outputs are the same for every mini-batch of {plan.batch_size}; is the training set one example "
-            "repeated, or does the output not depend on these BatchNorms?"
-        )
-    if method.is_sampled_batchnorm:
-        return "the outputs are the same for every draw of the noise model; do they not depend on these BatchNorms?"
-    if "noise" in method.differs_by:
-        return f"the noise of its layers changes no output: {', '.join(site.name for site in plan.sites.live_noises)}."
-    rates = ", ".join(f"{site.name} {site.p:g}" for site in plan.sites.live_dropouts)
-    return f"dropout at these rates changes no output: {rates}."
+        if self.method.draws_mini_batches:
+            return (
+                f"the outputs are the same for every mini-batch of {subject.batch_size}; is the training set one "
+                "example repeated, or does the output not depend on these BatchNorms?"
+            )
+        if self.method.is_sampled_batchnorm:
+            return "the outputs are the same for every draw of the noise model; do they not depend on these BatchNorms?"
+        if "noise" in self.method.differs_by:
+            names = ", ".join(site.name for site in subject.sites.live_noises)
+            return f"the noise of its layers changes no output: {names}."
+        rates = ", ".join(f"{site.name} {site.p:g}" for site in subject.sites.live_dropouts)
+        return f"dropout at these rates changes no output: {rates}."
 
 
 def why_no_mini_batches(network: Network) -> str:
@@ -111,7 +102,7 @@ def why_no_batchnorm(network: Network) -> str:
 
 def _why_no_noise_model(method: Method, network: Network) -> str:
     """A model that is not fitted to mini-batches is drawn around the running statistics."""
-    is_fitted = method.is_fitted_to_mini_batches or network.run.sampler.counts == "measured"
+    is_fitted = method.is_fitted_to_mini_batches or network.draws.sampler.counts == "measured"
     missing = why_no_mini_batches(network) if is_fitted else why_no_batchnorm(network)
     if missing or method.is_fitted_to_mini_batches:
         return missing
@@ -144,7 +135,7 @@ class OwnBatchesSampler(MethodSampler):
     def why_not(self, network: Network) -> str:
         if network.task.is_dense:
             return "it is not offered for a segmentation: the outputs of all images are too large to be kept"
-        if network.run.batch_size == 1:
+        if network.draws.batch_size == 1:
             return "an example alone has no batch; use --batch-size 2 or more"
         return why_no_batchnorm(network)
 
@@ -184,9 +175,9 @@ class OwnBatches:
 
     @cached_property
     def _outputs(self) -> Tensor:
-        plan, run, points = self.subject.plan, self.subject.run, self.points
-        assert points is not None and plan.batch_size is not None  # ensured by the plan
-        batches = own_batches(len(points), plan.batch_size, seed=run.seed)
+        size, points = self.subject.batch_size, self.points
+        assert points is not None and size is not None  # ensured by the plan
+        batches = own_batches(len(points), size, seed=self.subject.draws.seed)
         # From the last batch on, so that points that fill it up get their outputs from the first one.
         outputs: Tensor | None = None
         for rows in batches[::-1]:
@@ -198,7 +189,7 @@ class OwnBatches:
         return outputs
 
     def _of_batch(self, inputs: Tensor) -> Tensor:
-        model, layers = self.subject.model, self.subject.plan.sites.live_batchnorms
+        model, layers = self.subject.model, self.subject.sites.live_batchnorms
 
         def run() -> Tensor:
             with MeasurementMode(layers) as mode:  # with the biased variance, as in training

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bnuq.evaluation.augmentation import Augmented, augmenting
 from bnuq.evaluation.features import evaluation_of
-from bnuq.evaluation.methods.layers import layer_engine, why_layers_agree, why_no_mini_batches
+from bnuq.evaluation.methods.layers import LayerSampler, why_no_mini_batches
 from bnuq.evaluation.methods.sampler import MethodSampler, Network, SamplerInputs
 from bnuq.evaluation.subject import Subject
 from bnuq.methods import POPULATION
@@ -24,7 +24,7 @@ class NetworkSampler(MethodSampler):
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         """The statistics of all mini-batches so far are pooled for every layer of "deterministic+population", and for
         layers that keep no running statistics."""
-        sites = subject.plan.sites
+        sites = subject.sites
         untracked = {site.name for site in sites.live_batchnorms if not site.tracked}
         if self.method.plain.name != POPULATION and not untracked:
             return evaluation_of(subject)
@@ -41,7 +41,7 @@ class EnsembleSampler(MethodSampler):
     """The deterministic networks of several checkpoints."""
 
     def why_not(self, network: Network) -> str:
-        return network.untracked if network.run.members else "there is one network; name the checkpoints of several"
+        return network.untracked if network.has_members else "there is one network; name the checkpoints of several"
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
         return Ensemble([subject.model, *subject.members])
@@ -56,8 +56,7 @@ class AugmentationSampler(MethodSampler):
     def why_not(self, network: Network) -> str:
         if self.method.draws_mini_batches and (reason := why_no_mini_batches(network)):
             return reason
-        augment = network.run.augment if network.run.tta is None else network.run.tta
-        if augment is None:
+        if (augment := network.augment) is None:
             return (
                 "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with "
                 "these keys to the run file, for evaluated examples alone"
@@ -73,11 +72,11 @@ class AugmentationSampler(MethodSampler):
         return ""
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
-        is_deterministic = not self.method.draws_mini_batches
-        inner = Evaluation(subject.model) if is_deterministic else layer_engine(self.method, subject, draws, inputs)
+        is_deterministic, inside = not self.method.draws_mini_batches, LayerSampler(self.method)
+        inner = Evaluation(subject.model) if is_deterministic else inside.engine(subject, draws, inputs)
         return Augmented(inner, len(draws), draws.start, augmenting(subject))
 
     def why_agree(self, subject: Subject) -> str:
         if self.method.draws_mini_batches:
-            return why_layers_agree(self.method, subject)
+            return LayerSampler(self.method).why_agree(subject)
         return "the augmentation ([tta], or augment under [data]) changes no output."

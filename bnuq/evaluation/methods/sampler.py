@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from bnuq.config import Run
+from bnuq.config import Augment, DrawSettings
 from bnuq.data import Points
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
@@ -27,10 +27,12 @@ Fit = tuple[Any, tuple[Finding, ...]]  # what a sampler makes of the reference, 
 
 @frozen
 class Network:
-    """What decides whether a method can be drawn. `example` are a few evaluated points, ready for the model;
-    `unsampled` says what a network without BatchNorm has in its place."""
+    """What decides whether a method can be drawn. `augment` is that of evaluated points, and `example` are a few of
+    them, ready for the model; `unsampled` says what a network without BatchNorm has in its place."""
 
-    run: Run
+    draws: DrawSettings
+    augment: Augment | None
+    has_members: bool
     model: nn.Module
     example: Tensor
     sites: Sites

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run
+from bnuq.config import ScoreSettings
 from bnuq.data import Points, check_labels
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
@@ -231,14 +231,14 @@ class ClassificationScorer(TaskScorer):
     """Scores the samples of a classification into so many classes, which may have names."""
 
     task = CLASSIFICATION
-    run: Run
+    settings: ScoreSettings
     classes: int
     names: tuple[str, ...] = ()
     fit: ClassFit | None = None
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> ClassificationScorer:
-        return cls(network.run, network.outputs, tuple(network.test.classes or ()))
+        return cls(network.settings, network.outputs, tuple(network.test.classes or ()))
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_labels(points, self.classes)
@@ -249,15 +249,17 @@ class ClassificationScorer(TaskScorer):
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second
         thresholds = {} if self.fit is None else self.fit.thresholds
-        sets = PredictionSets(self.run.scoring.set_coverage, thresholds, second, scored.calibrates and second is None)
+        sets = PredictionSets(
+            self.settings.scoring.set_coverage, thresholds, second, scored.calibrates and second is None
+        )
         return ClassReduction(
             scored.weights,
             points=len(points),
             labels=points.targets if scored.labelled else None,
-            estimator=self.run.mutual_information,
+            estimator=self.settings.mutual_information,
             first=scored.first,
             where=points.reference,
-            are_log_probabilities=self.run.outputs in ("probabilities", "log_probabilities"),
+            are_log_probabilities=self.settings.outputs in ("probabilities", "log_probabilities"),
             maps=scored.maps,
             parts=parts_of(points.targets, self.names, points.group, points.group_names) if scored.labelled else None,
             sets=sets if scored.by_class else None,
@@ -272,7 +274,7 @@ class ClassificationScorer(TaskScorer):
             for accuracy in scores.replicates["accuracy"]
         ]
         assert len(confidences) == len(draws.weights)
-        thresholds = class_probabilities.fitted_thresholds(scores.conformity, self.run.scoring.set_coverage)
+        thresholds = class_probabilities.fitted_thresholds(scores.conformity, self.settings.scoring.set_coverage)
         return replace(self, fit=ClassFit(np.array(confidences), thresholds))
 
     def _labels_of(self, points: int) -> int:

@@ -42,7 +42,7 @@ class DistributionScorer(RegressionScorer):
     @property
     def scoring(self) -> ScoringSection:
         crps = "gaussian" if self.levels is None else "ensemble"
-        return msgspec.structs.replace(self.run.scoring, tau=_NO_NOISE, pll="moment", crps=crps, tau_range=None)
+        return msgspec.structs.replace(self.settings.scoring, tau=_NO_NOISE, pll="moment", crps=crps, tau_range=None)
 
     @property
     def reducer(self) -> Callable[..., RegressionReduction]:
@@ -153,7 +153,7 @@ class PairScorer(ClassificationScorer):
             scored.weights,
             points=len(points),
             labels=points.targets if scored.labelled else None,
-            estimator=self.run.mutual_information,
+            estimator=self.settings.mutual_information,
             first=scored.first,
             where=points.reference,
             are_log_probabilities=True,

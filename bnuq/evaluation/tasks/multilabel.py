@@ -253,7 +253,7 @@ class MultilabelScorer(classification.ClassificationScorer):
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> MultilabelScorer:
-        return cls(network.run, 2, names_of(network.test, network.outputs))
+        return cls(network.settings, 2, names_of(network.test, network.outputs))
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         return points if is_ood else check_label_matrix(points, len(self.names))
@@ -270,7 +270,7 @@ class MultilabelScorer(classification.ClassificationScorer):
             scored.points,
             labels=len(self.names),
             labelled=scored.labelled,
-            estimator=self.run.mutual_information,
+            estimator=self.settings.mutual_information,
             first=scored.first,
         )
 

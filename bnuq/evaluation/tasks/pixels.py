@@ -19,7 +19,6 @@ from bnuq import devices, metrics
 from bnuq.data import Masks
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import PixelScores
-from bnuq.evaluation.subject import RunPlan
 from bnuq.evaluation.tasks import failing_images, pixel_counts
 from bnuq.evaluation.tasks.pixel_counts import CLASSWISE, FEW_CLASSWISE, Region, one_of
 from bnuq.evaluation.tasks.pixel_values import KeptValues, PartMeans, PixelValues, of_draws, of_replicates, taken
@@ -488,10 +487,10 @@ def stored_maps(maps: Mapping[str, np.ndarray], classes: int) -> dict[str, np.nd
     return {name: plane.astype(kinds.get(name, np.float32)) for name, plane in maps.items() if name not in left_out}
 
 
-def bytes_of_maps(plan: RunPlan) -> int:
+def bytes_of_maps(image: Sequence[int] | None) -> int:
     """The bytes of the stored maps of an image by one method, at most: the class, all scores but one, and the largest
     probability."""
-    return math.prod(plan.image or ()) * (2 + 4 * len(PIXEL_SCORES))
+    return math.prod(image or ()) * (2 + 4 * len(PIXEL_SCORES))
 
 
 def uncertainty_of(names: Iterable[str]) -> str:

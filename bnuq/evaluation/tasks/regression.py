@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run, ScoringSection
+from bnuq.config import ScoreSettings, ScoringSection
 from bnuq.data import Points, check_targets
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
@@ -66,7 +66,12 @@ def set_estimates(scores: RegressionScores, draws: DrawWeights) -> dict[str, Est
     """The estimates of one set with both errors; a set without targets has only the variance of the draws."""
     result = {name: estimates.mean_estimate(name, scores, draws) for name in _ESTIMATES if name in scores.points}
     if "squared_error" in scores.points:
-        result["rmse"] = _root(scores, draws)
+        replicates = np.sqrt(scores.replicates["squared_error"])
+        value = float(replicates[draws.full.start])
+        error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
+        # of the root to first order: from the error of the mean
+        se = estimates.error_over_points(error / (2 * value) if value > 0 else 0.0, scores)
+        result["rmse"] = estimates.of_replicates("rmse", replicates, draws, se=se)
         if draws.samples > 1:
             result["spearman"] = _rank_correlation(scores, draws)
     if scores.fitted is not None and scores.targets is not None:
@@ -76,15 +81,6 @@ def set_estimates(scores: RegressionScores, draws: DrawWeights) -> dict[str, Est
         for name, estimand in _ESTIMATES.items()
         if name in result and (draws.samples > 1 or not estimand.needs_samples)
     }
-
-
-def _root(scores: RegressionScores, draws: DrawWeights) -> Estimate:
-    """The root of the mean squared error; its error over points follows from that of the mean, to first order."""
-    replicates = np.sqrt(scores.replicates["squared_error"])
-    value = float(replicates[draws.full.start])
-    error = metrics.standard_error(scores.points["squared_error"], group=scores.group)
-    se = error / (2 * value) if value > 0 else 0.0
-    return estimates.of_replicates("rmse", replicates, draws, se=estimates.error_over_points(se, scores))
 
 
 def _rank_correlation(scores: RegressionScores, draws: DrawWeights) -> Estimate:
@@ -237,19 +233,23 @@ class RegressionScorer(TaskScorer):
     """Scores the samples of a regression onto so many outputs, which may be standardised."""
 
     task = REGRESSION
-    run: Run
+    settings: ScoreSettings
     scale: TargetScale | None
     outputs: int
     fit: NoiseFit | None = None
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> RegressionScorer:
-        return cls(network.run, target_scale(network.run, network.train, network.outputs), network.outputs)
+        return cls(
+            network.settings,
+            target_scale(network.settings.normalize_targets, network.train, network.outputs),
+            network.outputs,
+        )
 
     @property
     def scoring(self) -> ScoringSection:
         """How it was asked to score."""
-        return self.run.scoring
+        return self.settings.scoring
 
     @property
     def reducer(self) -> Callable[..., RegressionReduction]:

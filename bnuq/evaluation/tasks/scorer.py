@@ -9,7 +9,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from bnuq.config import Run
+from bnuq.config import ScoreSettings
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
@@ -86,10 +86,10 @@ class ChangedSet:
 
 @frozen
 class ScoredNetwork:
-    """What decides how the samples of a network are scored: the request, the number of outputs, and the test set. Of a
+    """What decides how the samples of a network are scored: the settings, the number of outputs, and the test set. Of a
     segmentation also the size of the `image`; targets of a regression may be standardised by those of `train`."""
 
-    run: Run
+    settings: ScoreSettings
     outputs: int
     test: Points
     train: Points | None

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import Run
+from bnuq.config import ScoreSettings
 from bnuq.data import Points, check_masks
 from bnuq.errors import DataError
 from bnuq.estimates import Estimate
@@ -263,7 +263,7 @@ class SegmentationScorer(TaskScorer):
     are those of parts of the draws."""
 
     task = SEGMENTATION
-    run: Run
+    settings: ScoreSettings
     classes: int
     image: tuple[int, int]
     names: tuple[str, ...]
@@ -271,14 +271,14 @@ class SegmentationScorer(TaskScorer):
     @classmethod
     def of(cls, network: ScoredNetwork) -> SegmentationScorer:
         assert network.image is not None
-        return cls(network.run, network.outputs, network.image, tuple(network.test.classes or ()))
+        return cls(network.settings, network.outputs, network.image, tuple(network.test.classes or ()))
 
     def checked(self, points: Points, *, is_ood: bool = False) -> Points:
         """The points with masks of the classes, or of anomalies, checked as `check_masks` does; DataError also for
         masks of another size than the outputs."""
         if points.masks is None and (is_ood or points.targets is None):
             return points
-        points = check_masks(points, 2 if is_ood else self.classes, self.run.ignore)
+        points = check_masks(points, 2 if is_ood else self.classes, self.settings.ignore)
         if points.masks is not None and points.masks.shape[1:] != self.image:
             size_words, expected = (" × ".join(map(str, size[::-1])) for size in (points.masks.shape[1:], self.image))
             raise DataError(
@@ -302,7 +302,7 @@ class SegmentationScorer(TaskScorer):
             metrics.plain_weights(1) if lean else weights,
             [range(drawn)] if lean else self._parts(drawn),
             classes=self.classes,
-            ignore=self.run.ignore,
+            ignore=self.settings.ignore,
             masks=points.masks,
             labelled=scored.labelled,
             first=scored.first,

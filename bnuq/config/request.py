@@ -199,10 +199,7 @@ class Run(PointSettings, DrawSettings, ScoreSettings, Files):
             else named_or_path(self.checkpoint),
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
-            "perturb": [
-                str(replace(change, code=_absolute(change.source) or "") if change.code else change)
-                for change in self.perturb
-            ],
+            "perturb": list(map(_recorded_change, self.perturb)),
             "methods": None if self.methods is None else self.methods or (DETERMINISTIC,),
             "layers": self.layers,
             "folders": {each.text: str(each.base.absolute()) for each in self.named if _is_module_in_base(each)},
@@ -246,6 +243,11 @@ _SECTIONS = {  # of the record, and their keys
     "sampling": [key for key in settings_of(SamplingSection) if key not in settings_of(SamplerSettings)],
     "options": settings_of(RecordedOptions),
 }
+
+
+def _recorded_change(change: Perturbation) -> str:
+    """A perturbation as it stands in a run file, its code with an absolute path."""
+    return str(replace(change, code=_absolute(change.source) or "") if change.code else change)
 
 
 def _recorded(value: Any) -> Any:

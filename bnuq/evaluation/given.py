@@ -556,7 +556,7 @@ def _of_quantiles(columns: Columns, names: Names, beside: Names, asked: Names) -
 
 
 def _of_array(
-    columns: Columns, names: Sequence[str], sought: Sought, kind: Kind | None = None, classes: tuple[str, ...] = ()
+    columns: Columns, names: Sequence[str], sought: Sought, kind: str | None = None, classes: tuple[str, ...] = ()
 ) -> GivenSet:
     """Several columns, or the one array of that name."""
     task = sought.task
@@ -644,7 +644,7 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     )
 
 
-def _known(columns: Columns, found: str, values: NDArray[Any], kind: Kind | None, task: Task) -> dict[str, Any]:
+def _known(columns: Columns, found: str, values: NDArray[Any], kind: str | None, task: Task) -> dict[str, Any]:
     """What the numbers are, by their name or by themselves: probabilities where most rows sum to 1, 100 or 255, to
     within their rounding; log-probabilities likewise; logits where they are negative and nothing else. DataError where
     they may be several of these."""

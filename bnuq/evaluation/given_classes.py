@@ -174,8 +174,8 @@ def _other_orders(
 ) -> list[tuple[NDArray[Any], float]]:
     """Orders of classes to try, each with the standard errors by which it has to be right more often."""
     count, in_order = len(names), np.arange(len(names))
-    by_text = np.array(sorted(in_order, key=lambda k: names[k]))
-    by_number = np.array(sorted(in_order, key=lambda k: float(names[k]))) if are_numbers else in_order
+    by_text = np.array(sorted(range(count), key=lambda k: names[k]))
+    by_number = np.array(sorted(range(count), key=lambda k: float(names[k]))) if are_numbers else in_order
     tried = [(order, _CERTAIN) for order in (in_order[::-1], by_text, np.argsort(by_text), by_number)]
     if count <= _ASSIGNED:
         from scipy.optimize import linear_sum_assignment  # late: for few requests

@@ -61,20 +61,33 @@ def reference_check(
     checked = [site for site in trained if site.name in measured]
     if not checked:
         return None
-    batches, batch_size = bank.samples, bank.batch_size
-    share = 0.0 if train_size is None else min(1.0, population / train_size)
-    drawn = max(1, population - batch_size) / population
-    expected = []
-    for momentum in (site.momentum or 0.0 for site in checked):
-        average = batch_size / (train_batch_size or BATCH_SIZE) * momentum / (2 - momentum)
-        noise = (average + batch_size / population * (1 - share)) / drawn + 1 / batches
-        expected.append(math.sqrt(noise * (batches - 1) / (batches - 3)))
+    expected = [
+        _expected(
+            site.momentum or 0.0,
+            batch_size=bank.batch_size,
+            batches=bank.samples,
+            train_batch_size=train_batch_size or BATCH_SIZE,
+            population=population,
+            train_size=train_size,
+        )
+        for site in checked
+    ]
     gaps = np.nan_to_num(np.array([measured[site.name] for site in checked]), nan=0.0)
     changes = {site.name: _change(site, by_name[site.name], is_measured=site.name in measured) for site in trained}
     unfit = tuple(name for name, change in changes.items() if not change <= _LARGEST_CHANGE)
     passed = within_limits(gaps / np.array(expected)[:, None]) and not unfit and len(trained) == len(tracked)
     names = tuple(site.name for site in checked)
     return ReferenceCheck(names, gaps[:, 0], gaps[:, 1], np.array(expected), passed, unfit)
+
+
+def _expected(
+    momentum: float, *, batch_size: int, batches: int, train_batch_size: int, population: int, train_size: int | None
+) -> float:
+    average = batch_size / train_batch_size * momentum / (2 - momentum)
+    share = 0.0 if train_size is None else min(1.0, population / train_size)
+    reference = batch_size / population * (1 - share)
+    drawn = max(1, population - batch_size) / population
+    return math.sqrt(((average + reference) / drawn + 1 / batches) * (batches - 1) / (batches - 3))
 
 
 def _gaps(site: BatchNormSite, layer: LayerStatistics) -> tuple[float, float]:

@@ -343,7 +343,7 @@ def without_role(
 def _nature(columns: Columns, name: str) -> str:
     """Whether a column looks like an id, an index, a time, a free text or a hard prediction ("beside" predictions);
     like "kinds" of rows; or like "numbers"; or what it is by its name and an option has to say."""
-    values, role = columns[name], role_by_name(name)
+    values, role = columns[name], role_by_name(name) or ""
     if role in (*UNCLEAR, "kinds", "draws"):
         return role
     if values.ndim != 1 or (np.any(values % 1) if is_numeric(values) else _has_numbers(values)):

@@ -99,20 +99,7 @@ def load_network(
         model, pipeline, taken = as_taken(model, pipeline, read)
         findings += taken
     if points is not None:
-        if input_shape is not None and input_shape != points.point_shape:
-            raise RequestError(
-                f"--input-shape is {_text(input_shape)}, and the examples of {points.reference} have shape "
-                f"{_text(points.point_shape)}; leave it out, as the shape of readable examples is known."
-            )
-        example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
-        try:
-            _run(model, example)
-        except SamplingError as error:
-            if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
-                raise
-            raise DataError(
-                f"the network does not accept examples of shape {points.form} ({points.reference}): {error}"
-            ) from error
+        example = _taken_points(model, pipeline, points, input_shape)
     else:
         example, finding = _random_points(model, input_shape, pipeline)
         pipeline.prepared(np.zeros((1, *example.shape[1:]), np.float32))  # refuses what cannot normalise them
@@ -151,6 +138,25 @@ def _test(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]
         raise
     except BnuqError as error:
         return None, (note("test-unreadable", reason=" ".join(str(error).split())),) if required else ()
+
+
+def _taken_points(model: nn.Module, pipeline: Pipeline, points: Points, input_shape: Shape | None) -> Tensor:
+    """A few of these points as input that the network accepts."""
+    if input_shape is not None and input_shape != points.point_shape:
+        raise RequestError(
+            f"--input-shape is {_text(input_shape)}, and the examples of {points.reference} have shape "
+            f"{_text(points.point_shape)}; leave it out, as the shape of readable examples is known."
+        )
+    example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
+    try:
+        _run(model, example)
+    except SamplingError as error:
+        if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
+            raise
+        raise DataError(
+            f"the network does not accept examples of shape {points.form} ({points.reference}): {error}"
+        ) from error
+    return example
 
 
 # ── random points ────────────────────────────────────────────────────────────────────────────────────────────────────

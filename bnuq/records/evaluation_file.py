@@ -288,7 +288,7 @@ def check_texts(result: Result) -> None:
 def check_complete(result: Result) -> None:
     """Raise ValueError if an estimate is missing that every result has, or is one that this version cannot know."""
     for address, row in estimates_of(result).items():
-        if math.isinf(row.estimate.se or 0) or math.isinf(row.estimate.mc_se or 0):
+        if math.inf in (row.estimate.se, row.estimate.mc_se):
             raise ValueError(f"the error of {address} is infinite")
     expected = next(iter(result.model["files"])) if isinstance(result, Scored) else DETERMINISTIC
     if next(iter(result.methods), None) != expected or "test" not in result.sets:

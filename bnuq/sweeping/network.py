@@ -16,7 +16,7 @@ from bnuq.evaluation.provenance import Stopwatch, behaviour, identity, surroundi
 from bnuq.evaluation.reference_check import findings as reference_findings
 from bnuq.evaluation.resources import check_resources_of_sweep
 from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, scored_sets, subject_of
-from bnuq.evaluation.subject import VALIDATION
+from bnuq.evaluation.subject import VALIDATION, Plan
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
@@ -24,14 +24,12 @@ from bnuq.progress import Announce, Progress, forecast, in_words, silence
 from bnuq.records.sweep import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.recorded_calls import largest_batch
-from bnuq.sampling.sites import BatchNormSite
 from bnuq.sampling.statistics import check_batch_size
 from bnuq.sweeping.elbo import LowerBound, TrainingErrors, lower_bound
 from bnuq.sweeping.estimates import decays, set_estimates
 from bnuq.sweeping.likelihood import training_likelihood
 from bnuq.sweeping.passes import NetworkPasses, network_passes
 from bnuq.sweeping.recommendation import CriterionData, Grid, SizeCandidate, recommend
-from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize, SweepPasses, noise_points
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
@@ -99,7 +97,7 @@ class SweptNetwork:
                 "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
                 "them with `bnuq report`."
             )
-        self._without_slices(plan.layers)
+        self._without_slices(plan)
         self.sets, scorer = scored_sets(run, plan, prepared.data)
         self.subject = subject_of(run, prepared, plan, self.sets, scorer, calibrates=False)
         self._odd_outputs = findings_on_outputs(prepared, plan)
@@ -108,7 +106,7 @@ class SweptNetwork:
         self._training, self._tau, self._why_no_elbo = training_likelihood(
             self.subject, self._validation, points=settings.train_points
         )
-        self._grid = Grid.of(samples_of(run.samples), settings, self.sizes, has_elbo=self._training is not None)
+        self._grid = Grid.of(run.samples, settings, self.sizes, has_elbo=self._training is not None)
         check_resources_of_sweep(
             self.subject, sizes=len(self.sizes), samples=self._grid.samples, draw_sets=self._grid.draw_sets
         )
@@ -120,12 +118,12 @@ class SweptNetwork:
         if settings.criterion == "pll" and plan.task.is_regression and not (run.scoring.tau or self._validation):
             raise RequestError("--criterion pll: a regression has no PLL without τ; name --validation REF, or --tau.")
 
-    def _without_slices(self, layers: Sequence[BatchNormSite]) -> None:
+    def _without_slices(self, plan: Plan) -> None:
         """Leave out default sizes above the slice of the batch that the network normalises at a time."""
         if self._settings.batch_sizes is not None or self._matched:
             return
         with undisturbed(self.prepared.model):
-            largest = largest_batch(self.prepared.model, layers, self.prepared.example, self.sizes[-1])
+            largest = largest_batch(self.prepared.model, plan.layers, self.prepared.example, self.sizes[-1])
         if largest < self.sizes[-1]:
             self.sizes = self._swept_sizes = tuple(size for size in self.sizes if size <= largest) or (largest,)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from bnuq import metrics
-from bnuq.config import SizeCriterion, SweepSection
+from bnuq.config import Samples, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
@@ -20,6 +20,7 @@ from bnuq.metrics.replicates import error_of_change, independent_units
 from bnuq.records.evaluation import FEWEST_POINTS
 from bnuq.records.sweep import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.sweeping.elbo import LowerBound, with_interval
+from bnuq.sweeping.settings import samples_of
 from bnuq.sweeping.sizes import AtSize
 
 _IN_TABLE = {
@@ -224,10 +225,10 @@ class Grid:
     by_peak: bool
 
     @staticmethod
-    def of(samples: int, settings: SweepSection, sizes: tuple[int, ...], *, has_elbo: bool) -> Grid:
-        """That of a sweep."""
+    def of(samples: Samples, settings: SweepSection, sizes: tuple[int, ...], *, has_elbo: bool) -> Grid:
+        """That of a sweep; RequestError for a number of samples that it cannot have."""
         by_peak = settings.criterion == "elbo" and has_elbo and settings.batch_sizes is None
-        return Grid(sizes, settings.draw_sets, samples, by_peak)
+        return Grid(sizes, settings.draw_sets, samples_of(samples), by_peak)
 
     @property
     def first(self) -> dict[int, int]:

@@ -200,8 +200,7 @@ def _scoring(subject: Subject, method: Method, result: Result | None) -> Scoring
     """How samples become outputs, with what the evaluation fitted; of what is cross-fitted, that of all points."""
     settings, kind = subject.settings, method.recalibration
     estimates: Mapping[str, Any] = {} if result is None else result.methods[method.name].sets["test"].estimates
-    if not subject.task.is_regression:
-        labels = subject.task.outputs
+    if (labels := subject.task.outputs) != "values":
         temperature = None if result is None else temperature_of(result, method.name)
         if kind == "temperature" and temperature is not None:
             return Scoring(labels, scale=(1 / temperature,))

@@ -200,11 +200,15 @@ def _suggested_lines(suggestion: Suggestion, points: Points, *, by_test: bool) -
                 comment = f"{TODO}as in training, or leave it out: the statistics do not tell"
         if key == "normalize" and isinstance(value, Normalize):
             own = best.normalize == DATA_OWN and len(value.mean) > 4 and not by_test
-            numbers = value.mean, value.std
-            named = (name for name, published in PUBLISHED.items() if published == numbers)
-            value = "train" if own else next(named, value)
+            value = "train" if own else _by_name(value)
         shown = "none" if value is None else value
         yield Line(key, shown, comment, active=best.passed, above=above if key == "normalize" else "")
+
+
+def _by_name(normalize: Normalize) -> Normalize | str:
+    """The name of a published normalisation, else the numbers."""
+    numbers = (normalize.mean, normalize.std)
+    return next((name for name, published in PUBLISHED.items() if published == numbers), normalize)
 
 
 def class_lines(

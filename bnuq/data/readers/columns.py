@@ -109,10 +109,10 @@ class _Lazy(UserDict[str, Any]):
         super().__init__(values)
         self._read = read
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        if self.data[name] is None:
-            self.data[name] = self._read(name)
-        return self.data[name]
+    def __getitem__(self, key: str) -> NDArray[Any]:
+        if self.data[key] is None:
+            self.data[key] = self._read(key)
+        return self.data[key]
 
 
 def read_columns(path: Path) -> Columns:

@@ -145,7 +145,7 @@ def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
         yield Text(clean(f"  {report.rest}"))
         yield from _section("", report.paths, width, clean)
         return
-    shown = f"  {full_command([report.path and report.path.path], report.command.partition(' ')[0])}"
+    shown = f"  {full_command([report.path.path if report.path else None], report.command.partition(' ')[0])}"
     page = "(or --html page.html)" if report.pictures else ""
     yield Text(clean(shown if len(shown) + len(page) + 3 > width else f"{shown}   {page}"))
 

@@ -150,8 +150,8 @@ class Errors:
             return NONE
         if self._results[0].is_single(method) and method not in dict(self.pairing.why_not):
             return NONE
-        is_empty = any(row.estimate.bootstrap is not None and not len(row.estimate.bootstrap) for row in rows)
-        kind = "jackknife" if is_empty else metric_of(rows[0]["metric"]).mc_error  # of pixels it is
+        has_none = any(row.estimate.bootstrap is None for row in rows)  # as of pixels
+        kind = "jackknife" if has_none else metric_of(rows[0]["metric"]).mc_error
         estimates = [row.estimate for row in rows]
         if not all(math.isfinite(math.nan if f.mc_se is None else f.mc_se) for f in estimates):  # too few draws
             return UNKNOWN

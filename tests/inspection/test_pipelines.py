@@ -291,7 +291,7 @@ class CalledAgain(nn.Module):
 def test_a_layer_with_a_call_beyond_the_first_layers_is_not_checked_in_them():
     train, net = pictures(200), CalledAgain().eval()
     sites = find_sites(net, torch.from_numpy(train.raw(slice(0, 3)))).live_batchnorms
-    tried = pipelines._Trials(RUN, net, train, sites, M, silent)
+    tried = pipelines._Trials(RUN, net, train, sites, M, None, silent)
     settings = list(pipeline_settings.settings_to_try(RUN, train))[:2]
     found = tried.checked(settings, "some", batches=4, max_batch_size=32, layers=2)
     assert {one.check.layers for one in found} == {("norms.1", "norms.2")}

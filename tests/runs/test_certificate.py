@@ -114,14 +114,14 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
     text = markdown(report(result))
     assert re.match(
         r"Leave the [\d.]+ % least certain examples to a person \(.* above .*\): of the rest, [\d.]+ % are wrong\. "
-        r"Promised: at most 10 % with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
+        r"Promised: at most 10 % wrong with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
         promise(result),
     )
     of_tempered = promise(result).replace(" above", ", before recalibration, above")
     assert of_tempered in text and "Certified operating point" in text and "class 0" in text
     [deferral] = (each for each in summary(result)["decisions"] if each["code"] == "defer")
     assert deferral["text"] in report(result).summary
-    assert "at most 10 % with 95 % confidence; promised of 1 of 3" in deferral["text"]
+    assert "at most 10 % wrong with 95 % confidence; promised of 1 of 3" in deferral["text"]
     values = deferral["values"]
     assert values["threshold"] == summary(result)["certificate"]["methods"][values["method"]]["threshold"]
 

@@ -519,7 +519,7 @@ class _Interrupting:
         self.titles.append(title)
 
         def advance(steps: int) -> None:
-            self.done += steps if "points," in title else 0
+            self.done += steps if "examples," in title else 0
             if self.done > self.after:
                 raise KeyboardInterrupt
 

@@ -98,6 +98,13 @@ class UciSettings(Section, frozen=True):
             expected=_SIZES_EXPECTED,
         ),
     ] = None
+    by_size: Annotated[
+        bool,
+        setting(
+            "CRPS, PLL and RMSE by b and by T instead, as in the paper's appendix, with few epochs; --figures then "
+            "draws uncertainty and error of every set, of --method mcbn,mnf."
+        ),
+    ] = False
     workers: Workers = None
 
 
@@ -113,6 +120,7 @@ class UciSettings(Section, frozen=True):
 )
 def uci(
     markdown: Annotated[Path | None, typer.Option(help="Write the report as Markdown too.", metavar="FILE")] = None,
+    figures: Figures = None,
     work: Work = None,
     *,
     settings: UciSettings,
@@ -126,22 +134,24 @@ def uci(
 
     Needs the eight UCI sets as uci/NAME/data.csv, target last, below --data-root or $BNUQ_DATA.
     """
-    out, findings = _out(given.out, "reproduce-uci.h5")
+    out, findings = _out(given.out, "reproduce-uci.h5", figures)
     if markdown is not None:
         if markdown.resolve() == out.resolve():
             raise RequestError(f"--markdown {markdown} is the result file too; name another.")
         markdown = checked_target(markdown, "--markdown", "report", b"# Teye, Azizpour and Smith 2018")
 
+    from experiments.uci import sizes
     from experiments.uci.experiment import Request, reproduce
     from experiments.uci.protocol import chosen_methods, chosen_sets
     from experiments.uci.report import markdown as as_markdown
 
-    protocol, sets = chosen_sets(settings.sets, settings.protocol)
+    by_size, words = settings.by_size, settings.sets
+    protocol, sets = chosen_sets(words or ("all",) if by_size else words, settings.protocol)
     request = Request(
-        protocol=protocol,
+        protocol=sizes.QUICK if by_size and settings.protocol == "quick" else protocol,
         sets=sets,
         out=out,
-        methods=chosen_methods(settings.method),
+        methods=chosen_methods(settings.method or ("mcbn",) if by_size else settings.method),
         paper_batches=settings.paper_batches,
         batch_sizes=_ascending(settings.batch_sizes),
         device=given.device or "auto",
@@ -152,10 +162,10 @@ def uci(
         findings=findings,
         announce=_announce(printing),
     )
-    record = reproduce(request, progress=_progress(printing))
-    if markdown is not None:
+    record: Any = (sizes.reproduce if by_size else reproduce)(request, progress=_progress(printing))
+    if markdown is not None and not by_size:
         write_bytes(markdown, as_markdown(record).encode())
-    _show(record, "uci", None, printing)
+    _show(record, record.KIND, figures, printing)
 
 
 class ToySettings(Section, frozen=True):
@@ -288,13 +298,19 @@ def batch_size(
 
 
 class LearnedSettings(Section, frozen=True):
-    """The settings of `stochastic-normalization` and `bn-in-vi`."""
+    """The settings of experiments that train networks of their own."""
+
+    full: Annotated[
+        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
+    ] = False
 
     sets: Annotated[
         tuple[str, ...],
         setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),
     ] = ()
-    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="4000")] = None
+    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="the experiment's")] = (
+        None
+    )
     epochs: Annotated[Positive | None, setting("Passes over the images.", shown="the experiment's")] = None
     width: Annotated[
         Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
@@ -304,7 +320,14 @@ class LearnedSettings(Section, frozen=True):
     workers: Workers = None
 
 
-_LEARNED_HELP = {"limit": ("At most so many test points.", "2000"), "out": "Result file."}
+_LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
+_ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
+_FULL: dict[str, dict[str, Any]] = {
+    "stochastic-normalization": _ALL_CNN,
+    "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
+    "precise-bn": {"images": 60_000, "epochs": 100},
+    "resnet32": {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
+}
 
 
 def _learned(
@@ -316,11 +339,12 @@ def _learned(
     from experiments.learned.running import Request
 
     asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
-    values = defaults | {key: value for key, value in asked.items() if value}
+    full = _FULL[name] if settings.full else {}
+    values = defaults | full | {key: value for key, value in asked.items() if value}
     request = Request(
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (10_000 if settings.full else 2000),
         seed=seed,
         workers=settings.workers,
         data_root=None if given.data_root is None else expanded(given.data_root),
@@ -329,53 +353,60 @@ def _learned(
         announce=_announce(printing),
         **values,
     )
-    record = import_module(_KINDS[name][0]).reproduce(request)
-    _show(record, name, figures, printing)
+    record = import_module(_KINDS.get(name, (f"experiments.descent.{name}",))[0]).reproduce(request)
+    _show(record, record.KIND, figures, printing)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
-def stochastic_normalization(
-    figures: Figures = None,
-    work: Work = None,
-    *,
-    settings: LearnedSettings,
-    sampling: SamplingSection,
-    given: GivenOptions,
-    printing: Printing,
-) -> None:
-    """Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL and
-    accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018.
+def _learned_command(name: str, about: str, options: str, **defaults: Any) -> Any:
+    """The command of an experiment that trains networks of its own, with what it says of itself."""
 
-    Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
-    """
-    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
-    _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
+    def command(
+        figures: Figures = None,
+        work: Work = None,
+        *,
+        settings: LearnedSettings,
+        sampling: SamplingSection,
+        given: GivenOptions,
+        printing: Printing,
+    ) -> None:
+        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
+
+    command.__doc__ = about
+    return with_options(
+        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
+        sampling=_SEED,
+        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+        printing=_PRINTING,
+    )(command)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
-def bn_in_vi(
-    figures: Figures = None,
-    work: Work = None,
-    *,
-    settings: LearnedSettings,
-    sampling: SamplingSection,
-    given: GivenOptions,
-    printing: Printing,
-) -> None:
-    """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
-    BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
-    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5}
-    _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
+_LEARNED: dict[str, Any] = {
+    name: _learned_command(name, about, options, sets=sets, images=images, epochs=epochs, width=width, seeds=seeds)
+    for name, options, sets, images, epochs, width, seeds, about in (
+        (
+            *("stochastic-normalization", "sets samples seeds", ("fashion-mnist", "cifar10"), 4000, 8, 16, 3),
+            "Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL "
+            "and accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018. Needs fashion-"
+            "mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.",
+        ),
+        (
+            *("bn-in-vi", "sets samples seeds", ("fashion-mnist",), 4000, 20, 100, 5),
+            "Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its "
+            "parts: BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2).",
+        ),
+        (
+            *("precise-bn", "seeds", ("fashion-mnist",), 8192, 8, 8, 3),
+            "Train small networks with a small and a large mini-batch, and print their test errors by epoch with "
+            "running averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how "
+            "far statistics of very small mini-batches are off, by layer.",
+        ),
+        (
+            *("resnet32", "samples", ("cifar10",), 2000, 4, 16, 1),
+            "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, "
+            "and print PLL by the number of samples beside their Table 2.",
+        ),
+    )
+}
 
 
 _PLL_HELP = {
@@ -595,6 +626,8 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
     "variance-divisor": ("experiments.variance", "experiments.variance"),
+    "precise-bn": ("experiments.descent.precise", "experiments.descent.precise"),
+    "uci-sizes": ("experiments.uci.sizes", "experiments.uci.sizes"),
 }
 
 app = program(
@@ -605,9 +638,8 @@ app = program(
         "batch-size": batch_size,
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
-        "stochastic-normalization": stochastic_normalization,
-        "bn-in-vi": bn_in_vi,
         "variance-divisor": variance_divisor,
+        **_LEARNED,
         "report": report,
     },
 )

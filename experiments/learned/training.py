@@ -59,10 +59,7 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     arrays: dict[str, np.ndarray] = {}
     for reference, prefix, most in zip(FILES[name], ("", "test_"), (images, limit), strict=True):
         if reference.endswith(".npz"):
-            file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
-            if file is None:
-                raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
-            with np.load(file) as contents:
+            with np.load(file_of(reference, data_root)) as contents:
                 x, y = contents["x"], contents["y"]
         else:
             found, _, _ = read_known(reference, split_default="train", data_root=data_root)
@@ -78,6 +75,14 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     return hashlib.sha256(b"".join(values.tobytes() for values in arrays.values())).hexdigest()
 
 
+def file_of(reference: str, data_root: Path | None) -> Path:
+    """The file of that name below a folder of data sets. DataError where there is none."""
+    file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
+    if file is None:
+        raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
+    return file
+
+
 @dataclass(frozen=True)
 class Job:
     """A network to train and measure. `options` are those of its function in `networks`; `projected` weights are scaled
@@ -85,7 +90,7 @@ class Job:
 
     of: str  # the set
     name: str
-    function: Literal["all_cnn", "dense"]
+    function: Literal["all_cnn", "dense", "small", "resnet32"]
     options: tuple[tuple[str, Any], ...]
     epochs: int
     samples: int
@@ -101,7 +106,7 @@ class Job:
     def journal(self) -> Journal:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         del settings["data"], settings["folder"]
-        facts = {"torch": torch.__version__, "code": code_of("layers", "learned"), **settings}
+        facts = {"torch": torch.__version__, "code": code_of("layers", "learned", "descent"), **settings}
         return Journal(self.folder, facts | {"options": list(map(list, self.options))})
 
     def finished(self) -> Arrays | None:

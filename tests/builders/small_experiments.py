@@ -49,8 +49,14 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "variance-divisor",
     ),
     "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
+    "precise-bn": (
+        ["--images", "64", "--epochs", "2", "--width", "4", "--limit", "10", "--workers", "1"],
+        "Wu & Johnson 2021",
+        "precise-bn",
+    ),
+    "resnet32": ([*_LEARNED, "--epochs", "2", "--figures", "pictures"], "Teye, Azizpour", "pll-over-samples"),
 }
-_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")
+_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi", "precise-bn", "resnet32")
 
 
 @dataclass(frozen=True)

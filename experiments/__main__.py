@@ -395,7 +395,7 @@ _LEARNED: dict[str, Any] = {
             "parts: BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2).",
         ),
         (
-            *("precise-bn", "seeds", ("fashion-mnist",), 8192, 8, 8, 3),
+            *("precise-bn", "seeds", ("fashion-mnist",), 4096, 6, 8, 3),
             "Train small networks with a small and a large mini-batch, and print their test errors by epoch with "
             "running averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how "
             "far statistics of very small mini-batches are off, by layer.",

@@ -30,7 +30,7 @@ from experiments.work import machine
 DECAYS = (0.5, 0.9, 0.99, 0.999)  # λ of the averages
 KINDS = (*(f"EMA, λ = {value:g}" for value in DECAYS), "precise")
 USUAL, SIZES = KINDS[1], (2, 4, 8, 32)  # mini-batches of the statistics by layer
-BATCH_SIZES, PAPERS, MANY = (32, 512), (256, 8192), 50_000  # of training; the paper's from so many images on
+BATCH_SIZES, PAPERS, MANY = (32, 256), (256, 8192), 50_000  # of training; the paper's from so many images on
 POINTS, RATE, RATE_AT = 4096, 0.1, 256  # training images of precise statistics; half of them of those by layer
 PUBLISHED: dict[str, Any] = {
     "source": 'Wu & Johnson 2021, Rethinking "Batch" in BatchNorm: ResNet-50 on ImageNet, mini-batches of 8,192',

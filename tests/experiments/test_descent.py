@@ -79,7 +79,7 @@ def test_an_interrupted_training_goes_on_after_its_last_epoch_with_the_same_resu
 
 def test_the_sentences_on_statistics_follow_from_the_differences(ran) -> None:
     record = precise.read(ran("precise-bn").path)
-    name = f"b = 512: {precise.USUAL} − precise"
+    name = f"b = 256: {precise.USUAL} − precise"
     for low, high, verdict in ((0.001, 0.003, "holds"), (-0.003, -0.001, "fails here"), (-0.01, 0.01, "stays open")):
         change = {**record.differences[name], "error": Estimate((low + high) / 2, se=0.001, low=low, high=high)}
         first = next(precise.sentences(replace(record, differences={**record.differences, name: change})))

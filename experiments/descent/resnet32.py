@@ -54,7 +54,7 @@ def reproduce(request: Request) -> PllOverSamples:
             record = pll_over_samples.reproduce(run, progress=request.progress)
         model = f"ResNet-32 trained as published, but on {request.images:,} images for {request.epochs} epochs"
         seconds = {"total": record.seconds["total"] + float(arrays["seconds"])}
-        facts = {**record.experiment, "model": model}
+        facts = {**record.experiment, "model": model, **dict(zip(("train", "test"), FILES[of.of], strict=True))}
         record = replace(record, experiment=facts, seconds=seconds, path=request.out.absolute())
         codec.write(record, request.out)
     return record

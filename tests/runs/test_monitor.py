@@ -166,8 +166,8 @@ def not_a_number(batch: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (lambda: pictures(0, 1), r"the batch .* has 1 point; batch statistics need at least 2"),
-        (lambda: pictures(0, 20)[:, :, :5], r"points of shape \(1, 5, 6\), the reference .* of \(1, 6, 6\)"),
+        (lambda: pictures(0, 1), r"the batch .* has 1 example; batch statistics need at least 2"),
+        (lambda: pictures(0, 20)[:, :, :5], r"examples of shape \(1, 5, 6\), the reference .* of \(1, 6, 6\)"),
         (lambda: not_a_number(pictures(0, 20)), "NaN"),
     ],
 )
@@ -185,9 +185,9 @@ def test_a_level_that_the_resamples_cannot_reach_is_refused(watched):
 
 
 def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watched):
-    with pytest.raises(DataError, match="39 points; expected at least 40"):
+    with pytest.raises(DataError, match="39 examples; expected at least 40"):
         monitor(watched, reference=pictures(0, 39))
-    with pytest.raises(DataError, match="nothing varies between the points of the reference"):
+    with pytest.raises(DataError, match="nothing varies between the examples of the reference"):
         monitor(watched, reference=np.ones((60, 1, 6, 6), np.float32))
     with pytest.raises(RequestError, match="no reference is given"):
         monitor(watched, reference=None)
@@ -202,6 +202,7 @@ def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watche
 def test_a_layer_that_never_varies_is_left_out_and_named():
     dead = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3)).eval()
     with torch.no_grad():
+        dead[0].weight.abs_()  # of any start, the first channel varies once its bias is 0
         dead[0].bias.fill_(-100.0)
     with pytest.raises(DataError, match="nothing varies"):
         monitor(dead)
@@ -242,7 +243,7 @@ def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
     again = bnuq.open(tmp_path / "tuesday.h5")
     assert (again.p_value, again.e_value, again.layers) == (found.p_value, found.e_value, found.layers)
     assert "The data have changed: random examples of the reference differ as much in" in again.text()
-    assert again.summary()["layers"][0]["name"] == "1"
+    assert again.summary()["blocks"][0]["name"] == "1"
 
 
 # ── in a program ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -298,7 +298,7 @@ def batch_size(
 
 
 class LearnedSettings(Section, frozen=True):
-    """The settings of experiments that train networks of their own."""
+    """The settings of `stochastic-normalization` and `bn-in-vi`."""
 
     full: Annotated[
         bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
@@ -308,9 +308,7 @@ class LearnedSettings(Section, frozen=True):
         tuple[str, ...],
         setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),
     ] = ()
-    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="the experiment's")] = (
-        None
-    )
+    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="4000")] = None
     epochs: Annotated[Positive | None, setting("Passes over the images.", shown="the experiment's")] = None
     width: Annotated[
         Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
@@ -324,9 +322,8 @@ _LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10
 _ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
 _FULL: dict[str, dict[str, Any]] = {
     "stochastic-normalization": _ALL_CNN,
+    "normalization-batch": _ALL_CNN,
     "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
-    "precise-bn": {"images": 60_000, "epochs": 100},
-    "resnet32": {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
 }
 
 
@@ -357,56 +354,49 @@ def _learned(
     _show(record, record.KIND, figures, printing)
 
 
-def _learned_command(name: str, about: str, options: str, **defaults: Any) -> Any:
-    """The command of an experiment that trains networks of its own, with what it says of itself."""
+@with_options(
+    settings=SectionOptions(LearnedSettings),
+    sampling=_SEED,
+    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+    printing=_PRINTING,
+)
+def stochastic_normalization(
+    figures: Figures = None,
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL and
+    accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018.
 
-    def command(
-        figures: Figures = None,
-        work: Work = None,
-        *,
-        settings: LearnedSettings,
-        sampling: SamplingSection,
-        given: GivenOptions,
-        printing: Printing,
-    ) -> None:
-        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
-
-    command.__doc__ = about
-    return with_options(
-        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
-        sampling=_SEED,
-        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-        printing=_PRINTING,
-    )(command)
+    Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
+    """
+    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
+    _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
-_LEARNED: dict[str, Any] = {
-    name: _learned_command(name, about, options, sets=sets, images=images, epochs=epochs, width=width, seeds=seeds)
-    for name, options, sets, images, epochs, width, seeds, about in (
-        (
-            *("stochastic-normalization", "sets samples seeds", ("fashion-mnist", "cifar10"), 4000, 8, 16, 3),
-            "Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL "
-            "and accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018. Needs fashion-"
-            "mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.",
-        ),
-        (
-            *("bn-in-vi", "sets samples seeds", ("fashion-mnist",), 4000, 20, 100, 5),
-            "Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its "
-            "parts: BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2).",
-        ),
-        (
-            *("precise-bn", "seeds", ("fashion-mnist",), 4096, 6, 8, 3),
-            "Train small networks with a small and a large mini-batch, and print their test errors by epoch with "
-            "running averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how "
-            "far statistics of very small mini-batches are off, by layer.",
-        ),
-        (
-            *("resnet32", "samples", ("cifar10",), 2000, 4, 16, 1),
-            "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, "
-            "and print PLL by the number of samples beside their Table 2.",
-        ),
-    )
-}
+@with_options(
+    settings=SectionOptions(LearnedSettings),
+    sampling=_SEED,
+    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+    printing=_PRINTING,
+)
+def bn_in_vi(
+    figures: Figures = None,
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
+    BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
+    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5}
+    _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
 _PLL_HELP = {
@@ -535,6 +525,51 @@ def variance_divisor(
     sizes = _ascending(settings.batch_sizes) or BATCH_SIZES
     record = reproduce(runs, out, batch_sizes=sizes, progress=_progress(printing))
     _show(record, "variance-divisor", None, printing)
+
+
+def _learned_command(name: str, about: str, options: str, full: dict[str, Any], defaults: dict[str, Any]) -> Any:
+    """The command of an experiment that trains networks of its own, with what it says of itself."""
+    _FULL[name] = full
+
+    def command(
+        figures: Figures = None,
+        work: Work = None,
+        *,
+        settings: LearnedSettings,
+        sampling: SamplingSection,
+        given: GivenOptions,
+        printing: Printing,
+    ) -> None:
+        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
+
+    command.__doc__ = about
+    return with_options(
+        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
+        sampling=_SEED,
+        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+        printing=_PRINTING,
+    )(command)
+
+
+_LEARNED = {
+    "precise-bn": _learned_command(
+        "precise-bn",
+        "Train small networks with a small and a large mini-batch, and print their test errors by epoch with running "
+        "averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how far "
+        "statistics of very small mini-batches are off, by layer.",
+        "seeds",
+        {"images": 60_000, "epochs": 100},
+        {"sets": ("fashion-mnist",), "images": 4096, "epochs": 6, "width": 8, "seeds": 3},
+    ),
+    "resnet32": _learned_command(
+        "resnet32",
+        "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, and "
+        "print PLL by the number of samples beside their Table 2.",
+        "samples",
+        {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
+        {"sets": ("cifar10",), "images": 2000, "epochs": 4, "width": 16, "seeds": 1},
+    ),
+}
 
 
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -18,8 +18,9 @@ from experiments import pll_over_samples
 from experiments.descent import networks
 from experiments.descent.training import train
 from experiments.learned.running import Request, job, trained
-from experiments.learned.training import FILES, Job, file_of
+from experiments.learned.training import FILES, Job
 from experiments.pll_over_samples import PllOverSamples
+from experiments.work import pictures_of
 
 BATCH_SIZE = 32
 _RUN_FILE = """
@@ -31,7 +32,7 @@ train_batch_size = {size}
 
 [data]
 train = "train.npz"
-test = "{test}"
+test = "test.npz"
 augment = {{ pad = 2, crop = {side}, flip = true }}
 """
 
@@ -65,12 +66,11 @@ def _written(place: Path, request: Request, of: Job, arrays: dict[str, Any]) -> 
     shutil.copy(str(networks.__file__), place / "networks.py")
     state = {name[2:]: torch.from_numpy(values) for name, values in arrays.items() if name.startswith("n.")}
     torch.save(state, place / "resnet32.pt")
-    train_file, test_file = (file_of(reference, request.data_root).absolute() for reference in FILES[of.of])
-    with np.load(train_file) as whole:
-        parts = {name: whole[name][: request.images] for name in ("x", "y")}
-    np.savez(place / "train.npz", **parts)  # pyrefly: ignore
-    sizes = {"size": BATCH_SIZE, "width": request.width, "side": parts["x"].shape[1]}
-    text = _RUN_FILE.format(test=test_file, **sizes)
+    for name, reference, most in zip(("train", "test"), FILES[of.of], (request.images, None), strict=True):
+        x, y = pictures_of(reference, request.data_root)
+        np.savez(place / f"{name}.npz", x=x[:most], y=y[:most])
+    sizes = {"size": BATCH_SIZE, "width": request.width, "side": x.shape[1]}
+    text = _RUN_FILE.format(**sizes)
     run_file = place / "resnet32.toml"
     run_file.write_text(text, encoding="utf-8")
     return run_file

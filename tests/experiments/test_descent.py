@@ -88,6 +88,17 @@ def test_the_sentences_on_statistics_follow_from_the_differences(ran) -> None:
     assert network is not None and len(network.estimates) == 7 + 2
 
 
+@pytest.mark.nightly  # a whole evaluation of 32 layers
+def test_the_resnet_is_trained_and_its_pll_over_samples_shown(called, small_root) -> None:
+    arguments = ("--images", "40", "--epochs", "2", "--width", "4", "--limit", "10", "--samples", "4", "--workers", "1")
+    code, printed, errors = called("resnet32", *arguments, "--data-root", small_root, "--figures", "pictures")
+    assert code == 0 and errors.startswith("1 networks, each trained for 2 epochs on 40 images")
+    assert "trained as published, but on 40 images for 2 epochs" in " ".join(printed.split())
+    assert Path("pictures/pll-over-samples.svg").is_file()
+    assert called("report", "reproduce-resnet32.h5") == (0, printed, "")
+    assert str(small_root) not in called("report", "reproduce-resnet32.h5", "--json")[1]
+
+
 def test_the_resnet_is_that_of_the_paper_and_is_evaluated_with_its_own_images(tmp_path, small_root) -> None:
     request = Request(out=tmp_path / "out.h5", sets=("cifar10",), images=40, epochs=1, width=4, samples=2,
                       data_root=small_root)  # fmt: skip

@@ -32,7 +32,7 @@ BATCH_SIZES, COUNTS, BINS, AT = (8, 16, 32, 64, 128), (10, 50, 100, 500), 10, 32
 QUICK = Protocol(
     "quick", (1e-4,), BATCH_SIZES, (0.05,), seeds=1, folds=3, patience=5, max_epochs=300, race=None, paper_batches=True
 )
-_FEWER = {"max_epochs": 40, "interval": 5, "most_rows": 5000, "large": True}
+_FEWER: dict[str, Any] = {"max_epochs": 40, "interval": 5, "most_rows": 5000, "large": True}
 _ENOUGH = 0.01  # nats of PLL, up to which T = 50 does as well as 500
 _SHOWN = {  # of each run, by the name of its estimate
     "crps": "CRPS", "pll_mixture": "PLL", "normalized_crps": "CRPS, %", "normalized_pll": "PLL, %", "rmse": "RMSE",

@@ -673,6 +673,8 @@ app = program(
         "batch-size": batch_size,
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
+        "stochastic-normalization": stochastic_normalization,
+        "bn-in-vi": bn_in_vi,
         "variance-divisor": variance_divisor,
         **_LEARNED,
         "report": report,

@@ -148,12 +148,17 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --epochs 4 --limit 1000 --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
 	$(BIN)/python -m experiments bn-in-vi --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/bn-in-vi.h5
+	$(BIN)/python -m experiments uci --method mnf --sets kin8nm,power,protein --data-root $(BNUQ_TEST_DATA) --out docs/uci-mnf.h5
+	$(BIN)/python -m experiments uci --by-size --sets boston,energy,kin8nm,power,yacht --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/uci-sizes.h5
+	$(BIN)/python -m experiments resnet32 --samples 32 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/resnet32.h5
+	$(BIN)/python -m experiments precise-bn --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn.h5
 	$(BIN)/python docs/make_figures.py stochastic-normalization
 	$(BIN)/python docs/make_figures.py bn-in-vi
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size
 	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5
+	$(BIN)/python docs/make_papers.py store docs/uci-mnf.h5 docs/uci-sizes.h5 docs/resnet32.h5 docs/precise-bn.h5
 	$(BIN)/python docs/make_papers.py
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.

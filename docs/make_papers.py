@@ -27,6 +27,9 @@ SAID = (
     "bn-noise",
     "divisor-dense",
     "divisor-convolutions",
+    "precise-bn",
+    "resnet32",
+    "uci-sizes",
 )  # whose sentences stand on the page
 VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
 
@@ -78,7 +81,8 @@ def in_words(value: Any, digits: int) -> str:
 
 def computed(stored: dict[str, Any]) -> dict[str, str]:
     """Values that several stored ones give, by the names that docs/papers.txt has for them."""
-    uci, mnf = _scores(stored["uci"], "mcbn", "mcdo"), _scores(stored["uci-learned"], "mnf")
+    uci = _scores(stored["uci"], "mcbn", "mcdo")
+    mnf = [*_scores(stored["uci-learned"], "mnf"), *_scores(stored["uci-mnf"], "mnf")]
     pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
     gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
     layers = stored["bn-noise"]["noise"]["layers"]
@@ -110,7 +114,10 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
         "ratio_median": f"{np.median(ratios):.2f}",
         "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
         "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
-        "divisor": " ".join(text for name in SAID[3:] for text in stored[name]["sentences"]),
+        "divisor": " ".join(text for name in SAID if name.startswith("divisor") for text in stored[name]["sentences"]),
+        **_of_sizes(stored["uci-sizes"]),
+        "ema": _by_kind(stored["precise-bn"]),
+        "by_layer": _by_layer(stored["precise-bn"]),
     }
     return {name: text.replace("-", "−") for name, text in values.items()}
 
@@ -118,6 +125,44 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
 def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
     sets = [of["methods"] for of in result["sets"].values()]
     return [of[method][score] for of in sets for method in methods for score in ("crps", "pll")]
+
+
+def _of_sizes(result: dict[str, Any]) -> dict[str, str]:
+    """What the run over b and T has: raw CRPS and PLL at b = 32, PLL by b and by T, set by set."""
+    at = {(each["set"], each["name"]): each for each in result["networks"]}
+    sets, sizes = result["experiment"]["sets"], result["experiment"]["batch_sizes"]
+
+    def row(of: str, names: list[str], key: str = "pll_mixture") -> str:
+        return " ".join(f"{at[of, name][key]['value']:.2f}" for name in names if (of, name) in at)
+
+    swept = [of for of in sets if (of, f"MCBN, b = {sizes[0]}, T = 500") in at]
+    by_b = [f"MCBN, b = {size}, T = 500" for size in sizes]
+    by_t = [f"MCBN, b = 32, T = {count}" for count in (10, 50, 100, 500)]
+    usual = by_t[-1:]
+    return {
+        "raw": ", ".join(f"{of} {row(of, usual, 'crps')}, {row(of, usual)}" for of in sets),
+        "sizes": " ".join(map(str, sizes)),
+        "over_b": "; ".join(f"{of} {row(of, by_b)}" for of in swept),
+        "over_t": "; ".join(f"{of} {row(of, by_t)}" for of in sets),
+    }
+
+
+def _by_kind(result: dict[str, Any]) -> str:
+    """Test errors of the last epoch in percent, by λ and with precise statistics, of the large mini-batch."""
+    found = [each for each in result["networks"] if each["set"] == result["experiment"]["batch_sizes"][-1]]
+    named = [(each["name"], each["error"]["value"]) for each in found if not each["name"].startswith("statistics")]
+    return ", ".join(f"{name.removeprefix('EMA, ')} {100 * error:.1f}" for name, error in named)
+
+
+def _by_layer(result: dict[str, Any]) -> str:
+    """How far ln σ² is off by layer, by statistics of mini-batches of 2 and of 8, in the networks of the small one."""
+    found = {each["name"]: each for each in result["networks"] if each["set"] == result["experiment"]["batch_sizes"][0]}
+    rows = []
+    for size in (2, 8):
+        of = found[f"statistics of b = {size}"]
+        layers = " ".join(f"{of[key]['value']:.3f}"[1:] for key in of if key.startswith("layer"))
+        rows.append(f"b = {size}: {layers}")
+    return "; ".join(rows)
 
 
 def _same_sign(score: dict[str, Any]) -> bool:
@@ -186,10 +231,12 @@ def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
 
 
 def _verdict(stored: dict[str, Any], rule: str) -> str:
-    """Of `PATH < 0`, where several paths are separated by `&`. None fails: data, network and epochs are others."""
-    paths, _, zero = rule.rpartition(" < ")
+    """Of `PATH < 0` or `PATH > 0`, where several paths are separated by `&`. What fails does so in our networks."""
+    paths, sign, zero = rule.rpartition(" < ") if " < " in rule else rule.rpartition(" > ")
     assert zero == "0", rule
-    return "holds" if all(value_at(stored, path.strip())["high"] < 0 for path in paths.split("&")) else "open"
+    found = [value_at(stored, path.strip()) for path in paths.split("&")]
+    ends = [(each["low"], each["high"]) if sign == " < " else (-each["high"], -each["low"]) for each in found]
+    return "holds" if all(high < 0 for _, high in ends) else "fails" if all(low > 0 for low, _ in ends) else "open"
 
 
 def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:

@@ -98,6 +98,13 @@ class UciSettings(Section, frozen=True):
             expected=_SIZES_EXPECTED,
         ),
     ] = None
+    by_size: Annotated[
+        bool,
+        setting(
+            "CRPS, PLL and RMSE by b and by T instead, as in the paper's appendix, with few epochs; --figures then "
+            "draws uncertainty and error of every set, of --method mcbn,mnf."
+        ),
+    ] = False
     workers: Workers = None
 
 
@@ -113,6 +120,7 @@ class UciSettings(Section, frozen=True):
 )
 def uci(
     markdown: Annotated[Path | None, typer.Option(help="Write the report as Markdown too.", metavar="FILE")] = None,
+    figures: Figures = None,
     work: Work = None,
     *,
     settings: UciSettings,
@@ -126,22 +134,24 @@ def uci(
 
     Needs the eight UCI sets as uci/NAME/data.csv, target last, below --data-root or $BNUQ_DATA.
     """
-    out, findings = _out(given.out, "reproduce-uci.h5")
+    out, findings = _out(given.out, "reproduce-uci.h5", figures)
     if markdown is not None:
         if markdown.resolve() == out.resolve():
             raise RequestError(f"--markdown {markdown} is the result file too; name another.")
         markdown = checked_target(markdown, "--markdown", "report", b"# Teye, Azizpour and Smith 2018")
 
+    from experiments.uci import sizes
     from experiments.uci.experiment import Request, reproduce
     from experiments.uci.protocol import chosen_methods, chosen_sets
     from experiments.uci.report import markdown as as_markdown
 
-    protocol, sets = chosen_sets(settings.sets, settings.protocol)
+    by_size, words = settings.by_size, settings.sets
+    protocol, sets = chosen_sets(words or ("all",) if by_size else words, settings.protocol)
     request = Request(
-        protocol=protocol,
+        protocol=sizes.QUICK if by_size and settings.protocol == "quick" else protocol,
         sets=sets,
         out=out,
-        methods=chosen_methods(settings.method),
+        methods=chosen_methods(settings.method or ("mcbn",) if by_size else settings.method),
         paper_batches=settings.paper_batches,
         batch_sizes=_ascending(settings.batch_sizes),
         device=given.device or "auto",
@@ -152,10 +162,10 @@ def uci(
         findings=findings,
         announce=_announce(printing),
     )
-    record = reproduce(request, progress=_progress(printing))
-    if markdown is not None:
+    record: Any = (sizes.reproduce if by_size else reproduce)(request, progress=_progress(printing))
+    if markdown is not None and not by_size:
         write_bytes(markdown, as_markdown(record).encode())
-    _show(record, "uci", None, printing)
+    _show(record, record.KIND, figures, printing)
 
 
 class ToySettings(Section, frozen=True):
@@ -290,6 +300,10 @@ def batch_size(
 class LearnedSettings(Section, frozen=True):
     """The settings of `stochastic-normalization` and `bn-in-vi`."""
 
+    full: Annotated[
+        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
+    ] = False
+
     sets: Annotated[
         tuple[str, ...],
         setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),
@@ -304,7 +318,13 @@ class LearnedSettings(Section, frozen=True):
     workers: Workers = None
 
 
-_LEARNED_HELP = {"limit": ("At most so many test points.", "2000"), "out": "Result file."}
+_LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
+_ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
+_FULL: dict[str, dict[str, Any]] = {
+    "stochastic-normalization": _ALL_CNN,
+    "normalization-batch": _ALL_CNN,
+    "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
+}
 
 
 def _learned(
@@ -316,11 +336,12 @@ def _learned(
     from experiments.learned.running import Request
 
     asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
-    values = defaults | {key: value for key, value in asked.items() if value}
+    full = _FULL[name] if settings.full else {}
+    values = defaults | full | {key: value for key, value in asked.items() if value}
     request = Request(
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (10_000 if settings.full else 2000),
         seed=seed,
         workers=settings.workers,
         data_root=None if given.data_root is None else expanded(given.data_root),
@@ -329,8 +350,8 @@ def _learned(
         announce=_announce(printing),
         **values,
     )
-    record = import_module(_KINDS[name][0]).reproduce(request)
-    _show(record, name, figures, printing)
+    record = import_module(_KINDS.get(name, (f"experiments.descent.{name}",))[0]).reproduce(request)
+    _show(record, record.KIND, figures, printing)
 
 
 @with_options(
@@ -506,6 +527,51 @@ def variance_divisor(
     _show(record, "variance-divisor", None, printing)
 
 
+def _learned_command(name: str, about: str, options: str, full: dict[str, Any], defaults: dict[str, Any]) -> Any:
+    """The command of an experiment that trains networks of its own, with what it says of itself."""
+    _FULL[name] = full
+
+    def command(
+        figures: Figures = None,
+        work: Work = None,
+        *,
+        settings: LearnedSettings,
+        sampling: SamplingSection,
+        given: GivenOptions,
+        printing: Printing,
+    ) -> None:
+        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
+
+    command.__doc__ = about
+    return with_options(
+        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
+        sampling=_SEED,
+        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+        printing=_PRINTING,
+    )(command)
+
+
+_LEARNED = {
+    "precise-bn": _learned_command(
+        "precise-bn",
+        "Train small networks with a small and a large mini-batch, and print their test errors by epoch with running "
+        "averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how far "
+        "statistics of very small mini-batches are off, by layer.",
+        "seeds",
+        {"images": 60_000, "epochs": 100},
+        {"sets": ("fashion-mnist",), "images": 4096, "epochs": 6, "width": 8, "seeds": 3},
+    ),
+    "resnet32": _learned_command(
+        "resnet32",
+        "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, and "
+        "print PLL by the number of samples beside their Table 2.",
+        "samples",
+        {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
+        {"sets": ("cifar10",), "images": 2000, "epochs": 4, "width": 16, "seeds": 1},
+    ),
+}
+
+
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -595,6 +661,8 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
     "variance-divisor": ("experiments.variance", "experiments.variance"),
+    "precise-bn": ("experiments.descent.precise", "experiments.descent.precise"),
+    "uci-sizes": ("experiments.uci.sizes", "experiments.uci.sizes"),
 }
 
 app = program(
@@ -608,6 +676,7 @@ app = program(
         "stochastic-normalization": stochastic_normalization,
         "bn-in-vi": bn_in_vi,
         "variance-divisor": variance_divisor,
+        **_LEARNED,
         "report": report,
     },
 )

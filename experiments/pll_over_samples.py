@@ -285,7 +285,7 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
         ),
         summary=tuple(_summary(record)),
         sections=(
-            ReportSection("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
+            ReportSection("PLL, nats", (Picture((record.KIND,), partial(_draw, record)), measured)),
             ReportSection("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
             ReportSection("", tuple(explanations(_protocol_notes(record)))),
         ),

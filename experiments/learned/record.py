@@ -86,6 +86,23 @@ class VarianceDivisor(Comparison):
     COUNTS: ClassVar[tuple[str, ...]] = ()
 
 
+@dataclass(frozen=True)
+class PreciseBn(Comparison):
+    """Networks by mini-batch of training, with averaged and with precise statistics: test errors by epoch."""
+
+    KIND: ClassVar[str] = "precise-bn"
+    COMMAND: ClassVar[str] = "experiments precise-bn"
+
+
+@dataclass(frozen=True)
+class UciSizes(Comparison):
+    """MCBN and MNF on UCI sets, by b and T: scores, and bins of predicted deviation and error."""
+
+    KIND: ClassVar[str] = "uci-sizes"
+    COMMAND: ClassVar[str] = "experiments uci-sizes"
+    COUNTS: ClassVar[tuple[str, ...]] = ("splits",)
+
+
 def summary(record: Comparison) -> dict[str, Any]:
     """The record as JSON values."""
     return summary_of(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
-from bnuq.data.known import data_roots, read_known
+from bnuq.data.known import read_known
 from bnuq.errors import DataError
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
@@ -27,7 +27,7 @@ from bnuq.shapes import Float64
 from experiments.layers import StochasticScale, kl, project
 from experiments.layers.learned import positive
 from experiments.learned import networks
-from experiments.work import code_of
+from experiments.work import code_of, pictures_of
 
 BATCH_SIZE, RATE = 32, 2e-3  # of Adam, whose rate falls to 0 along a cosine
 SCALE_RATE = 2e-2  # of the deviations of Bayesian scales: constant, so that they can go where they want to
@@ -59,11 +59,7 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     arrays: dict[str, np.ndarray] = {}
     for reference, prefix, most in zip(FILES[name], ("", "test_"), (images, limit), strict=True):
         if reference.endswith(".npz"):
-            file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
-            if file is None:
-                raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
-            with np.load(file) as contents:
-                x, y = contents["x"], contents["y"]
+            x, y = pictures_of(reference, data_root)
         else:
             found, _, _ = read_known(reference, split_default="train", data_root=data_root)
             assert found.targets is not None
@@ -85,7 +81,7 @@ class Job:
 
     of: str  # the set
     name: str
-    function: Literal["all_cnn", "dense"]
+    function: Literal["all_cnn", "dense", "small", "resnet32"]
     options: tuple[tuple[str, Any], ...]
     epochs: int
     samples: int
@@ -101,7 +97,7 @@ class Job:
     def journal(self) -> Journal:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         del settings["data"], settings["folder"]
-        facts = {"torch": torch.__version__, "code": code_of("layers", "learned"), **settings}
+        facts = {"torch": torch.__version__, "code": code_of("layers", "learned", "descent"), **settings}
         return Journal(self.folder, facts | {"options": list(map(list, self.options))})
 
     def finished(self) -> Arrays | None:

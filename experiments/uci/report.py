@@ -230,6 +230,11 @@ def _notes(result: Reproduction) -> Iterator[str]:
             differences.append(f"at most {chosen['max_epochs']} epochs, racing at {100 * (chosen['race'] or 0):g} %")
         if differences and len(outcome.learned) < len(outcome.methods):
             yield f"{name}: its own grid: {'; '.join(differences)}."
+        if outcome.learned and (less := chosen["learned"])["max_epochs"] != grid["learned"]["max_epochs"]:
+            yield (
+                f"{name}, learned noise: at most {less['max_epochs']} epochs, mini-batches of {less['batch']}, T = "
+                f"{less['samples']}."
+            )
         if chosen["most_rows"] is not None:
             yield (
                 f"{name}: cross-validation saw {chosen['most_rows']} of {outcome.train} training rows; the final "

@@ -19,6 +19,11 @@ from experiments.uci import protocol
 _LEARNED = ["--images", "32", "--epochs", "1", "--width", "4", "--limit", "10", "--samples", "2", "--workers", "1"]
 EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
     "uci": (["--sets", "smoke", "--workers", "1", "--markdown", "page.md"], "Teye, Azizpour", "uci"),
+    "precise-bn": (
+        ["--images", "64", "--epochs", "2", "--width", "4", "--limit", "10", "--workers", "1"],
+        "Wu & Johnson 2021",
+        "precise-bn",
+    ),
     "toy": (["--samples", "100", "--figures", "pictures"], "Teye, Azizpour", "toy"),
     "batch-size": (
         [
@@ -50,7 +55,7 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
     ),
     "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
 }
-_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")
+_WITHOUT_DEVICE = ("toy", "precise-bn", "stochastic-normalization", "bn-in-vi")
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,11 @@ def batch_size(
 
 
 class LearnedSettings(Section, frozen=True):
-    """The settings of `stochastic-normalization` and `bn-in-vi`."""
+    """The settings of `stochastic-normalization`, `normalization-batch` and `bn-in-vi`."""
+
+    full: Annotated[
+        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
+    ] = False
 
     sets: Annotated[
         tuple[str, ...],
@@ -304,7 +308,13 @@ class LearnedSettings(Section, frozen=True):
     workers: Workers = None
 
 
-_LEARNED_HELP = {"limit": ("At most so many test points.", "2000"), "out": "Result file."}
+_LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
+_ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
+_FULL: dict[str, dict[str, Any]] = {
+    "stochastic-normalization": _ALL_CNN,
+    "normalization-batch": _ALL_CNN,
+    "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
+}
 
 
 def _learned(
@@ -316,11 +326,12 @@ def _learned(
     from experiments.learned.running import Request
 
     asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
-    values = defaults | {key: value for key, value in asked.items() if value}
+    full = _FULL[name] if settings.full else {}
+    values = defaults | full | {key: value for key, value in asked.items() if value}
     request = Request(
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (10_000 if settings.full else 2000),
         seed=seed,
         workers=settings.workers,
         data_root=None if given.data_root is None else expanded(given.data_root),
@@ -355,6 +366,26 @@ def stochastic_normalization(
     """
     defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
+
+
+@with_options(
+    settings=SectionOptions(LearnedSettings),
+    sampling=_SEED,
+    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+    printing=_PRINTING,
+)
+def normalization_batch(
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, and
+    print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018."""
+    defaults = {"sets": ("fashion-mnist",), "images": 2000, "epochs": 6, "width": 8, "seeds": 3}
+    _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
 
 
 @with_options(
@@ -593,6 +624,7 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "pll-over-samples": ("experiments.pll_over_samples", "experiments.pll_over_samples"),
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
+    "normalization-batch": ("experiments.learned.normalization_batch", "experiments.learned.normalization_batch"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
     "variance-divisor": ("experiments.variance", "experiments.variance"),
 }
@@ -606,6 +638,7 @@ app = program(
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
         "stochastic-normalization": stochastic_normalization,
+        "normalization-batch": normalization_batch,
         "bn-in-vi": bn_in_vi,
         "variance-divisor": variance_divisor,
         "report": report,

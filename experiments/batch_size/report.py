@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import error_of, number, total, with_error
 from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
 from experiments.batch_size.record import sentences as notes_of
+from experiments.summary import report_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,14 +34,12 @@ _HOW = (
 
 def report(record: BatchSizes, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: MI, AUROC and accuracy of every network, at its own batch size and at others."""
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
-        facts=tuple(_facts(record)),
+    return report_of(
+        record,
+        facts=_facts(record),
         summary=sentences(record),
-        sections=tuple(_sections(record)),
+        sections=_sections(record),
         notes=notes_of(record),
-        path=None if record.path is None else PathLine(record.path),
     )
 
 

@@ -21,13 +21,14 @@ import torch
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
-from bnuq.report.document import PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader
 from experiments.learned.record import summary as summary
 from experiments.learned.running import Request, described, job, trained
 from experiments.learned.training import Job
+from experiments.summary import report_of
 from experiments.work import machine
 
 TRAINED = {"point": "local reparametrisation", "batch": "eq. 3"}  # by how often weights are drawn in training
@@ -140,9 +141,8 @@ def _means(networks: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
 def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: the ELBO and its parts with and without BatchNorm, and what is found on the test set."""
     setup = record.experiment
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         facts=(
             ("source", f"{record.published['source']}."),
             ("network", f"two hidden mean-field layers of {setup['width']} units; prior N(0, 1/inputs)"),
@@ -155,9 +155,8 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
             ("samples", f"{setup['samples']}, of at most {setup['limit']:,} test points"),
             ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
         ),
-        summary=tuple(sentences(record)),
-        sections=tuple(_sections(record)),
-        path=None if record.path is None else PathLine(record.path),
+        summary=sentences(record),
+        sections=_sections(record),
     )
 
 

@@ -21,7 +21,12 @@ from experiments.summary import report_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NAMES: dict[str, str] = {"small_resnet": "small ResNet", "resnet50": "ResNet-50", "vgg16": "VGG-16"}
+_NAMES: dict[str, str] = {
+    "small_resnet": "small ResNet",
+    "small_vgg": "small VGG",
+    "resnet50": "ResNet-50",
+    "vgg16": "VGG-16",
+}
 _CLEAR = 2  # standard errors, from which on a difference is reported
 _ALIKE = 1.25  # factor, up to which the training losses of networks count as alike, and so do the MI of two sets
 _LEARNT = 0.999  # of the training images, from which on they are learnt
@@ -264,7 +269,12 @@ def _legend(record: BatchSizes) -> Iterator[str]:
     yield (
         f"± points and draws together. MI in nats, plug-in, of {setup['samples']} samples; estimates are means over "
         f"{setup['draw_sets']} independent draw sets. Training loss (nats) and accuracy are of the training images, in "
-        "evaluation mode. One seed: another one trains other networks, which differ by more than the errors."
+        "evaluation mode. "
+        + (
+            f"Means of {seeds} seeds, ± points and seeds."
+            if (seeds := setup.get("seeds", 1)) > 1
+            else "One seed: another one trains other networks, which differ by more than the errors."
+        )
     )
     if any(network.schedule != "equal epochs" for network in record.networks):
         yield (

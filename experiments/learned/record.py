@@ -85,6 +85,7 @@ class OptimumOverN(Comparison):
 
     KIND: ClassVar[str] = "optimum-over-n"
     COMMAND: ClassVar[str] = "experiments optimum-over-n"
+    COUNTS: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)

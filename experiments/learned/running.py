@@ -33,6 +33,7 @@ class Request:
     limit: int = 2000
     seeds: int = 1
     seed: int = 0
+    noise: str = "mean-field"  # of bn-in-vi
     workers: int | None = None
     data_root: Path | None = None
     work: Path | None = None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
-from bnuq.data.known import data_roots, read_known
+from bnuq.data.known import read_known
 from bnuq.errors import DataError
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
@@ -28,7 +28,7 @@ from bnuq.shapes import Float64
 from experiments.layers import StochasticScale, kl, project
 from experiments.layers.learned import positive
 from experiments.learned import networks
-from experiments.work import code_of
+from experiments.work import code_of, pictures_of
 
 BATCH_SIZE, RATE = 32, 2e-3  # of Adam, whose rate falls to 0 along a cosine
 SCALE_RATE = 2e-2  # of the deviations of Bayesian scales: constant, so that they can go where they want to
@@ -67,11 +67,7 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     arrays: dict[str, np.ndarray] = {}
     for reference, prefix, most in zip(FILES[name], ("", "test_"), (images, limit), strict=True):
         if reference.endswith(".npz"):
-            file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
-            if file is None:
-                raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
-            with np.load(file) as contents:
-                x, y = contents["x"], contents["y"]
+            x, y = pictures_of(reference, data_root)
         else:
             found, _, _ = read_known(reference, split_default="train", data_root=data_root)
             assert found.targets is not None

@@ -24,7 +24,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
-from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader
+from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader, with_interval
 from experiments.learned.record import summary as summary
 from experiments.learned.running import Request, described, job, trained
 from experiments.learned.training import Job
@@ -197,12 +197,10 @@ def _is_dropout(record: Comparison) -> bool:
 
 
 def _interval(change: Estimate, seeds: int) -> str:
-    if change.se is None:
+    change = with_interval(change, seeds)
+    low, high = change.low, change.high
+    if low is None or high is None:
         return f"{number(change.value, 4)} (one seed)"
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, seeds - 1)) * change.se
-    low, high = change.value - half, change.value + half
     verdict = "no difference is shown" if low <= 0 <= high else "more" if change.value > 0 else "less"
     drawn = "" if change.mc_se is None else f"; Monte Carlo ±{number(change.mc_se, 4)}"
     return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}{drawn}): {verdict}"

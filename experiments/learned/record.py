@@ -152,6 +152,16 @@ def over_seeds(points: Sequence[np.ndarray]) -> Estimate:
     return Estimate(value, se=float(np.hypot.reduce(errors)), low=value - half, high=value + half)
 
 
+def with_interval(mean: Estimate, seeds: int) -> Estimate:
+    """The estimate with its 95 % interval over so many seeds; of one seed as it is."""
+    if mean.se is None or seeds < 2:
+        return mean
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, seeds - 1)) * mean.se
+    return Estimate(mean.value, se=mean.se, mc_se=mean.mc_se, low=mean.value - half, high=mean.value + half)
+
+
 def mean_of(values: np.ndarray) -> Estimate:
     """The mean over points, or over networks of several seeds, and its standard error."""
     error = float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else None

@@ -144,7 +144,8 @@ def train(job: Job, advance: Advance) -> None:
                 schedule.step()
                 if job.projected:
                     project(network)
-            by_epoch.append(_stand(network, data) | {"training": np.mean(losses), "ratios": ratios(network)})
+            stand = _stand(network, data) if job.function == "all_cnn" else {}
+            by_epoch.append(stand | {"training": np.mean(losses), "ratios": ratios(network)})
             if epoch < job.epochs:
                 advance(1)
     measured = _measured(job, network.eval(), data)
@@ -175,7 +176,7 @@ def _stand(network: nn.Module, data: dict[str, Tensor]) -> Arrays:
                     torch.var_mean(inputs[0], [axis for axis in range(inputs[0].dim()) if axis != 1], correction=0)
                 )
             )
-    batches = torch.arange(len(x) // BATCH_SIZE * BATCH_SIZE).split(BATCH_SIZE) or (torch.arange(len(x)),)
+    batches = torch.arange(len(x)).split(BATCH_SIZE)[: max(1, len(x) // BATCH_SIZE)]
     in_training = torch.stack([F.cross_entropy(noisy(x[rows]), y[rows]) for rows in batches]).mean()
     sigmas = []
     for kept in statistics:

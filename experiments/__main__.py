@@ -433,12 +433,15 @@ def _learned(
     _show(record, name, figures, printing)
 
 
-@with_options(
+_of_learned = with_options(
     settings=SectionOptions(LearnedSettings),
     sampling=_SEED,
     given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
     printing=_PRINTING,
 )
+
+
+@_of_learned
 def stochastic_normalization(
     figures: Figures = None,
     work: Work = None,
@@ -457,12 +460,7 @@ def stochastic_normalization(
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
+@_of_learned
 def normalization_batch(
     work: Work = None,
     *,
@@ -477,12 +475,7 @@ def normalization_batch(
     _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
+@_of_learned
 def bn_in_vi(
     figures: Figures = None,
     work: Work = None,

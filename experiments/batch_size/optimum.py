@@ -23,7 +23,7 @@ from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.progress import Progress, silent
 from bnuq.records.sweep import Sweep
-from bnuq.report.document import Cell, Report, ReportSection, Table, explanations
+from bnuq.report.document import Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
@@ -164,7 +164,7 @@ def _slopes(swept: dict[Plan, Sweep], sizes: Sizes, first: int) -> dict[str, Est
             known = {n: of[key] for n, of in found.items() if key in of}
             if len(known) > 1:
                 slope = np.polyfit(np.log([*known]), np.log([*known.values()]), 1)[0]
-                slopes.setdefault(key, []).append(float(slope))
+                slopes.setdefault(key, []).append(round(float(slope), 9))  # a grid's is exactly 0 where nothing moves
     return {key: with_interval(mean_of(np.array(of)), len(of)) for key, of in slopes.items()}
 
 
@@ -179,7 +179,7 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
     rows = tuple(
         (
             each.name,
-            tuple(_cell(each.estimates.get(key), 4 if key in ("spread", "accuracy") else 0) for key in _COLUMNS),
+            tuple(with_error(each.estimates.get(key), 4 if key in ("spread", "accuracy") else 0) for key in _COLUMNS),
         )
         for each in record.networks
     )
@@ -198,18 +198,14 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
     )
 
 
-def _cell(estimate: Estimate | None, digits: int) -> Cell:
-    return Cell("–") if estimate is None else with_error(estimate, digits)
-
-
 def sentences(record: Comparison) -> Iterator[str]:
     """By each way to find b*, whether it grows with N."""
     names = {"elbo": "the ELBO of the grid", "formula": "the formula 2Nc/P", "pll": "the test PLL"}
     for of, slopes in record.differences.items():
         for key, slope in slopes.items():
             yield (
-                f"{of.partition(': ')[2].capitalize()} has a slope of {number(slope.value, 2)}"
-                f"{'' if slope.se is None else f' ± {number(slope.se, 2)}'} by {names[key]}: "
+                f"{of}, by {names[key]}: slope {number(slope.value, 2)}"
+                f"{'' if slope.se is None else f' ± {number(slope.se, 2)}'}: "
                 f"{grows(slope)}."
             )
     yield "The networks are small ones of equally many steps, and the grid ends: that can explain where b* stays."

@@ -28,6 +28,7 @@ _NAMES: dict[str, str] = {
     "vgg16": "VGG-16",
 }
 _CLEAR = 2  # standard errors, from which on a difference is reported
+_CLAIM = {"mi-falls": "holds", "mi-falls-unsteadily": "holds", "mi-unchanged": "stays open", "mi-rises": "fails here"}
 _ALIKE = 1.25  # factor, up to which the training losses of networks count as alike, and so do the MI of two sets
 _LEARNT = 0.999  # of the training images, from which on they are learnt
 _SEPARATED = 0.6  # AUROC, from which on a set counts as separated
@@ -112,8 +113,14 @@ def findings(record: BatchSizes) -> Iterator[Finding]:
 
 
 def sentences(record: BatchSizes) -> tuple[str, ...]:
-    """What the findings say."""
-    return tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings(record))
+    """What the findings say, and whether MI falls with M as published."""
+    found = list(findings(record))
+    claims = (
+        f"{each.values['name']}: that MI falls with M {_CLAIM[each.code]}; networks, images and epochs differ."
+        for each in found
+        if each.code in _CLAIM
+    )
+    return (*(sentence(finding, SENTENCES, _FORMATS) for finding in found), *claims)
 
 
 def _verdict(code: str, **values: Any) -> Finding:

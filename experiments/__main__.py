@@ -202,9 +202,7 @@ class BatchSizeSettings(Section, frozen=True):
     set: Annotated[Literal["fashion-mnist", "cifar10"], setting("What is trained on.")] = "fashion-mnist"
     architectures: Annotated[
         tuple[Literal["small_resnet", "small_vgg", "resnet50", "vgg16"], ...],
-        setting(
-            "Networks, with commas.", metavar="LIST", shown="small_resnet; with --full resnet50,vgg16", commas=True
-        ),
+        setting("Networks, with commas.", metavar="LIST", shown="small_resnet; with --full two", commas=True),
     ] = ()
     equal_steps: Annotated[
         bool | None,
@@ -349,15 +347,13 @@ def optimum_over_n(
 ) -> None:
     """Train a small network on 1,000 to 60,000 images of Fashion-MNIST, and show how MCBN's best mini-batch size grows
     with their number N: Mukhoti et al. 2020 claim that N → ∞ needs b → ∞."""
-    out, findings = _out(given.out, "reproduce-optimum-over-n.h5")
+    out, _ = _out(given.out, "reproduce-optimum-over-n.h5")
 
     from experiments.batch_size.experiment import QUICK, Request
     from experiments.batch_size.optimum import Sizes, reproduce
 
-    chosen = {"numbers": settings.numbers, "grid": _ascending(settings.batch_sizes)}
-    sizes = Sizes(
-        steps=settings.steps, seeds=settings.seeds, **{key: value for key, value in chosen.items() if value is not None}
-    )
+    grid = _ascending(settings.batch_sizes) or Sizes.grid
+    sizes = Sizes(settings.numbers or Sizes.numbers, settings.steps, settings.seeds, grid)
     request = Request(
         protocol=QUICK,
         out=out,
@@ -370,7 +366,6 @@ def optimum_over_n(
         workers=settings.workers,
         data_root=None if given.data_root is None else expanded(given.data_root),
         work=work and expanded(work),
-        findings=findings,
         announce=_announce(printing),
     )
     _show(reproduce(request, sizes, progress=_progress(printing)), "optimum-over-n", None, printing)
@@ -471,7 +466,7 @@ def normalization_batch(
 ) -> None:
     """Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, and
     print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018."""
-    defaults = {"sets": ("fashion-mnist",), "images": 2000, "epochs": 6, "width": 8, "seeds": 3}
+    defaults = {"sets": ("fashion-mnist",), "images": 2048, "epochs": 6, "width": 8, "seeds": 3}
     _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
 
 

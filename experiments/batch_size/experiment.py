@@ -120,8 +120,11 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
         tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
     ):
         data = Path(files).absolute() / "train.npz"
-        for path, (x, y) in zip((data, *_files(data, request)), ((images, labels), *others), strict=False):
-            with replaced(path) as file:
+        written = {"train": (images, labels)}
+        if request.protocol.of == "cifar10":  # which bnuq does not know by name
+            written |= dict(zip(("test", "digits"), others, strict=True))
+        for name, (x, y) in written.items():
+            with replaced(data.with_name(f"{name}.npz")) as file:
                 np.savez(file, x=x, y=y)
         plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
         jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
@@ -180,12 +183,6 @@ def _images(request: Request, reference: str) -> tuple[UInt8[np.ndarray, "n c h 
         raise DataError(f"{reference}: expected labelled images of bytes, and they are {x.shape[1:]} of {x.dtype}.")
     x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(x), np.asarray(y).astype(np.int64)
-
-
-def _files(data: Path, request: Request) -> tuple[Path, ...]:
-    """Test and OOD images beside the training set's, of a set that bnuq does not know by name."""
-    known = not SETS[request.protocol.of][0].endswith(".npz")
-    return () if known else (data.with_name("test.npz"), data.with_name("digits.npz"))
 
 
 # ── which networks ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -96,14 +96,10 @@ def reproduce(request: Request, sizes: Sizes, *, progress: Progress = silent) ->
         record = OptimumOverN(
             experiment={
                 "sets": ["fashion-mnist"],
-                "samples": request.samples,
-                "draw_sets": request.draw_sets,
                 "points": request.limit,
-                "train_points": request.train_points,
-                "seed": request.seed,
-                "seeds": sizes.seeds,
-                "steps": sizes.steps,
                 "numbers": numbers,
+                **{key: getattr(request, key) for key in ("samples", "draw_sets", "train_points", "seed")},
+                **{key: getattr(sizes, key) for key in ("seeds", "steps")},
             },
             published=PUBLISHED,
             networks=tuple(_network(n, {p: s for p, s in swept.items() if p.job.images == n}) for n in numbers),

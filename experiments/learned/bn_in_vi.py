@@ -26,7 +26,7 @@ from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader, with_interval
 from experiments.learned.record import summary as summary
-from experiments.learned.running import Request, described, job, trained
+from experiments.learned.running import Request, by_kind, described, job, trained
 from experiments.learned.training import Job
 from experiments.summary import report_of
 from experiments.work import machine
@@ -70,18 +70,11 @@ def reproduce(request: Request) -> BnInVi:
     with trained(request, lambda of: list(jobs(request, of))) as found:
         networks, differences = [], {}
         for of in request.sets:
-            names = dict.fromkeys(each.name for each in found if each.of == of)
-            by_name = {
-                name: [_measured(arrays) for each, arrays in found.items() if (each.of, each.name) == (of, name)]
-                for name in names
-            }
-            seconds = {
-                name: sum(float(a["seconds"]) for each, a in found.items() if (each.of, each.name) == (of, name))
-                for name in names
-            }
-            networks += [
-                Network(of, name, _means(each), (), len(each), seconds[name]) for name, each in by_name.items()
-            ]
+            kinds = {name: arrays for (its, name), arrays in by_kind(found).items() if its == of}
+            by_name = {name: [*map(_measured, arrays)] for name, arrays in kinds.items()}
+            for name, each in by_name.items():
+                seconds = sum(float(arrays["seconds"]) for arrays in kinds[name])
+                networks.append(Network(of, name, _means(each), (), len(each), seconds))
             for trained_by in TRAINED.values():
                 with_bn, without = (by_name[_name(request.noise, trained_by, batch_norm=bn)] for bn in (True, False))
                 differences[f"{of}: training − use, {trained_by}"] = {

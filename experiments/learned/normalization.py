@@ -23,7 +23,7 @@ from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from experiments.learned.record import Comparison, Network, StochasticNormalization, mean_of, over_seeds, reader
 from experiments.learned.record import summary as summary
-from experiments.learned.running import Request, described, job, trained
+from experiments.learned.running import Request, by_kind, described, job, trained
 from experiments.learned.training import COVERAGES, DISTURBED, STILL, Job
 from experiments.summary import report_of
 from experiments.work import machine
@@ -95,9 +95,7 @@ def compared(
 ) -> Kind:
     """Train the networks of `jobs_of`, measure them and the differences of `pairs`, and write the record."""
     with trained(request, lambda of: list(jobs_of(request, of))) as found:
-        by_name: dict[tuple[str, str], list[Arrays]] = {}
-        for each, measured in found.items():
-            by_name.setdefault((each.of, each.name), []).append(measured)
+        by_name = by_kind(found)
         differences: dict[str, dict[str, Estimate]] = {}
         for of in request.sets:
             for one, other, of_one, of_other, _ in pairs:
@@ -226,8 +224,8 @@ def of_differences(record: Comparison, pairs: Sequence[tuple[str, str, str, str,
     setup = record.experiment
     yield (
         f"Published are All-CNNs of 96 and 192 channels after 1,200 epochs on CIFAR-10; these of {setup['width']} saw "
-        f"{setup['images']:,} images for {setup['epochs']} epochs. That difference can explain every gap, so no published "
-        "value is excluded."
+        f"{setup['images']:,} images for {setup['epochs']} epochs. That difference can explain every gap, so no "
+        "published value is excluded."
     )
 
 

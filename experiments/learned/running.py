@@ -76,6 +76,14 @@ def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterat
         work.opened.extend(job.journal for job in jobs)
 
 
+def by_kind(found: dict[Job, Arrays]) -> dict[tuple[str, str], list[Arrays]]:
+    """The measurements of each set and name, a list over seeds."""
+    kinds: dict[tuple[str, str], list[Arrays]] = {}
+    for each, measured in found.items():
+        kinds.setdefault((each.of, each.name), []).append(measured)
+    return kinds
+
+
 def job(request: Request, of: str, name: str, **values: Any) -> Job:
     """A job of the request, without the place of its data."""
     common = {"epochs": request.epochs, "samples": request.samples, "data": Path(), "sha256": "", "folder": Path()}

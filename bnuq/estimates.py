@@ -89,6 +89,10 @@ class ByHand(str):
     """In an annotation, of a field that the codec does not store: other code does."""
 
 
+class FileOnly(str):
+    """In an annotation, of a field that only the file holds: `--json` leaves it out."""
+
+
 class InRecord(str):
     """In an annotation, of an array of a few numbers, which is stored in the record's JSON itself."""
 

@@ -15,6 +15,7 @@ from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
 from bnuq.records import inspection
+from bnuq.records.as_json import json_of
 from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
 from bnuq.report.inspection.inspection_findings import independence
@@ -72,7 +73,7 @@ def read(path: Path) -> Inspection:
 
 def summary(record: Inspection) -> dict[str, Any]:
     """The inspection's summary, and the published estimates beside it."""
-    return {**inspection.summary(record), "published": asdict(PUBLISHED)}
+    return {**json_of(record), "published": asdict(PUBLISHED)}
 
 
 def report(record: Inspection, *, columns: int = 100) -> Report:

@@ -48,14 +48,14 @@ def command(
     check_inspection(run, inspect_settings, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.inspection import summary
+    from bnuq.records.as_json import json_of
     from bnuq.report.inspection import report
     from bnuq.workflows.inspect import inspect
 
     progress = progress_of(printing)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)
-    print_with_figures(result, printing, figures, report=report, summary=summary)
+    print_with_figures(result, printing, figures, report=report, summary=json_of)
 
 
 def placed(run: Run, options: Options) -> Run:

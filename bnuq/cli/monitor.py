@@ -71,7 +71,8 @@ def command(
     check_monitor(run, settings, folder=folder, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.monitor import Baseline, summary
+    from bnuq.records.as_json import json_of
+    from bnuq.records.monitor import Baseline
     from bnuq.report.monitor import report
     from bnuq.workflows.monitor import monitor
 
@@ -81,7 +82,7 @@ def command(
     if isinstance(found, Baseline):
         print_result(found, printing, summary=_of_baseline, show=lambda made, _: print_line(_line(made)))
     else:
-        print_with_figures(found, printing, figures, report=report, summary=summary)
+        print_with_figures(found, printing, figures, report=report, summary=json_of)
 
 
 def _of_baseline(baseline: Any) -> dict[str, Any]:

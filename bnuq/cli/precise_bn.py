@@ -57,7 +57,7 @@ def command(
     check_precise_bn(run, settings.points, settings.batch_size, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.precise_bn import summary
+    from bnuq.records.as_json import json_of
     from bnuq.report.precise_bn import report
     from bnuq.report.render import print_record
     from bnuq.workflows.precise_bn import precise_bn
@@ -67,4 +67,4 @@ def command(
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
         )
-    print_result(result, printing, summary=summary, show=partial(print_record, report, full=printing.full))
+    print_result(result, printing, summary=json_of, show=partial(print_record, report, full=printing.full))

@@ -67,11 +67,11 @@ def command(
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silence
-    from bnuq.records.sweep import summary
+    from bnuq.records.as_json import json_of
     from bnuq.report.sweep import report
     from bnuq.workflows.sweep import sweep
 
     announce = silence if printing.quiet else partial(typer.echo, err=True)
     with threads(runs[0].threads):
         result = sweep(runs, swept, work=work, progress=progress_of(printing), announce=announce)
-    print_with_figures(result, printing, figures, report=report, summary=summary)
+    print_with_figures(result, printing, figures, report=report, summary=json_of)

@@ -12,7 +12,7 @@ from bnuq.estimates import Direction
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.records.addresses import NORMALIZED, address_of
-from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
+from bnuq.records.as_json import SCHEMA, json_fields, json_number, json_value
 
 BOUNDS = "bounds/"  # before the name of a bound, where a comparison has that in the place of a set
 Outcome = Literal["better", "same", "inconclusive", "worse", "not gated"]

@@ -1,4 +1,4 @@
-"""The record of an inspection, its file and its JSON summary: the sites of a network, the health of its BatchNorm, its
+"""The record of an inspection and its file: the sites of a network, the health of its BatchNorm, its
 noise, and the domains and pipelines that its statistics distinguish."""
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from bnuq import catalogue
-from bnuq.estimates import Axis, Coordinate, Count, Estimate, MetricName, Prefix, Size, require
+from bnuq.estimates import Axis, Coordinate, Count, Estimate, FileOnly, MetricName, Prefix, Size, require
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
-from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.records.as_json import json_of, shown
 from bnuq.shapes import Float
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -50,7 +49,7 @@ class SiteRow:
     numbers: Count | None = None
     per_point: bool | None = None
 
-    @property
+    @shown
     def stochastic(self) -> bool:
         return not self.reason
 
@@ -69,8 +68,8 @@ class LayerGap:
     """
 
     name: str
-    shift: Float[np.ndarray, " channel"]
-    log_ratio: Float[np.ndarray, " channel"]
+    shift: Annotated[Float[np.ndarray, " channel"], FileOnly()]
+    log_ratio: Annotated[Float[np.ndarray, " channel"], FileOnly()]
     explained_shift: float
     explained_log_ratio: float
     ratio_mean: float
@@ -81,12 +80,16 @@ class LayerGap:
         if not len(self.shift):
             raise ValueError("a layer has no channels")
 
-    @property
+    @shown
+    def channels(self) -> int:
+        return len(self.shift)
+
+    @shown
     def rms_shift(self) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
             return float(np.sqrt(np.mean(np.square(self.shift, dtype=np.float64))))
 
-    @property
+    @shown
     def mean_log_ratio(self) -> float:
         """Mean |ln(v_EMA/v_pop)|."""
         with np.errstate(over="ignore", invalid="ignore"):
@@ -139,7 +142,7 @@ class LayerNoise:
     slope: Estimate | None
     variances: Float[np.ndarray, " size"]
     unbiased_scale: float
-    spread: Float[np.ndarray, "draw channel"]
+    spread: Annotated[Float[np.ndarray, "draw channel"], FileOnly()]
 
 
 @frozen
@@ -266,91 +269,4 @@ def read(path: Path) -> Inspection:
 
     All fields that a report or a summary uses are validated, so their readers need no further checks.
     """
-    return codec.read(Inspection, path, summary=summary)
-
-
-# ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_OF_SITE = {
-    "batchnorm": ("channels", "positions", "eps", "momentum", "vanishing"),
-    "dropout": ("p", "variety"),
-    "learned": ("variety", "numbers", "per_point"),
-}
-_OF_GAP = (
-    "rms_shift", "explained_shift", "mean_log_ratio", "explained_log_ratio", "ratio_mean", "ratio_log_variance", "dead",
-)  # fmt: skip
-_OF_NOISE = (
-    "name", "channels", "positions", "nominal", "sigma_u", "sigma_v", "values_mean", "values_deviation", "rejected",
-    "rejected_fitted", "slope", "variances", "unbiased_scale",
-)  # fmt: skip
-_OF_CANDIDATE = (
-    "normalize", "channel_order", "scale", "augment", "median", "worst", "worst_layer", "passed", "tied", "mean", "std",
-)  # fmt: skip
-
-
-def summary(inspection: Inspection) -> dict[str, Any]:
-    """The inspection as JSON values, every site and layer in it; infinities and NaN are the strings "inf", "-inf" and
-    "nan". What belongs to single channels (and the draws' S²/σ²) is in the file alone."""
-    return {
-        "bnuq": inspection.provenance["bnuq"],
-        "schema": SCHEMA,
-        "command": inspection.COMMAND,
-        "kind": inspection.KIND,
-        "model": dict(inspection.model),
-        "sites": [
-            json_fields(site, "name", "kind", "order", *_OF_SITE[site.kind], "stochastic", "reason", "flags")
-            for site in inspection.sites
-        ],
-        "unreachable": [{"name": name, "reason": reason} for name, reason in inspection.unreachable],
-        "gap": None if inspection.gap is None else _gap(inspection.gap),
-        "noise": None if inspection.noise is None else _noise(inspection.noise),
-        "domains": None if inspection.domains is None else _domains(inspection.domains),
-        "pipelines": None if inspection.pipelines is None else _pipelines(inspection.pipelines),
-        "seconds": json_value({name: round(value, 3) for name, value in inspection.seconds.items()}),
-        **catalogue.summary(inspection.findings),
-        "result": json_value(inspection.path),
-    }
-
-
-def _gap(gap: Gap) -> dict[str, Any]:
-    layers = [
-        {"name": layer.name, "channels": len(layer.shift), **json_fields(layer, *_OF_GAP)} for layer in gap.layers
-    ]
-    return {**json_fields(gap, "points", "batch_size", "worth", "passed"), "layers": layers}
-
-
-def _noise(noise: NoiseBySize) -> dict[str, Any]:
-    layers = [json_fields(layer, *_OF_NOISE) for layer in noise.layers]
-    return {**json_fields(noise, "batch_size", "draws", "sizes", "spatial_slope"), "layers": layers}
-
-
-def _domains(domains: Domains) -> dict[str, Any]:
-    return {
-        **json_fields(domains, "batch_size", "samples"),
-        "domains": [_domain(domain) for domain in domains.domains],
-        "crossings": [
-            {
-                **json_fields(crossing, "domain", "statistics"),
-                **json_value(crossing.estimates),
-                **{f"gain_{metric}": json_value(gain) for metric, gain in crossing.gains.items()},
-            }
-            for crossing in domains.crossings
-        ],
-    }
-
-
-def _domain(domain: Domain) -> dict[str, Any]:
-    columns = json_fields(domain, "shift", "log_ratio", "ratio")
-    layers = [
-        {"name": name, **dict(zip(columns, values, strict=True))}
-        for name, *values in zip(domain.layers, *columns.values(), strict=True)
-    ]
-    return {**json_fields(domain, "name", "reference", "n", "labelled"), "layers": layers}
-
-
-def _pipelines(pipelines: Pipelines) -> dict[str, Any]:
-    rounds = {"candidates": pipelines.candidates, "first_round": pipelines.first_round}
-    return {
-        **{name: [json_fields(item, *_OF_CANDIDATE) for item in items] for name, items in rounds.items()},
-        **json_fields(pipelines, "undetermined", "lines"),
-    }
+    return codec.read(Inspection, path, summary=json_of)

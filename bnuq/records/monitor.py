@@ -13,12 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 import numpy as np
 
-from bnuq import catalogue
 from bnuq.config import Normalize
 from bnuq.estimates import Coordinate, Count, Estimate, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
-from bnuq.records.summary import SCHEMA, json_fields, json_value
+from bnuq.records.as_json import json_of, shown
 from bnuq.shapes import Float, Int8
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -204,7 +203,7 @@ class Monitored:
         if not 0 < self.level < 1:
             raise ValueError("its level is not between 0 and 1")
 
-    @property
+    @shown
     def e_value(self) -> float:
         return float(self.e_values[-1])
 
@@ -218,36 +217,5 @@ class Monitored:
         return tuple(block for block in self.blocks if block.kind == "layer")
 
 
-def summary(record: Monitored) -> dict[str, Any]:
-    """The record as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    return {
-        "bnuq": record.provenance["bnuq"],
-        "schema": SCHEMA,
-        "command": record.COMMAND,
-        "kind": record.KIND,
-        "model": dict(record.model),
-        "reference": dict(record.reference),
-        "batch": {"reference": record.batch, "n": record.points},
-        **json_fields(record, "p_value", "resamples", "together", "unit"),
-        "layers": [json_fields(block, *_OF_LAYER) for block in record.layers],
-        "scores": [
-            json_fields(block, "name", "p_value")
-            | {name: json_value(means[block.name]) for name, means in record.scores.items() if block.name in means}
-            for block in record.blocks
-            if block.kind != "layer"
-        ],
-        **json_fields(record, "level", "e_value", "alarm"),
-        "stream": [
-            {"batch": name, "p_value": json_value(p), "e_value": json_value(e)}
-            for name, p, e in zip(record.names, record.p_values, record.e_values, strict=True)
-        ],
-        "seconds": json_value({name: round(value, 3) for name, value in record.seconds.items()}),
-        **catalogue.summary(record.findings),
-        "result": json_value(record.path),
-    }
-
-
-_OF_LAYER = ("name", "p_value", "mean_shift", "variance_shift", "law")
-
-read = partial(codec.read, Monitored, summary=summary)
+read = partial(codec.read, Monitored, summary=json_of)
 read_baseline, read_stream = partial(codec.read, Baseline), partial(codec.read, Stream)

@@ -24,8 +24,8 @@ from bnuq.methods import METHOD_NAMES, POPULATION, method_named
 from bnuq.metrics import METRICS, SCORES, TTest, nadeau_bengio, normalized, t_test
 from bnuq.metrics.registry import limits_of
 from bnuq.records.addresses import WITHOUT_EXACT, coordinates_of, estimates_of, nested, path_of
+from bnuq.records.as_json import SCHEMA, json_fields, json_number, json_value
 from bnuq.records.evaluation import Result
-from bnuq.records.summary import SCHEMA, json_fields, json_number, json_value
 from bnuq.shapes import Float64
 from bnuq.store import codec
 from bnuq.tasks import TaskName

@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from bnuq import catalogue
 from bnuq.config import PopulationEstimator
 from bnuq.estimates import Direction, Estimate
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
-from bnuq.records.summary import SCHEMA, estimate_summary, json_fields, json_value
-
-COMMAND = "precise-bn"
+from bnuq.records.as_json import shown
 
 
 @frozen
@@ -45,7 +42,7 @@ class EstimateChange:
     change: Estimate
     direction: Direction
 
-    @property
+    @shown
     def verdict(self) -> Literal["better", "worse", "same", "unknown"]:
         """Whether it changed for the better by more than twice the error of the change, or for the worse.
 
@@ -78,6 +75,9 @@ class PreciseBN:
     """Everything that one `bnuq precise-bn` did. `points` passed, of `reference_points`, in `batches` mini-batches of
     at most `batch_size`; `test` is None if there was no test set. `path` is the checkpoint that was written."""
 
+    KIND: ClassVar[str] = "precise-bn"
+    COMMAND: ClassVar[str] = "precise-bn"
+
     model: Mapping[str, Any]
     estimator: PopulationEstimator
     reference: str
@@ -93,29 +93,3 @@ class PreciseBN:
     seconds: Mapping[str, float]
     provenance: Mapping[str, Any]
     path: Path
-
-
-def summary(result: PreciseBN) -> dict[str, Any]:
-    """The record as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    test = result.test
-    changes = {} if test is None else test.estimates
-    return {
-        "bnuq": result.provenance["bnuq"],
-        "schema": SCHEMA,
-        "command": COMMAND,
-        "model": dict(result.model),
-        **json_fields(result, "estimator", "points", "batch_size", "batches", "seed", "device"),
-        "reference": {"reference": result.reference, "n": result.reference_points},
-        "layers": json_value(result.layers),
-        "sets": {} if test is None else {"test": json_fields(test, "n", "sha256")},
-        **{
-            when: {
-                name: estimate_summary(Estimate(getattr(change, when).value, se=getattr(change, when).se))
-                for name, change in changes.items()
-            }
-            for when in ("before", "after", "change")
-        },
-        "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
-        **catalogue.summary(result.findings),
-        "path": str(result.path),
-    }

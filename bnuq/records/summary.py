@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bnuq import catalogue
-from bnuq.estimates import Estimate
 from bnuq.findings import sentence
 from bnuq.records import certificate, shift
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
+from bnuq.records.as_json import SCHEMA, estimate_summary, json_fields, json_number, json_value
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decision_sentences import DECISIONS
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import ReferenceCheck, Result
 from bnuq.records.gated import gated
 from bnuq.records.verdict import judged
-
-SCHEMA = 1
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -91,38 +83,3 @@ def _methods(result: Result) -> dict[str, Any]:
                 for curve, values in method.convergence.items()
             }
     return methods
-
-
-def json_value(value: Any) -> Any:
-    """A value of a record as JSON: numbers, arrays, paths, mappings, estimates, and other records by their fields."""
-    if isinstance(value, Estimate):
-        return estimate_summary(value)
-    if is_dataclass(value):
-        return json_fields(value, *(field.name for field in fields(value)))
-    if isinstance(value, Mapping):
-        return {str(key): json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
-        return [json_value(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    return json_number(value) if isinstance(value, float | np.floating) else value
-
-
-def json_fields(record: Any, *names: str) -> dict[str, Any]:
-    """These fields of a record as JSON values."""
-    return {name: json_value(getattr(record, name)) for name in names}
-
-
-def estimate_summary(estimate: Estimate) -> dict[str, Any]:
-    """An estimate as JSON values, without the errors that it has not."""
-    errors = {key: getattr(estimate, key) for key in ("se", "mc_se", "low", "high")}
-    known = {key: value for key, value in errors.items() if value is not None and not math.isnan(value)}
-    return {key: json_number(value) for key, value in {"value": estimate.value, **known}.items()}
-
-
-def json_number(value: float | np.floating[Any]) -> float | str:
-    """A number as JSON has it; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    value = float(value)
-    if math.isnan(value):
-        return "nan"
-    return value if math.isfinite(value) else "inf" if value > 0 else "-inf"

@@ -1,5 +1,5 @@
-"""The record of a sweep over mini-batch sizes, its file and its JSON summary: every network at every size, the ELBO,
-the decay of MI, and the recommendation."""
+"""The record of a sweep over mini-batch sizes and its file: every network at every size, the ELBO, the decay of MI, and
+the recommendation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from bnuq import catalogue
-from bnuq.estimates import Coordinate, Estimate, InRecord, MetricName, Size, Unit, require
+from bnuq.estimates import Coordinate, Estimate, FileOnly, InRecord, MetricName, Size, Unit, require
 from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import NETWORKS
 from bnuq.metrics import SCORES
+from bnuq.records.as_json import json_of, shown
 from bnuq.records.evaluation import ScoreName, SetName
-from bnuq.records.summary import SCHEMA, json_fields, json_value
 from bnuq.shapes import Float64
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -53,7 +52,7 @@ class Elbo:
     elbo: Nats
     expected_log_likelihood: Nats
     kl: float
-    log_likelihood: Annotated[Float64[np.ndarray, " draw"], Unit("nats")]
+    log_likelihood: Annotated[Float64[np.ndarray, " draw"], Unit("nats"), FileOnly()]
 
 
 @frozen
@@ -85,7 +84,7 @@ class SweepPoint:
     elbo: Elbo | None
     compared_with: Mapping[Against, Mapping[MetricName, SweepComparison]] = field(default_factory=dict)
 
-    @property
+    @shown
     def draw_sets(self) -> int:
         """The number R of its draw sets."""
         return max((len(each.of_sets) for by_set in self.estimates.values() for each in by_set.values()), default=0)
@@ -164,7 +163,7 @@ class SweptModel:
     layers: tuple[str, ...]
     elbo: ElboTerms | None
     decay: Mapping[SetName, Decay]
-    record: Mapping[str, Any]
+    record: Annotated[Mapping[str, Any], FileOnly()]
 
 
 @frozen
@@ -250,6 +249,11 @@ class Sweep:
         if chosen is not None and key(chosen) not in map(key, self.points):
             raise ValueError("the size that it recommends is none of its own")
 
+    @shown
+    def precision(self) -> str:
+        """The arithmetic of its samples; "" where the file does not say."""
+        return self.provenance.get("arithmetic", "")
+
     def line(self, model: int) -> tuple[SweepPoint, ...]:
         """The points of one network, by ascending size: protocol "single"."""
         return tuple(point for point in self.points if point.protocol == "single" and point.model == model)
@@ -265,70 +269,4 @@ def read(path: Path) -> Sweep:
 
     All fields that a report or a summary uses are validated, so their readers need no further checks.
     """
-    return codec.read(Sweep, path, summary=summary)
-
-
-# ── the summary ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-_OF_MODEL = (
-    "name", "path", "sha256", "train_batch_size", "parameters", "batchnorm_layers", "layers", "elbo", "decay",
-)  # fmt: skip
-_OF_ELBO = ("elbo", "expected_log_likelihood", "kl")
-
-
-def summary(sweep: Sweep) -> dict[str, Any]:
-    """The sweep as JSON values; infinities and NaN are the strings "inf", "-inf" and "nan"."""
-    requested = sweep.models[0].record.get("options", {})
-    return {
-        "bnuq": sweep.provenance["bnuq"],
-        "schema": SCHEMA,
-        "command": sweep.COMMAND,
-        "kind": sweep.KIND,
-        "task": sweep.task,
-        "models": [json_fields(model, *_OF_MODEL) for model in sweep.models],
-        "sampling": {
-            **json_fields(sweep, "samples", "draw_sets", "stopped"),
-            "batch_sizes": sorted({point.batch_size for point in sweep.points}),
-            "layers": list(sweep.models[0].layers),
-            "seed": sweep.seed,
-            **{key: requested[key] for key in ("device", "precision") if requested.get(key) is not None},
-            **({"precision": sweep.provenance["arithmetic"]} if "arithmetic" in sweep.provenance else {}),
-        },
-        "sets": {item.name: json_fields(item, "role", "n", "sha256") for item in sweep.sets},
-        "score": sweep.score,
-        "points": [_point(sweep, point) for point in sweep.points],
-        "recommended": None if sweep.recommended is None else _recommended(sweep, sweep.recommended),
-        "on_test": {} if sweep.recommended is None else json_value(sweep.recommended.on_test),
-        "seconds": {name: round(value, 3) for name, value in sweep.seconds.items()},
-        **catalogue.summary(sweep.findings),
-        "result": json_value(sweep.path),
-    }
-
-
-def _point(sweep: Sweep, point: SweepPoint) -> dict[str, Any]:
-    auroc = {score: _means(repeated) for score, repeated in point.auroc.items()}
-    return {
-        **json_fields(point, "batch_size", "train_batch_size", "protocol", "draw_sets"),
-        "model": sweep.models[point.model].name,
-        "degenerate": point.degenerate,
-        **{metric: _means(repeated) for metric, repeated in point.estimates.items()},
-        "auroc": auroc.get(sweep.score, {}),
-        "auroc_by": auroc,
-        **(dict.fromkeys(_OF_ELBO) if point.elbo is None else json_fields(point.elbo, *_OF_ELBO)),
-        **(json_fields(point, "compared_with") if point.compared_with else {}),
-    }
-
-
-def _means(by_set: Mapping[str, Repeated]) -> dict[str, Any]:
-    return {name: json_value(repeated.estimate) for name, repeated in by_set.items()}
-
-
-def _recommended(sweep: Sweep, recommended: Recommended) -> dict[str, Any]:
-    within = recommended.within or (recommended.batch_size,)
-    return {
-        **json_fields(recommended, "batch_size", "criterion"),
-        "range": [min(within), max(within)],
-        **json_fields(recommended, "predicted_batch_size", "decided_by", "behind", "protocol"),
-        "model": sweep.models[recommended.model].name,
-        **json_fields(recommended, "of", "at_end"),
-    }
+    return codec.read(Sweep, path, summary=json_of)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 from bnuq.estimates import Estimate, InRecord
 from bnuq.gate import records as gate
 from bnuq.records import approximation, evaluation, inspection, monitor, multirun, precise_bn, sweep, verdict
-from bnuq.records.summary import SCHEMA
+from bnuq.records.as_json import APART, SCHEMA, names_of
 from bnuq.store.annotations import fields_of, metadata
 from bnuq.store.codec import FORMAT
 
@@ -59,12 +59,13 @@ class Array(Struct):
 
 @cache
 def _record(record: type, stored: bool) -> type:
-    """A record as JSON: all of its fields, in a file those that the codec stores."""
+    """A record as JSON: what `--json` prints of it, or in a file all that the codec stores."""
+    if not stored:
+        return _struct(record.__name__, _printed(record))
     optional = {
         each.name for each in fields(record) if each.default is not MISSING or each.default_factory is not MISSING
     }
-    hints = fields_of(record) if stored else typing.get_type_hints(record, include_extras=True)
-    return _struct(record.__name__, {name: _in_json(hint, stored) for name, hint in hints.items()}, optional)
+    return _struct(record.__name__, {name: _in_json(hint, True) for name, hint in fields_of(record).items()}, optional)
 
 
 def _struct(name: str, types: Mapping[str, Any], optional: Sequence[str] | set[str] = ()) -> type:
@@ -74,16 +75,21 @@ def _struct(name: str, types: Mapping[str, Any], optional: Sequence[str] | set[s
     )
 
 
+def _printed(record: type) -> dict[str, Any]:
+    """The types of the fields and properties of a record that `--json` prints."""
+    return _types(record, names_of(record))
+
+
 def _of(record: type, names: str, *, optional: str = "", **more: Any) -> type:
     """These fields and properties of a record as a summary has them, and `more`."""
+    return _struct(record.__name__, _types(record, f"{names} {optional}".split()) | more, {*optional.split()})
+
+
+def _types(record: type, names: Iterable[str]) -> dict[str, Any]:
     hints = typing.get_type_hints(record, include_extras=True)
-    hints |= {
-        key: typing.get_type_hints(value.fget, include_extras=True)["return"]
-        for key, value in vars(record).items()
-        if isinstance(value, property)
-    }
-    types = {key: _in_json(hints[key], False) for key in (*names.split(), *optional.split())}
-    return _struct(record.__name__, types | more, {*optional.split()})
+    for name in set(names) - hints.keys():
+        hints[name] = typing.get_type_hints(getattr(record, name).fget, include_extras=True)["return"]
+    return {name: _in_json(hints[name], False) for name in names}
 
 
 def _in_json(hint: Any, stored: bool) -> Any:
@@ -135,25 +141,8 @@ class MethodSummary(Struct):
     convergence: dict[str, list[Number]] | UnsetType = UNSET
 
 
-class SweepEstimates(Struct):
-    """One size of a sweep; further keys are metrics, with an estimate by set."""
-
-    batch_size: int
-    train_batch_size: int | None
-    protocol: sweep.Protocol
-    draw_sets: int
-    model: str
-    degenerate: bool
-    auroc: _Estimates
-    auroc_by: dict[str, _Estimates]
-    elbo: EstimateSummary | None
-    expected_log_likelihood: EstimateSummary | None
-    kl: Number | None
-    compared_with: Any = UNSET
-
-
-# In which further keys are not unknown ones, and what they hold.
-_KEYED = {"SetEstimates": "estimate", "SweepEstimates": "estimates", "Crossing": "estimate"}
+# In which further keys are not unknown ones, but estimates.
+_KEYED = {"SetEstimates"}
 
 
 def _summary(command: str, types: Mapping[str, Any], optional: str = "", *, findings: bool = True) -> type:
@@ -185,54 +174,12 @@ def _several() -> type:
     )  # fmt: skip
 
 
-def _sweep() -> type:
-    sampling = {"samples": int, "draw_sets": int, "batch_sizes": list[int], "layers": list[str], "seed": int}
-    chosen = _of(
-        sweep.Recommended, "batch_size criterion predicted_batch_size decided_by behind protocol of at_end",
-        range=list[int], model=str,
-    )  # fmt: skip
-    models = _of(sweep.SweptModel, "name path sha256 train_batch_size parameters batchnorm_layers layers elbo decay")
-    sampling["stopped"], optional = sweep.Stopped, {"device": str, "precision": str}
-    swept, other = _of(sweep.SweptSet, "role n sha256"), _record(sweep.BestOther, False)
-    return _summary(
-        "sweep-batch-size",
-        {"kind": Literal["sweep"], "task": str, "models": list[models],
-         "sampling": _struct("Sampling", sampling | optional, {*optional}),
-         "sets": dict[str, swept], "score": str | None, "points": list[SweepEstimates],
-         "recommended": chosen | None, "on_test": dict[str, other],
-         "seconds": dict[str, float], "result": str | None},
-    )  # fmt: skip
-
-
-def _inspection() -> type:
-    gap = _of(inspection.Gap, "points batch_size worth passed", layers=list[_Any])
-    noise = _of(inspection.NoiseBySize, "batch_size draws sizes spatial_slope", layers=list[_Any])
-    kinds = "channels positions eps momentum vanishing p variety numbers per_point"  # each of some kinds of sites
-    site = _of(inspection.SiteRow, "name kind order stochastic reason flags", optional=kinds)
-    unreachable = _struct("Unreachable", {"name": str, "reason": str})
-    crossing = _of(inspection.Crossing, "domain statistics")
-    domain = _of(inspection.Domain, "name reference n labelled", layers=list[_Any])
-    domains = _of(inspection.Domains, "batch_size samples", domains=list[domain], crossings=list[crossing])
-    pipelines = _of(inspection.Pipelines, "undetermined lines", candidates=list[_Any], first_round=list[_Any])
-    return _summary(
-        "inspect",
-        {"kind": Literal["inspection"], "model": _Any, "sites": list[site],
-         "unreachable": list[unreachable], "gap": gap | None,
-         "noise": noise | None, "domains": domains | None, "pipelines": pipelines | None, "seconds": dict[str, float],
-         "result": str | None},
-    )  # fmt: skip
-
-
-def _precise_bn() -> type:
-    layers = _record(precise_bn.LayerChange, False)
-    reference = _struct("Reference", {"reference": str, "n": int})
-    types = _of(precise_bn.PreciseBN, "estimator points batch_size batches seed device").__annotations__
-    changes = dict.fromkeys(("before", "after", "change"), _Estimates)
-    return _summary(
-        "precise-bn",
-        {"model": _Any, **types, "reference": reference, "layers": list[layers], "sets": dict[str, _Any], **changes,
-         "seconds": dict[str, float], "path": str},
-    )  # fmt: skip
+def _derived(record: Any) -> type:
+    """The JSON that `as_json.json_of` makes of a record."""
+    content = _printed(record)
+    for apart in APART:
+        content.pop(apart, None)
+    return _summary(record.COMMAND, {"kind": Literal[record.KIND], **content, "result": str | None})  # type: ignore[valid-type]
 
 
 def _check() -> type:
@@ -258,27 +205,16 @@ def _check() -> type:
     )  # fmt: skip
 
 
-def _monitor() -> type:
-    types = _of(monitor.Monitored, "p_value resamples together unit level e_value alarm").__annotations__
-    layer = _of(monitor.BlockTest, "name p_value mean_shift variance_shift law")
-    means = {"reference": EstimateSummary, "batch": EstimateSummary}
-    block = _struct("ScoreTest", {"name": str, "p_value": Number, **means}, {*means})
-    batch = _struct("Batch", {"reference": str, "n": int})
-    seen = _struct("Seen", {"batch": str, "p_value": Number, "e_value": Number})
-    return _summary(
-        "monitor",
-        {"kind": Literal["monitor"], "model": _Any, "reference": _Any, "batch": batch, **types, "layers": list[layer],
-         "scores": list[block], "stream": list[seen], "seconds": dict[str, float], "result": str | None},
-    )  # fmt: skip
-
-
-_SUMMARIES = {
-    "evaluate": _evaluate, "score": partial(_evaluate, "score"), "several": _several, "sweep-batch-size": _sweep,
-    "inspect": _inspection, "precise-bn": _precise_bn, "check": _check, "monitor": _monitor,
-}  # fmt: skip
 _RECORDS = {
     "evaluate": evaluation.Result, "score": evaluation.Scored, "several": multirun.Several,
     "sweep-batch-size": sweep.Sweep, "inspect": inspection.Inspection, "monitor": monitor.Monitored,
+}  # fmt: skip
+_SUMMARIES: dict[str, Callable[[], type]] = {
+    "evaluate": _evaluate, "score": partial(_evaluate, "score"), "several": _several, "check": _check,
+    **{
+        of.COMMAND: partial(_derived, of)
+        for of in (sweep.Sweep, inspection.Inspection, precise_bn.PreciseBN, monitor.Monitored)
+    },
 }  # fmt: skip
 
 
@@ -295,10 +231,8 @@ def schema(name: str) -> dict[str, Any]:
     kind = _record(_RECORDS[command], True) if what != command else _SUMMARIES[command]()
     (made,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     of_estimate = {"$ref": "#/$defs/EstimateSummary"}
-    for part, holds in _KEYED.items():
-        if part in parts:
-            by_set = {"type": "object", "additionalProperties": of_estimate}
-            parts[part]["additionalProperties"] = of_estimate if holds == "estimate" else by_set
+    for part in _KEYED & parts.keys():
+        parts[part]["additionalProperties"] = of_estimate
     of = f"The record of `bnuq {command}` in /record of its file" if what != command else f"`bnuq {command} --json`"
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"{ADDRESS}{name}.json", "title": of}
     return head | made | {"$defs": parts}

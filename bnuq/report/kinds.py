@@ -58,24 +58,27 @@ def _several() -> Kind:
 
 
 def _sweep() -> Kind:
-    from bnuq.records.sweep import read, summary
+    from bnuq.records.as_json import json_of
+    from bnuq.records.sweep import read
     from bnuq.report.sweep import report
 
-    return Kind("bnuq sweep-batch-size", read, summary, report)
+    return Kind("bnuq sweep-batch-size", read, json_of, report)
 
 
 def _inspection() -> Kind:
-    from bnuq.records.inspection import read, summary
+    from bnuq.records.as_json import json_of
+    from bnuq.records.inspection import read
     from bnuq.report.inspection import report
 
-    return Kind("bnuq inspect", read, summary, report)
+    return Kind("bnuq inspect", read, json_of, report)
 
 
 def _monitor() -> Kind:
-    from bnuq.records.monitor import read, summary
+    from bnuq.records.as_json import json_of
+    from bnuq.records.monitor import read
     from bnuq.report.monitor import report
 
-    return Kind("bnuq monitor", read, summary, report)
+    return Kind("bnuq monitor", read, json_of, report)
 
 
 _KINDS: dict[str, Callable[[], Kind]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Catalogue, Entry, Finding, sentence, verdict
 from bnuq.records.decision_sentences import plain
-from bnuq.records.precise_bn import COMMAND, EstimateChange, LayerChange, PreciseBN, TestChange
+from bnuq.records.precise_bn import EstimateChange, LayerChange, PreciseBN, TestChange
 from bnuq.report.document import Cell, Paragraph, Part, PathLine, Report, ReportSection, Table, explanations
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, headed, named, number, of_reference, written
@@ -24,7 +24,7 @@ _MANY, _SHOWN = 20, 10  # layers, from which only so many of them are shown
 def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: what was replaced, where most, and what that did to the test set."""
     return Report(
-        command=f"bnuq {COMMAND}",
+        command=f"bnuq {PreciseBN.COMMAND}",
         version=str(result.provenance["bnuq"]),
         subject=Path(result.model["path"]).name,
         facts=tuple(_facts(result)),
@@ -37,7 +37,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         f"examples of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
         meaning=", ".join(meaning_of(result.findings)),
         one_screen=tuple(_first_table(result)),
-        rest=f"bnuq {COMMAND} … --full",
+        rest=f"bnuq {PreciseBN.COMMAND} … --full",
     )
 
 

@@ -24,10 +24,10 @@ from bnuq.gate.settings import GateSettings
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import address_of, estimates_of
+from bnuq.records.as_json import SCHEMA, json_number
 from bnuq.records.contributions import PointContributions
 from bnuq.records.evaluation import Result
 from bnuq.records.history import copy_of, in_order, made_at
-from bnuq.records.summary import SCHEMA, json_number
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import digits_of, headed, named, number, signed

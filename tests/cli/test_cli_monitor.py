@@ -57,10 +57,10 @@ def test_json_has_the_p_value_the_layers_and_the_e_value_and_an_alarm_is_no_fail
         alarms.append(found["alarm"])
     assert alarms[0] is None and alarms[-1] is not None
     assert found["p_value"] == 1 / 200 and found["e_value"] >= 100
-    assert [layer["name"] for layer in found["layers"]] == ["1"]
-    assert [score["name"] for score in found["scores"]][1:] == ["predictive_entropy", "least_confidence", "energy"]
-    assert found["scores"][3]["batch"].keys() == {"value", "se"}
-    assert [batch["batch"] for batch in found["stream"]][:2] == ["monday", "tuesday"]
+    assert [block["name"] for block in found["blocks"] if block["kind"] == "layer"] == ["1"]
+    assert [*found["scores"]["batch"]] == ["predictive_entropy", "least_confidence", "energy"]
+    assert found["scores"]["batch"]["energy"].keys() == {"value", "se"}
+    assert found["names"][:2] == ["monday", "tuesday"] and len(found["e_values"]) == len(alarms)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_of_batches_that_come_at_once_a_stream_keeps_every_one(batches):
     for process in at_once:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
-        streams.append([batch["batch"] for batch in json.loads(out)["stream"]])
+        streams.append(json.loads(out)["names"])
     assert sorted(map(len, streams)) == [1, 2, 3] and sorted(max(streams, key=len)) == names
     assert not list(batches.glob(".*"))

@@ -37,8 +37,8 @@ def test_options_win_over_the_run_file_and_json_is_all_that_is_printed(small: Pa
     summary = json.loads(done.out)
     assert (summary["command"], summary["estimator"], summary["seed"]) == ("precise-bn", "full", 3)
     assert (summary["points"], summary["batch_size"], summary["batches"]) == (50, 17, 3)
-    assert summary["reference"] == {"reference": "other.npz", "n": 50}
-    assert summary["path"] == str(small / "new.pt")
+    assert (summary["reference"], summary["reference_points"]) == ("other.npz", 50)
+    assert summary["result"] == str(small / "new.pt")
 
 
 def test_quiet_prints_nothing(small: Path, cli: Any) -> None:

@@ -16,7 +16,7 @@ from bnuq.gate.records import summary
 def test_every_verdict_is_json_that_reads_back(name: str) -> None:
     verdict = made.ALL[name]
     told = json.loads(json.dumps(summary(verdict), allow_nan=False))
-    assert told["command"] == "check" and told["schema"] == 1
+    assert told["command"] == "check" and told["schema"] == 2
     assert told["passed"] is verdict.passed
     assert told["gated"] == verdict.gated == sum(one["outcome"] != "not gated" for one in told["comparisons"])
     assert [one["outcome"] for one in told["comparisons"]] == [one.outcome for one in verdict.comparisons]

@@ -80,7 +80,7 @@ def test_numbers_are_those_of_before(name, folder, monkeypatch, capsys, request)
     code = main_code([*CASES[name], "--json"])
     assert code in ((0, 1) if name == "check" else (0,))
     summary = json.loads(capsys.readouterr().out)
-    assert summary_schemas.errors(summary, f"{summary['command']}-v1") == []
+    assert summary_schemas.errors(summary, f"{summary['command']}-v2") == []
     numbers = dict(leaves(summary))
     path = GOLDEN / f"{name}.json"
     if request.config.getoption("--remake"):

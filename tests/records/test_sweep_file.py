@@ -19,7 +19,8 @@ from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.findings import note
 from bnuq.records import evaluation_file as result_file
-from bnuq.records.sweep import Elbo, Sweep, read, summary, write
+from bnuq.records.as_json import json_of as summary
+from bnuq.records.sweep import Elbo, Sweep, read, write
 from bnuq.store.codec import kind_of_result
 
 
@@ -182,34 +183,33 @@ def test_a_sweep_that_cannot_be_is_refused(kept, tmp_path, change, said):
 def test_the_summary_has_every_point_with_its_estimates_by_set(kept):
     made = small_sweep.both()
     told = json.loads(json.dumps(summary(read(kept)), allow_nan=False))
-    assert (told["command"], told["kind"], told["schema"]) == ("sweep-batch-size", "sweep", 1)
+    assert (told["command"], told["kind"], told["schema"]) == ("sweep-batch-size", "sweep", 2)
     assert told["result"] == str(kept)
-    sizes = [32, 64, 128, 256, 512, 1024, 4096]
-    of_sampling = {"samples": 20, "draw_sets": 5, "batch_sizes": sizes, "layers": ["conv1", "bn.2"], "seed": 0}
-    assert told["sampling"] == of_sampling | {"stopped": "full-grid"} and told["points"][0]["draw_sets"] == 5
-    assert told["sets"]["svhn"] == {"role": "ood", "n": 900, "sha256": "bb"}
+    assert (told["samples"], told["draw_sets"], told["seed"], told["stopped"]) == (20, 5, 0, "full-grid")
+    assert told["models"][0]["layers"] == ["conv1", "bn.2"] and told["points"][0]["draw_sets"] == 5
+    assert {"name": "svhn", "role": "ood", "n": 900, "sha256": "bb"} in told["sets"]
     first, *_, last = told["points"]
     assert len(told["points"]) == 10
     assert (first["batch_size"], first["train_batch_size"], first["protocol"]) == (32, 128, "single")
-    assert first["model"] == "resnet.pt" and not first["degenerate"]
+    assert told["models"][first["model"]]["name"] == "resnet.pt" and not first["degenerate"]
     estimate = made.points[0].estimates["mutual_information"]["svhn"].estimate
     keys = ("value", "se", "mc_se", "low", "high")
-    assert first["mutual_information"]["svhn"] == {key: getattr(estimate, key) for key in keys}
-    assert first["auroc"] == first["auroc_by"]["mutual_information"] and set(first["auroc"]) == set(small_sweep.OOD)
+    assert first["estimates"]["mutual_information"]["svhn"]["estimate"] == {key: getattr(estimate, key) for key in keys}
+    assert set(first["auroc"]["mutual_information"]) == set(small_sweep.OOD)
     elbo = made.points[0].elbo
-    assert elbo is not None and first["kl"] == elbo.kl
-    assert first["elbo"] == {"value": elbo.elbo.value, "mc_se": elbo.elbo.mc_se}
+    assert elbo is not None and first["elbo"]["kl"] == elbo.kl
+    assert first["elbo"]["elbo"] == {"value": elbo.elbo.value, "mc_se": elbo.elbo.mc_se}
     whole = told["points"][6]
-    assert whole["degenerate"] and whole["elbo"] is None and whole["kl"] is None
-    assert last["protocol"] == "matched" and last["model"] == "m512.pt"
+    assert whole["degenerate"] and whole["elbo"] is None
+    assert last["protocol"] == "matched" and told["models"][last["model"]]["name"] == "m512.pt"
 
 
 def test_the_summary_tells_the_recommendation_and_what_it_rests_on(kept):
     told = summary(read(kept))
     chosen = told["recommended"]
-    assert (chosen["batch_size"], chosen["criterion"], chosen["range"]) == (64, "elbo", [32, 64])
+    assert (chosen["batch_size"], chosen["criterion"], chosen["within"]) == (64, "elbo", [32, 64])
     assert chosen["predicted_batch_size"] == {"value": 88.4, "mc_se": 2.9}
-    assert chosen["decided_by"] == "likelihood and prior" and chosen["model"] == "resnet.pt"
+    assert chosen["decided_by"] == "likelihood and prior" and chosen["model"] == 0
     assert set(chosen["behind"]) == {"32", "64", "128", "256", "512", "1024"}
     assert chosen["behind"]["64"]["value"] == 0
     model, other, *_ = told["models"]

@@ -22,7 +22,8 @@ import summary_schemas
 import bnuq
 from bnuq.files.hdf5 import open_hdf5
 from bnuq.gate.records import summary as of_check
-from bnuq.records import inspection, monitor, multirun, sweep
+from bnuq.records import multirun
+from bnuq.records.as_json import json_of
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.json_schema import names, schema
@@ -40,7 +41,7 @@ def test_the_published_schemas_are_those_of_this_version() -> None:
 @pytest.mark.parametrize("name", ["four_methods", "deterministic", "validated", "regression", "without_tau"])
 def test_an_evaluation_is_described_as_it_is_printed_and_as_it_is_stored(request, name: str) -> None:
     result = request.getfixturevalue(name)
-    assert summary_schemas.errors(json.loads(json.dumps(summary(result))), "evaluate-v1") == []
+    assert summary_schemas.errors(json.loads(json.dumps(summary(result))), "evaluate-v2") == []
     assert summary_schemas.errors(stored(result.path), "evaluate-record-v1") == []
 
 
@@ -59,17 +60,17 @@ def stored(path: Path) -> Any:
 @pytest.mark.parametrize(
     ("made", "name", "of"),
     [
-        *((make, "sweep-batch-size", sweep.summary) for make in (small_sweep.single, small_sweep.both)),
-        *((make, "sweep-batch-size", sweep.summary) for make in (small_sweep.matched, small_sweep.regression)),
-        *((make, "inspect", inspection.summary) for make in (made_up_inspection.bare, made_up_inspection.whole)),
-        *((make, "inspect", inspection.summary) for make in (made_up_inspection.ill, made_up_inspection.unfinite)),
-        *((make, "monitor", monitor.summary) for make in (made_up_monitor.quiet, made_up_monitor.many_layers)),
+        *((make, "sweep-batch-size", json_of) for make in (small_sweep.single, small_sweep.both)),
+        *((make, "sweep-batch-size", json_of) for make in (small_sweep.matched, small_sweep.regression)),
+        *((make, "inspect", json_of) for make in (made_up_inspection.bare, made_up_inspection.whole)),
+        *((make, "inspect", json_of) for make in (made_up_inspection.ill, made_up_inspection.unfinite)),
+        *((make, "monitor", json_of) for make in (made_up_monitor.quiet, made_up_monitor.many_layers)),
         *((partial(scored, ood), "score", summary) for ood in (False, True)),
     ],
 )
 def test_other_records_are_described_as_printed_and_as_stored(made, name, of, tmp_path):
     record = made()
-    assert summary_schemas.errors(json.loads(json.dumps(of(record))), f"{name}-v1") == []
+    assert summary_schemas.errors(json.loads(json.dumps(of(record))), f"{name}-v2") == []
     codec.write(record, tmp_path / "record.h5")
     assert summary_schemas.errors(stored(tmp_path / "record.h5"), f"{name}-record-v1") == []
 
@@ -78,7 +79,7 @@ def test_other_records_are_described_as_printed_and_as_stored(made, name, of, tm
     "made", [small_verdicts.everything, small_verdicts.unchanged, small_verdicts.accepted, small_verdicts.crowded]
 )
 def test_a_verdict_is_described_as_it_is_printed(made: Callable[[], Any]) -> None:
-    assert summary_schemas.errors(json.loads(json.dumps(of_check(made()))), "check-v1") == []
+    assert summary_schemas.errors(json.loads(json.dumps(of_check(made()))), "check-v2") == []
 
 
 def test_several_runs_are_described_as_printed_and_as_stored(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_several_runs_are_described_as_printed_and_as_stored(tmp_path: Path) -> 
     record = multirun.Several(
         runs, ("mcbn.sets.test.pll", "mcbn.sets.test.accuracy"), values, "classification", (), 2.0, {"bnuq": "0.1.0"}
     )
-    assert summary_schemas.errors(json.loads(json.dumps(multirun.summary(record))), "several-v1") == []
+    assert summary_schemas.errors(json.loads(json.dumps(multirun.summary(record))), "several-v2") == []
     codec.write(record, tmp_path / "several.h5")
     assert summary_schemas.errors(stored(tmp_path / "several.h5"), "several-record-v1") == []
 
@@ -96,11 +97,11 @@ def test_several_runs_are_described_as_printed_and_as_stored(tmp_path: Path) -> 
 def test_what_is_wrong_is_refused(four_methods: Result) -> None:
     right = json.loads(json.dumps(summary(four_methods)))
     for broken in (
-        {**right, "schema": 2},
+        {**right, "schema": 1},
         {**right, "verdict": {**right["verdict"], "worth": "yes"}},
         {key: value for key, value in right.items() if key != "methods"},
         {**right, "methods": {"mcbn": {"sets": {"test": {"pll": {"se": 0.1}}}, "ood": {}}}},
     ):
         with pytest.raises(AssertionError):
-            summary_schemas.errors(broken, "evaluate-v1")
-    assert summary_schemas.errors({**right, "unheard": 1}, "evaluate-v1") != []  # though it may come
+            summary_schemas.errors(broken, "evaluate-v2")
+    assert summary_schemas.errors({**right, "unheard": 1}, "evaluate-v2") != []  # though it may come

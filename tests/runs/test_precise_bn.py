@@ -21,7 +21,8 @@ from bnuq import catalogue
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
 from bnuq.estimates import Estimate
-from bnuq.records.precise_bn import EstimateChange, PreciseBN, summary
+from bnuq.records.as_json import json_of as summary
+from bnuq.records.precise_bn import EstimateChange, PreciseBN
 from bnuq.report.precise_bn import findings, report
 from bnuq.workflows.precise_bn import precise_bn
 
@@ -184,7 +185,7 @@ def test_without_a_test_set_nothing_is_scored_and_the_statistics_are_the_same(re
     with np.load(reset / "train.npz") as arrays:
         np.savez(reset / "train.npz", x=arrays["x"])  # labels are not needed
     result = mended(reset, run_file="bare.toml", out="bare.pt")
-    assert result.test is None and summary(result)["before"] == {}
+    assert result.test is None and summary(result)["test"] is None
     assert torch.equal(state(reset / "new.pt")[MEAN], state(reset / "bare.pt")[MEAN])
 
 
@@ -339,11 +340,10 @@ def test_the_summary_is_json_and_holds_what_the_report_tells(done):
     content = json.loads(json.dumps(summary(result), allow_nan=False))
     assert content["command"] == "precise-bn" and content["estimator"] == "population"
     assert (content["points"], content["batch_size"], content["batches"]) == (96, 16, 6)
-    assert content["path"] == str(reset / "new.pt") == str(result.path)
+    assert content["result"] == str(reset / "new.pt") == str(result.path)
     assert content["layers"][0]["name"] == "1"
-    assert content["after"]["accuracy"]["value"] - content["before"]["accuracy"]["value"] == pytest.approx(
-        content["change"]["accuracy"]["value"]
-    )
+    accuracy = content["test"]["estimates"]["accuracy"]
+    assert accuracy["after"]["value"] - accuracy["before"]["value"] == pytest.approx(accuracy["change"]["value"])
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -29,6 +29,7 @@ from bnuq.errors import ResultError
 from bnuq.findings import note, warning
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import inspection, monitor, sweep
+from bnuq.records.as_json import json_of
 from bnuq.records.evaluation import Result
 from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary
@@ -96,7 +97,7 @@ def lean_sweep() -> Sweep:
 
 
 KINDS = {
-    "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, sweep.summary, partial(print_record, sweep_report.report)),
+    "sweep": Kind(small_sweep.ALL, lean_sweep, sweep.read, json_of, partial(print_record, sweep_report.report)),
     "evaluation": Kind(
         {},
         lean_evaluation,
@@ -109,14 +110,14 @@ KINDS = {
         made_up_inspection.ALL,
         lean_inspection,
         inspection.read,
-        inspection.summary,
+        json_of,
         partial(print_record, inspection_report.report),
     ),
     "monitor": Kind(
         made_up_monitor.ALL,
         made_up_monitor.alarmed,
         monitor.read,
-        monitor.summary,
+        json_of,
         partial(print_record, monitor_report.report),
     ),
 }
@@ -467,9 +468,10 @@ def test_a_file_that_is_no_result_is_not_replaced(tmp_path):
 def test_reading_an_inspection_needs_no_torch(tmp_path):
     write(lean_inspection(), path := tmp_path / "x.h5")
     script = (
-        "import sys; from pathlib import Path; from bnuq.records.inspection import read, summary; "
+        "import sys; from pathlib import Path; from bnuq.records.inspection import read; "
+        "from bnuq.records.as_json import json_of; "
         "from bnuq.report.inspection import report; from bnuq.report.render import print_record; "
-        "found = read(Path(sys.argv[1])); summary(found); "
+        "found = read(Path(sys.argv[1])); json_of(found); "
         "print_record(report, found, sys.stdout); assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)

@@ -18,10 +18,10 @@ from bnuq.gate.change_errors import Error, Errors
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import estimates_of
+from bnuq.records.as_json import SCHEMA
 from bnuq.records.contributions import PointContributions
 from bnuq.records.decision_sentences import plain
 from bnuq.records.evaluation import Result
-from bnuq.records.summary import SCHEMA
 from bnuq.records.summary import summary as summary_of
 from bnuq.report.comparison.settings import Difference, Results, compared
 from bnuq.report.document import BulletList, Cell, Part, Report, ReportSection, Table, explanations, section

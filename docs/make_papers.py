@@ -56,6 +56,10 @@ def store(file: Path) -> None:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class NotStoredError(Exception):
+    """A result that an item needs is not stored: the item was not run."""
+
+
 def results() -> dict[str, Any]:
     """The stored results, by name."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
@@ -64,6 +68,8 @@ def results() -> dict[str, Any]:
 def value_at(stored: dict[str, Any], path: str) -> Any:
     """RESULT:key/key/…, where an element of a list is named by its number or by its name."""
     name, _, keys = path.partition(":")
+    if name not in stored:
+        raise NotStoredError(name)
     value = stored[name]
     for key in keys.strip().split("/"):
         if isinstance(value, list):
@@ -93,10 +99,6 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
     networks = {each["name"]: each for each in stored["stochastic-normalization"]["networks"]}
     kinds = ("none", "BN", "BN, projected", "WN, projected", "AN, projected")
     learned = networks["AN, projected, Bayesian"]["ratios"]
-    family = {each["name"]: each for each in stored["normalization-family"]["networks"]}
-    shown = [family[name] for name in ("none", "BN", "WN, projected, Bayesian", "AN, projected, Bayesian")]
-    curves = family["BN"]["curves"]
-    fashion, cifar = (stored[f"batch-size-{of}"]["networks"] for of in ("fashion-mnist", "cifar10"))
     vi = stored["bn-in-vi"]["differences"]["fashion-mnist: training − use, eq. 3"]
     values = {
         "vi_mcbn": f"{vi['elbo_training']['value'] - vi['elbo_one_draw']['value']:.4f}",
@@ -119,7 +121,23 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
         "ratio": _range(ratios, 2),
         "ratio_median": f"{np.median(ratios):.2f}",
         "ratios": _row(learned),
-        "settled": _row(family["AN, projected, Bayesian"]["ratios"]),
+        "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
+        "divisor": " ".join(
+            text for name in ("divisor-dense", "divisor-convolutions") for text in stored[name]["sentences"]
+        ),
+    }
+    if "batch-size-cifar10" in stored:
+        cifar = stored["batch-size-cifar10"]["networks"]
+        values["cifar_accuracies"] = _row([each["matched"]["accuracy"]["test"]["value"] for each in cifar], 3)
+    if "normalization-family" in stored:
+        values |= _of_family({each["name"]: each for each in stored["normalization-family"]["networks"]})
+    return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def _of_family(networks: dict[str, Any]) -> dict[str, str]:
+    shown = [networks[name] for name in ("none", "BN", "WN, projected, Bayesian", "AN, projected, Bayesian")]
+    curves = networks["BN"]["curves"]
+    return {
         "growth_u": _range(curves["growth of σ_U"], 2),
         "growth_v": _range(curves["growth of σ_V"], 2),
         "losses": "; ".join(f"{name} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in [*curves.items()][:3]),
@@ -128,12 +146,7 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
             f"{each['name']} {each['accuracy, noise 0.2']['value']:.2f}, {each['accuracy, FGSM 0.02']['value']:.2f}"
             for each in shown
         ),
-        "cifar_accuracies": _row([each["matched"]["accuracy"]["test"]["value"] for each in cifar], 3),
-        "vgg_accuracies": _row([each["matched"]["accuracy"]["test"]["value"] for each in fashion], 3),
-        "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
-        "divisor": " ".join(text for name in SAID[3:] for text in stored[name]["sentences"]),
     }
-    return {name: text.replace("-", "−") for name, text in values.items()}
 
 
 def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
@@ -166,6 +179,9 @@ def blocks(stored: dict[str, Any]) -> dict[str, str]:
     )
     found = {"papers": f"{head}\n\n{text}"}
     for name in SAID:
+        if name not in stored:
+            found[name] = "Not run yet.\n"
+            continue
         sentences, about = (stored[name][key] for key in ("sentences", "provenance"))
         said = "".join(f"- {sentence}\n" for sentence in sentences)
         found[name] = f"{said}\n{about['time'][:10]}, {about['device']}, torch {about['torch']}.\n"
@@ -194,9 +210,12 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
             for alias, text in aliases.items():
                 line = line.replace(alias, text)
             item, published, measured, rule, command = map(str.strip, line.split("|"))
-            verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            try:
+                measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
+                verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            except NotStoredError:
+                measured, verdict = "–", rule if rule == "no data" else "not run"
             counts[verdict] += 1
-            measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
             command = command if command == "–" else f"`{command}`"
             lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
     text = "\n".join(lines[1:]) + "\n"
@@ -205,6 +224,8 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
 
 def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
     if place.startswith("#"):
+        if place[1:] not in values:
+            raise NotStoredError(place)
         return values[place[1:]]
     path, _, digits = place.partition("!")
     return in_words(value_at(stored, path), int(digits or 4))

@@ -191,7 +191,7 @@ def test_differences_are_paired_and_say_whether_the_published_ones_are_found(tmp
     ):
         changed = replace(record, differences={name: {"nll": Estimate(value, low=value - half, high=value + half)}})
         first, second, *_ = normalization.sentences(changed)
-        assert first.endswith(f"published −0.16: {verdict}.")
+        assert first.endswith(f"published −0.160: {verdict}.")
         assert "no published value is excluded" in second
     for z, raised in ((-4, 0), (2, 0), (4, 1)):
         estimates = {**network.estimates, "nll_change": Estimate(0.01 * z, se=0.01)}

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -354,10 +353,12 @@ def _over_seeds(networks: Sequence[Network]) -> Network:
     if len(networks) == 1:
         return networks[0]
     points = [network.matched for network in networks]
-    means = {
-        name: {of: {on: _mean([at(point)[of][on] for point in points]) for on in sets} for of, sets in first.items()}
-        for name, at in (("estimates", attrgetter("estimates")), ("auroc", attrgetter("auroc")))
-        for first in (at(points[0]),)
+    means: dict[str, Any] = {
+        name: {
+            of: {on: _mean([getattr(point, name)[of][on] for point in points]) for on in sets}
+            for of, sets in getattr(points[0], name).items()
+        }
+        for name in ("estimates", "auroc")
     }
     return replace(
         networks[0],

@@ -145,7 +145,7 @@ def train(job: Job, advance: Advance) -> None:
                 if job.projected:
                     project(network)
             stand = _stand(network, data) if job.function == "all_cnn" else {}
-            by_epoch.append(stand | {"training": np.mean(losses), "ratios": ratios(network)})
+            by_epoch.append(stand | {"training": np.array(np.mean(losses)), "ratios": ratios(network)})
             if epoch < job.epochs:
                 advance(1)
     measured = _measured(job, network.eval(), data)

@@ -38,7 +38,7 @@ from bnuq import surroundings
 
 
 def main() -> None:
-    """Run the command line as a process of its own."""
+    """Run the command line as its own process."""
     with contextlib.suppress(Exception):  # standard error is closed
         faulthandler.enable()  # os.abort and crashes in code that bnuq runs: at which line
     for module in ("bnuq", "numpy", "scipy"):  # overflow and NaN are handled, and named where they matter

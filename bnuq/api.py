@@ -271,7 +271,7 @@ def score(
         "certificate": taken(CertificateSection),
     }
     if settings:
-        raise RequestError(f"{next(iter(settings))} is no option of bnuq score.")
+        raise RequestError(f"{next(iter(settings))} is not an option of bnuq score.")
     with _placed(out) as (target, folder):
         request = ScoreRequest(
             sources,
@@ -398,7 +398,7 @@ class Monitor:
             with reported_at_once(()):
                 run = only_network(resolve_live(network, {"test": reference}, placed, folder=Path.cwd()))
             if baseline is None and run.test is None and run.train is None:
-                raise RequestError("no reference is given; expected points that the network was not trained on.")
+                raise RequestError("no reference is given; expected examples that the network was not trained on.")
             known = None if baseline is None else read_baseline(Path(baseline))
             begun = None if stream is None else read_stream(Path(stream))
             self._session = Session(run, known, begun, level=level, resamples=resamples)

@@ -34,7 +34,7 @@ class NoModelError(RequestError):
 
 
 class MistakenError(RequestError):
-    """Settings that are wrong, each with a message of its own. `rest` is what was requested without them, if anything
+    """Settings that are wrong, each with its own message. `rest` is what was requested without them, if anything
     is left."""
 
     def __init__(self, *mistakes: str, rest: Any = None) -> None:

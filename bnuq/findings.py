@@ -78,7 +78,7 @@ def sentence(finding: Finding, catalogue: Catalogue, formats: Formats | None = N
 
 class _Formatter(string.Formatter):
     """`str.format` that also writes lists (`{layers:listed}`, `{names:joined}`, `{layers:number}`) and chooses words:
-    of `{layers:is|are}` the first where the value is 1, true or has one item. Further formats have names of their own.
+    of `{layers:is|are}` the first where the value is 1, true or has one item. Further formats have their own names.
     """
 
     def __init__(self, formats: Formats) -> None:

@@ -113,8 +113,8 @@ METHODS: tuple[Method, ...] = (
     Method(
         "mcbn",
         frozenset({"mini-batches"}),
-        "Monte Carlo Batch Normalization: every sample normalises with the statistics of a random mini-batch of the "
-        "reference (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
+        "Monte Carlo Batch Normalization: every sample normalises with the statistics of a random mini-batch of "
+        "training examples (Teye, Azizpour & Smith 2018). Needs a BatchNorm layer and --train.",
         by_default=True,
     ),
     Method(
@@ -137,7 +137,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         "mcbn-chi2",
         help="An approximation of mcbn: statistics drawn around the running ones, means Gaussian and variances χ², "
-        "each channel independently (Shekhovtsov & Flach 2018). Needs no reference; with one, it is compared with "
+        "each channel independently (Shekhovtsov & Flach 2018). Needs no training set; with one, it is compared with "
         "mcbn.",
         **_FACTORISED,
     ),

@@ -73,7 +73,7 @@ def pack(inputs: Mapping[str, NDArray[Any]] | Sequence[NDArray[Any]], where: str
     lengths = [len(array) for _, array in arrays]
     if len(set(lengths)) > 1:
         shown = ", ".join(f"{name or number} {len(array)}" for number, (name, array) in enumerate(arrays, start=1))
-        raise DataError(f"{where}: its inputs have different numbers of points ({shown}); expected one for all.")
+        raise DataError(f"{where}: its inputs have different numbers of examples ({shown}); expected one for all.")
     layout = Layout(tuple(Input(name, array.shape[1:], array.dtype.name) for name, array in arrays))
     packed = np.zeros((lengths[0], sum(part.words for part in layout.inputs)), np.int64)
     start = 0
@@ -92,7 +92,7 @@ def _numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
     if array.dtype.kind not in "fiub":
         raise DataError(f"{where} holds {array.dtype} values; expected numbers. Leave out all other inputs.")
     if array.ndim == 0 or array.size == 0:
-        raise DataError(f"{where} has shape {array.shape}; expected numbers for each point.")
+        raise DataError(f"{where} has shape {array.shape}; expected numbers for each example.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
         raise DataError(

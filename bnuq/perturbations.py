@@ -1,7 +1,7 @@
 """The perturbations that --perturb and `bnuq shift` apply to the test set: what each does, to which inputs, and how
 strong its severities are.
 
-A new one is a value in KINDS, and if it is no sum with noise and no attack a function in `evaluation/corruptions.py`:
+A new one is a value in KINDS and, unless it adds noise or is an attack, a function in `evaluation/corruptions.py`:
 the options, their help, the evaluation and the reports follow.
 """
 
@@ -33,7 +33,7 @@ Form = Literal["table", "sequence", "picture", "image", "array"]
 _FORMS: dict[Form, str] = {
     "table": "rows of a table",
     "sequence": "sequences",
-    "picture": "pictures with values from 0 to 1",
+    "picture": "images with values from 0 to 1",
     "image": "images with values of any size",
     "array": "arrays of more than three axes",
 }
@@ -101,7 +101,7 @@ class PerturbationKind:
         if form in self.forms:
             return self.refuses(shape)
         forms = " and ".join(words for name, words in _FORMS.items() if name in self.forms)
-        return f"is for {forms}; the points of {reference} are {_FORMS[form]}, of shape {shape}"
+        return f"is for {forms}; the examples of {reference} are {_FORMS[form]}, of shape {shape}"
 
 
 def _with_noise(block: RawBlock, size: Any) -> Values:
@@ -203,7 +203,7 @@ _ALL = (
     PerturbationKind(
         "permuted", help="exchanged columns", effect="exchanges this share of the columns among each other",
         axis="share of columns", forms=frozenset({"table"}), **_SHARE, **_own(0.1, 0.2, 0.4, 0.7, 1.0),
-        refuses=lambda shape: "" if shape[0] > 1 else "exchanges columns, and the points have one",
+        refuses=lambda shape: "" if shape[0] > 1 else "exchanges columns, and the examples have one",
     ),
     PerturbationKind(
         "dropped", help="a lost segment", effect="makes a segment of this share of the steps 0",
@@ -280,7 +280,7 @@ def _of_severity(name: str, text: str) -> Perturbation:
         raise ValueError(f"{name or 'KIND'}@SEVERITY with a severity of 1 to 5, such as jpeg@3")
     if code and function.isidentifier() and function.isascii():
         if function in (*KINDS, ALL):
-            raise ValueError(f"a function of another name than {function}, which is a kind of its own")
+            raise ValueError(f"a function with another name than {function}, which is a built-in kind")
         kind = PerturbationKind(function, "SEVERITY", "s", "one's own", f"is {name}", "severity")
         return Perturbation(kind, number, is_severity=True, code=name)
     if name not in (*FAMILIES, ALL):

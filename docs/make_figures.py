@@ -361,7 +361,7 @@ def sweeps() -> str:
             lines.append("| " + " | ".join(cells).replace("-", "−") + " |")
     head = f"""# Sweeps over the mini-batch size
 
-Written by `python docs/make_figures.py sweep` with bnuq {bnuq.__version__}. Each size b has 5 draw sets of 32 samples;
+{made_by("python docs/make_figures.py sweep")} Each size b has 5 draw sets of 32 samples;
 ± is the standard error over points and draws together."""
     return "\n\n".join((head, "\n".join(lines), *parts)) + "\n"
 

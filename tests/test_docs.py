@@ -57,14 +57,13 @@ MADE = {  # by page: the files that its commands leave, but for pictures
     "deploy.md": "certified.h5 predictor.pt2 tested.h5 tested.pt2",
     "experiments.md": "",
     "first-report.md": "",
-    "formats.md": "scripted.bnuq.h5 exported.bnuq.h5 shards.inspect.h5",
     "gate.md": "current.bnuq.h5 baseline.h5 bnuq.xml bnuq.md accepted.md",
     "library.md": "bank.h5 epoch10.h5 scales.pt scales.h5",
     "many-machines.md": "two.h5",
-    "methods.md": "auto.h5 noise_models.h5 tta.h5 ensemble.h5 own.h5 laplace.h5",
+    "methods.md": "auto.h5 noise_models.h5 tta.h5 ensemble.h5 own.h5 laplace.h5 current.h5 other.h5 summary.json "
+    "report.html report.md comparison.html without.html points.csv",
     "regression-and-segmentation.md": "diabetes_mlp.bnuq.h5 moment.h5 camvid.bnuq.h5 encoder.h5 b4.h5 maps.h5 arrays",
-    "results.md": "current.h5 other.h5 summary.json report.html report.md comparison.html without.html points.csv",
-    "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5",
+    "run-file.md": "b16.h5 b16_seed1.h5 model.bnuq.h5 scripted.bnuq.h5 exported.bnuq.h5 shards.inspect.h5",
     "score.md": "both.h5 both.html forest.csv forest_noise.csv forest.score.h5 labels.npy logistic.csv "
     "logistic_noise.csv model.jsonl promised.h5 sklearn.csv sklearn.score.h5 keras.npz keras.score.h5 reviews.jsonl "
     "gold.jsonl reviews.score.h5 table.csv table.score.h5 forecasts.csv forecasts.score.h5",
@@ -95,7 +94,7 @@ CHECKED = {
 assert sentiment.sets["test"].classes == ("negative", "neutral", "positive") and keras.sampled == ("dropout",)
 """,
     "shift.md": "assert 0 < found.p_value <= 1 and found.alarm is None and len(found.layers) == 4",
-    "results.md": "assert value.shape == se.shape and information.shape == (20,)",
+    "methods.md": "assert value.shape == se.shape and information.shape == (20,)",
 }
 
 
@@ -208,9 +207,8 @@ def test_no_command_stands_on_two_pages() -> None:
 
 # Of these pages, with few kinds of commands that do much, `make test` holds only that each command is a request.
 LONG = {
-    f"{name}.md"
-    for name in ("benchmarks", "deploy", "formats", "many-machines", "methods", "regression-and-segmentation")
-} | {"results.md", "run-file.md", "shift.md", "worth.md"}
+    f"{name}.md" for name in ("benchmarks", "deploy", "many-machines", "methods", "regression-and-segmentation")
+} | {"run-file.md", "shift.md", "worth.md"}
 # And of these nothing, as their commands are of other kinds; tests of cli/ and runs/ call what they call.
 LATER = {"gate.md", "library.md", "score.md"}
 WORKFLOWS = (
@@ -255,7 +253,7 @@ def test_every_command_of_a_long_page_is_a_request(name, own_folder, monkeypatch
     ],
 )
 def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if page.name == "formats.md":
+    if page.name == "run-file.md":
         write_forms(own_folder)
     scripts = {path.name: shutil.copy(path, own_folder) for path in (ROOT / "sample_configs/your_network").glob("*.py")}
     before = {path.name for path in own_folder.iterdir()}

@@ -48,7 +48,7 @@ See [the gate](gate.md#four-commands), [a file](../bnuq/api.py), [a folder](../s
 ## Twice
 ## Twice
 """
-    made = make_site.on_site(text, ROOT / "docs" / "results.md", make_site.places(), "https://git.example/bnuq")
+    made = make_site.on_site(text, ROOT / "docs" / "methods.md", make_site.places(), "https://git.example/bnuq")
     assert re.findall(r"\]\(([^)]+)\)", made) == [
         *("gate.md#four-commands", "https://git.example/bnuq/blob/main/bnuq/api.py"),
         *("https://git.example/bnuq/tree/main/sample_configs", "index.md#x", "#twice", "https://example.org/a.md"),

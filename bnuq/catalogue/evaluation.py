@@ -482,7 +482,7 @@ EVALUATION: Catalogue = {
     ),
     "member-below": Entry(
         "{network}: its PLL on the test set is {pll:.3f}, and that of the others {others:.3f}. It looks {looks}.",
-        "Leave it out, or give it an --arch of its own that changes its inputs or outputs to what they are elsewhere.",
+        "Leave it out, or give it its own --arch that changes its inputs or outputs to what they are elsewhere.",
     ),
     "worse-than-the-mean": Entry(
         "The network's mean error, {error:.3g}, is far above the standard deviation of the test targets, {sd:.3g}: "

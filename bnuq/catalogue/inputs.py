@@ -41,7 +41,7 @@ INPUTS: Catalogue = {
         "Was another threshold used, or are the columns in another order (--classes)? Else leave them out: --ignore.",
     ),
     "hard-predictions-unknown": Entry(
-        "{method}: the hard predictions hold {word}, which is no class ({classes:joined}).",
+        "{method}: the hard predictions hold {word}, which is not one of the classes ({classes:joined}).",
         "They are not used. Name the classes in the order of the columns: --classes NAME,NAME.",
     ),
     "words-differ": Entry(
@@ -59,7 +59,7 @@ INPUTS: Catalogue = {
     "class-without-probability": Entry("{file}: no probability is of class {classes:joined} (counted from 0)"),
     "ids-repeat": Entry(
         "{file}: {column} repeats; --groups {column} makes its rows one group, whose errors are then wider.",
-        "Of several models: give each a file of its own.",
+        "For several models, give each its own file.",
     ),
     "labels-left-out": Entry(
         "{file}: {count:,} rows have ids that no prediction has; they are left out.",
@@ -138,7 +138,7 @@ INPUTS: Catalogue = {
     "no-class-folders": Entry(
         lambda table="": (
             "no class folders: no labels"
-            + f"; if {table} lists the pictures and their labels, name it in place of the folder" * bool(table)
+            + f"; if {table} lists the images and their labels, name it in place of the folder" * bool(table)
         )
     ),
     "class-folders": Entry("{count} class folders"),

@@ -47,7 +47,7 @@ def _list(data_root: Path | None) -> None:
     from bnuq.files.folders import expanded
 
     roots = data_roots(data_root)
-    print_entry("", "Use NAME:SPLIT wherever a reference is expected, as in --test cifar10:test.")
+    print_entry("", "Use NAME:SPLIT wherever REF is expected, as in --test cifar10:test.")
     for known in known_sets():
         print_line("")
         print_entry("", f"{known.name}  ({known.task})")

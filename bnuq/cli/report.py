@@ -67,7 +67,7 @@ class PointsSection(Section, frozen=True):
 
     points: Annotated[
         Positive | None,
-        setting("List this many examples: the worst, or where neither end is, the largest by the score.", _POINTS),
+        setting("List this many examples with the worst score, or with the largest if neither end is worse.", _POINTS),
     ] = None
     by: Annotated[
         str | None,

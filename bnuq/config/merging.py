@@ -146,7 +146,7 @@ def merged(
 
 
 def _with_sources(changes: Sequence[Perturbation], origin: _Origin) -> tuple[Perturbation, ...]:
-    """The perturbations; those by code know where it was named, and by whom."""
+    """The perturbations; those by code know which file named it, and where."""
     return tuple(
         replace(change, source=origin.named("perturb", change.code)) if change.code else change for change in changes
     )

@@ -491,6 +491,7 @@ class SamplingSection(SamplerSettings, frozen=True):
             "Classification",
             no=True,
             needs="a classification",
+            shown="on",
         ),
     ] = True
     calibrate: Annotated[
@@ -1053,7 +1054,7 @@ class RecordedOptions(Section, frozen=True):
         bool,
         setting(
             "Store no small copies of images in the result file. By default there are at most 48: confident "
-            "mistakes, the most uncertain ones, familiar OOD examples; for a segmentation, the images "
+            "mistakes, the most uncertain ones, OOD images that look familiar; for a segmentation, the images "
             "named by --images, and 4 others, with their maps.",
             "Output",
             no="only",

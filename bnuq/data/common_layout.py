@@ -98,7 +98,7 @@ def _numbered_texts(
 def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[Finding, ...]]:
     shape, kind = tuple(inputs.shape), inputs.dtype.kind
     if len(shape) == 0 or 0 in shape:
-        raise DataError(f"{where}: holds no points (x has shape {shape}); expected at least one.")
+        raise DataError(f"{where}: holds no examples (x has shape {shape}); expected at least one.")
     if kind not in "fiub":
         raise DataError(f"{where}: x holds {inputs.dtype} values; expected numbers: uint8 or float.")
     if not isinstance(inputs, np.ndarray):  # pictures in files come channel-first
@@ -110,7 +110,7 @@ def _channel_first(inputs: Inputs, where: str) -> tuple[Inputs, tuple[Finding, .
         if x.ndim > 2:
             raise DataError(
                 f"{where}: x holds {x.dtype} images of {value_range(x)}; expected uint8 (0 to 255, scaled to 0–1 here) "
-                "or float (taken as it is). Convert it to the one that the network was trained on."
+                "or float (not scaled). Convert it to the one that the network was trained on."
             )
         findings.append(note("inputs-as-they-are", dtype=str(x.dtype)))
         x = x.astype(np.float64 if x.dtype.itemsize > 3 else np.float32)
@@ -155,14 +155,14 @@ def common_targets(y: NDArray[Any], n: int, where: str) -> NDArray[Any] | Masks:
     if y.dtype.kind in "OSU":
         raise DataError(
             f"{where}: y holds texts or objects in an array of shape {y.shape}; expected whole numbers from 0 or the "
-            "name of a class (labels), one for each point, or floats."
+            "name of a class (labels), one for each example, or floats."
         )
     if y.dtype.kind not in "fiub":
         raise DataError(f"{where}: y holds {y.dtype} values; expected whole numbers from 0 (labels) or floats.")
     if y.ndim == 0 or y.shape[0] != n:
-        raise DataError(f"{where}: x has {n} points and y has {y.shape[0] if y.ndim else 'only one number'}.")
+        raise DataError(f"{where}: x has {n} examples and y has {y.shape[0] if y.ndim else 'only one number'}.")
     if y.size == 0:
-        raise DataError(f"{where}: y has shape {y.shape}; expected at least one target a point.")
+        raise DataError(f"{where}: y has shape {y.shape}; expected at least one target per example.")
     if y.ndim == 4 and 1 in (y.shape[1], y.shape[3]):
         y = y[:, 0] if y.shape[1] == 1 else y[..., 0]
     labels = y.dtype.kind in "iub"
@@ -180,7 +180,7 @@ def group_codes(group: NDArray[Any], n: int, where: str) -> tuple[NDArray[np.int
     texts = group.dtype.kind == "O" and all(isinstance(value, str) for value in group.flat)
     if group.size != n or not (texts or group.dtype.kind in "fiubUS"):
         raise DataError(
-            f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} points."
+            f"{where}: group has shape {group.shape} of {group.dtype}; expected one value for each of {n} examples."
         )
     for row, value in enumerate(group.flat if group.dtype.kind in "fSUO" else ()):
         if value != value or (isinstance(value, str | bytes) and not value.strip()):  # NaN is not itself

@@ -200,7 +200,7 @@ class Decoded:
     def _before(self, item: NDArray[Any], expected: tuple[int, ...]) -> str:
         if self.surveyed:
             return (
-                f"was {sides(*self.first_shape[1:])} when it was looked at first. Run it again once nobody changes "
+                f"was {sides(*self.first_shape[1:])} when it was looked at first. Run it again once nothing changes "
                 "the images."
             )
         if item.ndim != len(expected):

@@ -83,7 +83,7 @@ def are_grey_files(points: Points) -> bool:
 def _with_fit(points: Points, fit: Fit, ignore: int) -> Points:
     if len(points.point_shape) != 3:
         raise RequestError(
-            f"data.{'resize' if fit.resize else 'crop'} needs images (channels, height, width); the points of "
+            f"data.{'resize' if fit.resize else 'crop'} needs images (channels, height, width); the examples of "
             f"{points.reference} have shape {points.point_shape}."
         )
     same = fit.channels in (None, points.point_shape[0]) and fit.keeps(*points.point_shape[1:])

@@ -43,7 +43,7 @@ def _along_channels(key: str, values: tuple[float, ...], shape: tuple[int, ...],
     if len(values) not in (1, channels):
         kind = "channels" if len(shape) > 2 else "features"
         raise RequestError(
-            f"data.normalize.{key} has {len(values)} numbers, and the points have {channels} {kind}; "
+            f"data.normalize.{key} has {len(values)} numbers, and the examples have {channels} {kind}; "
             f"expected {channels} numbers, or one for all."
         )
     if not np.all(np.isfinite(values)):
@@ -72,7 +72,7 @@ def padded(raw: NDArray[Any], augment: Augment) -> NDArray[Any]:
     """
     if raw.ndim != 4:
         raise RequestError(
-            f"{augment.place} needs images (channels, height, width); the points have shape {raw.shape[1:]}."
+            f"{augment.place} needs images (channels, height, width); the examples have shape {raw.shape[1:]}."
         )
     _check(augment, crop_of(raw.shape, augment), *raw.shape[2:])
     return _padded(raw, augment)
@@ -158,7 +158,7 @@ def jittered(
     that are not 0 to 1. Source: torchvision's ColorJitter on tensors.
     """
     if raw.ndim != 4 or raw.shape[1] not in (1, 3):
-        raise RequestError(f"{place}.jitter needs grey or RGB images; the points have shape {raw.shape[1:]}.")
+        raise RequestError(f"{place}.jitter needs grey or RGB images; the examples have shape {raw.shape[1:]}.")
     if raw.min() < 0 or raw.max() > 1:
         raise RequestError(
             f"{place}.jitter needs pixels from 0 to 1; here they go from {raw.min():g} to {raw.max():g}."

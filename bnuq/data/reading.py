@@ -332,7 +332,7 @@ def _read_path(path: Path, group: str, target: str | None, ood: bool) -> Content
     if reader := _READERS.get(kind):
         return reader(path)
     raise DataError(
-        f"{path}: is not a readable format of points (it looks like {_KIND_WORDS.get(kind, kind)}); "
+        f"{path}: is not a readable format of examples (it looks like {_KIND_WORDS.get(kind, kind)}); "
         f"expected {_FORMATS}."
     )
 
@@ -365,7 +365,7 @@ def _holds_arrays(path: Path) -> bool:
     with readable(path, "a zip archive"), zipfile.ZipFile(path) as archive:
         names = archive.namelist()
     if any(name.endswith("/data.pkl") for name in names):
-        raise DataError(f"{path}: is a torch checkpoint, not a set of points; expected {_FORMATS}.")
+        raise DataError(f"{path}: is a torch checkpoint, not a set of examples; expected {_FORMATS}.")
     return bool(names) and all(name.endswith(".npy") for name in names)
 
 

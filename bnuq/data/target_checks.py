@@ -46,7 +46,7 @@ def check_labels(points: Points, classes: int) -> Points:
     _check_whole_set(points, check_labels, classes)
     name, y = f"{points.reference}: the labels of {points.name!r}", points.targets
     if y is None:
-        raise DataError(f"{name} are missing; expected a whole number from 0 to {classes - 1} per point.")
+        raise DataError(f"{name} are missing; expected a whole number from 0 to {classes - 1} per example.")
     # A table's last column was only assumed to be the label: where another looks like it, ask rather than score noise.
     if points.target_by_position and _all_of(points.inputs[:, 0], classes) and not _all_of(y, classes):
         raise DataError(
@@ -55,7 +55,7 @@ def check_labels(points: Points, classes: int) -> Points:
             "[data]; a table without a header line needs one, or the label in its last column."
         )
     if y.ndim > 2:
-        raise DataError(f"{name} have shape {y.shape}; expected a whole number from 0 to {classes - 1} per point.")
+        raise DataError(f"{name} have shape {y.shape}; expected a whole number from 0 to {classes - 1} per example.")
     if y.dtype.kind == "f":
         column = y[:, 0] if y.shape[1] == 1 else y
         if y.shape[1] == classes > 1 and np.all((y == 0) | (y == 1)) and np.all(y.sum(axis=1) == 1):
@@ -63,10 +63,10 @@ def check_labels(points: Points, classes: int) -> Points:
             return replace(points, targets=y.argmax(axis=1), findings=findings)
         if y.shape[1] != 1:
             several = np.all((y == 0) | (y == 1))
-            hint = f" Several labels per point are scored with --outputs multilabel, or {MULTILABEL_KEY}."
+            hint = f" Several labels per example are scored with --outputs multilabel, or {MULTILABEL_KEY}."
             raise DataError(
                 f"{name} have {y.shape[1]} columns of {value_range(y)}; expected one whole number from 0 to "
-                f"{classes - 1} a point, or one-hot rows of {classes}: one label a point.{hint if several else ''}"
+                f"{classes - 1} per example, or one-hot rows of {classes}.{hint if several else ''}"
             )
         if not integral(column):
             raise DataError(f"{name} are not whole numbers, but {value_range(y)}. Is this a regression set?")
@@ -77,7 +77,7 @@ def check_labels(points: Points, classes: int) -> Points:
         if low >= 1 and high == classes:
             hint = "They look one-based: subtract 1."
         elif low < 0 and high < classes:
-            hint = "Negative numbers often mark points without a label: leave these out."
+            hint = "Negative numbers often mark examples without a label: leave these out."
         raise DataError(f"{name} run from {low} to {high}; expected 0 to {classes - 1} for {classes} classes. {hint}")
     return replace(points, targets=y)
 
@@ -101,12 +101,12 @@ def check_label_matrix(points: Points, labels: int) -> Points:
     if y is None:
         raise DataError(f"{name} are missing; {expected}.")
     if y.shape != (count, labels):
-        hint = " With one class per point, leave --outputs multilabel out." if y.ndim == 1 else ""
+        hint = " With one class per example, leave --outputs multilabel out." if y.ndim == 1 else ""
         raise DataError(f"{name} have shape {y.shape}; {expected}.{hint}")
     if not np.all((y == 0) | (y == 1)):
         raise DataError(f"{name} are {value_range(y)}, not only 0 and 1; {expected}.")
     if points.all_targets is None and not y.any():  # of a sample they may be
-        raise DataError(f"{name} are all 0: no point has any of them. Is this the matrix of the labels?")
+        raise DataError(f"{name} are all 0: no example has any of them. Is this the matrix of the labels?")
     return replace(points, targets=y.astype(np.int64))
 
 

@@ -119,7 +119,7 @@ def check_augmentation(subject: Subject) -> None:
         shape, expected = pipeline.trained(points, np.arange(1), **draw).shape[1:], points.point_shape
         if tuple(shape) != expected:
             raise RequestError(
-                f"{pipeline.run.augment.place} makes points of shape {tuple(shape)} from {name}, whose shape is "
-                f"{expected}; test-time augmentation needs the same size. Say how evaluated points are augmented in a "
-                f"table [tta] of the run file, with the keys of augment: crop = {expected[-1]}."
+                f"{pipeline.run.augment.place} makes examples of shape {tuple(shape)} from {name}, whose shape is "
+                f"{expected}; test-time augmentation needs the same size. Add a table [tta] to the run "
+                f"file, with the keys of augment: crop = {expected[-1]}."
             )

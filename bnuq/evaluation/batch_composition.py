@@ -78,7 +78,7 @@ def _labels(train: Points) -> Int64[np.ndarray, " point"]:
     if y is None or y.ndim != 1 or y.dtype.kind != "i":
         why = "has no labels" if y is None else "has targets that are not class labels"
         raise SamplingError(
-            f'batches is "stratified", which takes every class in proportion, and the reference ({train.reference}) '
+            f'batches is "stratified", which takes every class in proportion, and the training set ({train.reference}) '
             f'{why}. Name a labelled one, or use "random".'
         )
     return y
@@ -87,9 +87,9 @@ def _labels(train: Points) -> Int64[np.ndarray, " point"]:
 def _groups(train: Points) -> Int64[np.ndarray, " point"]:
     if train.group is None:
         raise SamplingError(
-            f'batches is "group", which takes every mini-batch from one group, and the reference ({train.reference}) '
-            "names no groups: it needs an array or a column called group, or the one that --group NAME (group under "
-            "[data]) names."
+            f'batches is "group", which takes every mini-batch from one group, and the training set '
+            f"({train.reference}) names no groups: expected an array or a column called group, or the one that --group "
+            "NAME (group under [data]) names."
         )
     return train.group
 
@@ -101,7 +101,7 @@ def _check_groups(train: Points, members: Sequence[np.ndarray], batch_size: int)
         name = train.group_of_point[smallest[0]]
         smaller = f"--batch-size {len(smallest)} or less, " if len(smallest) > 1 else ""
         raise SamplingError(
-            f'batches is "group", and group {name} of the reference ({train.reference}) has '
-            f"{len(smallest)} point{'s' * (len(smallest) > 1)}, fewer than the {batch_size} drawn for a mini-batch "
-            f"({few} of {len(members)} groups are too small). Use {smaller}--replacement, or a reference without them."
+            f'batches is "group", and group {name} of the training set ({train.reference}) has '
+            f"{len(smallest)} example{'s' * (len(smallest) > 1)}, fewer than the {batch_size} drawn for a mini-batch "
+            f"({few} of {len(members)} groups are too small). Use {smaller}--replacement, or leave them out."
         )

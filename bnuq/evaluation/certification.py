@@ -45,16 +45,16 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
     method, _, score = (asked.score or "").rpartition(".")
     scores = WIDTHS if task.is_regression else PIXEL_SCORES if task.is_dense else _point_scores()
     if task.outputs == "labels":
-        why = "of points with several labels, as an error of one label is not an error of the point. Leave --risk out."
+        why = "for several labels per example: an error of one label is not an error of the example. Leave --risk out."
     elif validation is None:
         why = (
-            "without validation points that are held out of training and test: --validation REF, or a part of the test "
-            f"set, {subject.half_of_test}. Halves of a test set that are fitted to each other keep no promise."
+            "without validation examples held out of training and test: name them by --validation REF, or take a part "
+            f"of the test set, {subject.half_of_test}. Halves of one test set fitted to each other keep no promise."
         )
     elif (validation.sha256 == test.sha256 and not _are_numbered(test)) or any(map(_is_unfit, findings)):
         why = (
-            f"by {validation.reference}: it shares points with the test set or the training set, and a promise is only "
-            "kept by points that are independent of both. Name others with --validation."
+            f"by {validation.reference}: it shares examples with the test set or the training set, and only examples "
+            "that are independent of both keep a promise. Name others with --validation."
         )
     elif task.is_dense and validation.group is not None:
         why = "of images in groups: the bound on the loss of an image needs images that are independent of each other."
@@ -65,7 +65,7 @@ def check_request(subject: ScoredSubject, findings: tuple[Finding, ...]) -> None
     elif asked.each == "class" and not task.classifies_points:
         why = "for each class of a segmentation or a regression; leave each out."
     elif asked.each == "group" and (validation.group is None or test.group is None or task.is_dense):
-        why = "for each group, as the test set and the validation points have no groups; see --group."
+        why = "for each group, as the test set and the validation examples have no groups; see --group."
     if why:
         raise RequestError(f"--risk {asked.risk:g}: there is no certificate {why}")
 

@@ -78,7 +78,9 @@ def _check_complete_in_memory(run: Run, needs: Collection[Need]) -> None:
         layers = sum(name.rpartition(".")[2] == "running_mean" for name in run.network.state_dict())
         if run.train is None and "train" not in absent and [*_uses_of_reference(run, layers)]:
             absent = ["train", *absent]
-        raise RequestError(f"missing: {', '.join(f'{need}=…' for need in absent)} (data in memory or a reference).")
+        raise RequestError(
+            f"missing: {', '.join(f'{need}=…' for need in absent)} (in memory, or a file or a known set)."
+        )
 
 
 def _read(run: Run) -> Checkpoint:
@@ -112,7 +114,7 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
         yield _Lack("model", "arch", archs[0], f"--arch {' or '.join(archs)}", sentence)
     uses = [*_uses_of_reference(run, batchnorms)] if needs else []
     if "train" in absent or (run.train is None and uses):
-        sentence = f"no reference, the training set{f': {uses[0]}' if uses else ''}"
+        sentence = f"no training set{f': {uses[0]}' if uses else ''}"
         yield _Lack("data", "train", beside(run.test, "test", "train"), "--train REF", sentence)
     if "test" in absent:
         test = beside(run.train, "train", "test")
@@ -141,7 +143,7 @@ def _uses_of_reference(run: Run, batchnorms: int) -> Iterator[str]:
     if "train" in (run.normalize, run.normalize_targets):
         yield 'inputs or targets are normalised by its mean and std ("train")'
     if isinstance(run.validation, Split) and run.validation.split_of == "train":
-        yield "the validation points are a part of it"
+        yield "the validation examples are a part of it"
 
 
 def batchnorms(checkpoint: Checkpoint | None) -> int:

@@ -136,7 +136,7 @@ def _read_sets(run: Run) -> tuple[_Sets, str]:
                 f"two OOD sets are called {points.name}; give them different names: --ood {points.name}_2={text}."
             )
         ood[points.name] = points
-    validation, why_none = None, "no points held out of training were named"
+    validation, why_none = None, "no examples held out of training were named"
     if isinstance(run.validation, Named):
         validation, why_none = labelled(_opened(run, run.validation, "validation")), ""
     train, test, validation = numbered(run, train=train, test=test, validation=validation).values()
@@ -267,7 +267,7 @@ def _as_it_is(run: Run, points: Points) -> Points:
     keys += ["channel_order"] * (run.channel_order != "rgb")
     if points.layout is not None and keys:
         raise RequestError(
-            f"data.{keys[0]} changes one input, and the points of {points.reference} have several ({points.form}), "
+            f"data.{keys[0]} changes one input, and the examples of {points.reference} have several ({points.form}), "
             "which are passed as they are. Prepare them as in training, and leave it out."
         )
     return points
@@ -300,7 +300,7 @@ def check_same_shape(run: Run, label: str, points: Points, test: Points, *, refe
                 'image.convert("L") in Pillow; of an array, np.repeat(x, 3, axis=1) makes RGB of grey.'
             )
         raise DataError(
-            f"{label} ({points.reference}) has points of shape {first}, the test set ({test.reference}) of {second}; "
+            f"{label} ({points.reference}) has examples of shape {first}, the test set ({test.reference}) of {second}; "
             f"expected the same. {advice}"
         )
 
@@ -309,19 +309,19 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     """(train, test, validation, why there is no validation): the part that `split` takes, and the rest."""
     source = train if split.split_of == "train" else test
     if source is None:
-        raise RequestError('data.validation is split_of = "train", and there is no reference; add train = "REF".')
+        raise RequestError('data.validation is split_of = "train", and there is no training set; add train = "REF".')
     if split.split_of == "train" and not split.held_out:
         return (
             train,
             test,
             None,
             (
-                "the validation points are a part of the reference, which the network was trained on (held_out is "
+                "the validation examples are a part of the training set, which the network was trained on (held_out is "
                 "not true): its estimates on them would be too optimistic"
             ),
         )
     if independent_units(len(source), source.group) < 2:
-        raise DataError(f"{source.reference}: a single point, or group of points, cannot be split for validation.")
+        raise DataError(f"{source.reference}: a single example, or group of examples, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)
     validation = replace(source.subset(rows), name="validation", listed=False)
     remaining = source.subset(np.setdiff1d(np.arange(len(source)), rows))

@@ -61,8 +61,8 @@ def shift_in_words(subject: Subject) -> str:
     families = len({change.kind.name for change in changes})
     passes = 1 + passes_of_samples(subject) // sum(map(len, subject.sets.values()))
     return (
-        f"{families} {'families' if families > 1 else 'family'} of changes, {len(changes)} sets of {points:,} points "
-        f"beside the test set; with {passes:,} passes of each point {(len(changes) + 1) * points * passes:,} passes."
+        f"{families} {'families' if families > 1 else 'family'} of changes, {len(changes)} sets of {points:,} examples "
+        f"beside the test set; with {passes:,} passes of each example {(len(changes) + 1) * points * passes:,} passes."
     )
 
 
@@ -212,7 +212,7 @@ def check_reference(
     purposes = counter_rng.CHECK, counter_rng.CHECK_AUGMENT
 
     def bank_of(size: int) -> BatchStatistics:
-        drawing = MiniBatchDrawing(model, pipeline, train, size, layers, purposes, "Checking the reference")
+        drawing = MiniBatchDrawing(model, pipeline, train, size, layers, purposes, "Checking the training set")
         if executor is None:
             return drawing.drawn(range(batches), progress)
         return drawing.in_units("check", executor, range(batches), progress, plans=plans)

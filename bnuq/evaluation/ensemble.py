@@ -46,7 +46,7 @@ def other_networks(
             if shapes[0] != shapes[1]:
                 sizes = [" × ".join(map(str, shape)) for shape in shapes]
                 raise ModelError(
-                    f"the network gives {sizes[0]} outputs for a point, and that of {run.checkpoint} gives {sizes[1]}; "
+                    f"the network gives {sizes[0]} outputs per example, and that of {run.checkpoint} gives {sizes[1]}; "
                     "expected networks of an ensemble to predict the same."
                 )
             found = findings_on_outputs(replace(prepared, model=network), plan)
@@ -107,7 +107,7 @@ def _looks(subject: Subject, number: int) -> str:
         np.add.at(shares, (torch.cat(passes).numpy(), points.targets[rows]), 1 / len(rows))
         best = shares[linear_sum_assignment(shares, maximize=True)].sum()
         if best > (1 + shares.trace()) / 2:
-            return f"like another order of classes, in which {best:.0%} of points are right, not {shares.trace():.0%}"
+            return f"like another order of classes, in which {best:.0%} of examples are right, not {shares.trace():.0%}"
     return "like other preprocessing, or other training"
 
 

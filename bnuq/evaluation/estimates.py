@@ -169,8 +169,8 @@ def not_finite(point: int, where: str) -> SamplingError:
     """The error for an output that is not finite, of this point of those evaluated of the set `where`."""
     set_name = where and f" of {where}"
     return SamplingError(
-        f"the network's output for point {point}{set_name} (counted from 0) is not finite (NaN or inf). Fix or leave "
-        "out that point; where numbers overflow in the network, try --precision float64."
+        f"the network's output for example {point}{set_name} (counted from 0) is not finite (NaN or inf). Fix or leave "
+        "out that example; where numbers overflow in the network, try --precision float64."
     )
 
 

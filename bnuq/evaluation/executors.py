@@ -64,9 +64,9 @@ class UnitExecutor:
                 [again] = compute((unit,))
             if not _agree(earlier, again):
                 raise ResultError(
-                    f"{self.journal.path(unit.name)} is not what this request computes: points {unit.points.start} to "
-                    f"{unit.points.stop - 1} of {unit.set} under {unit.method} differ. Remove {self.journal.key}* "
-                    "there, or name another folder with --work."
+                    f"{self.journal.path(unit.name)} differs from what this request computes for examples "
+                    f"{unit.points.start} to {unit.points.stop - 1} of {unit.set} under {unit.method}. Remove "
+                    f"{self.journal.key}* there, or name another folder with --work."
                 )
 
     def finish(self, groups: Iterable[UnitGroup], compute: Compute) -> None:
@@ -211,5 +211,5 @@ class Worker(UnitExecutor):
 
     def _why(self, unit: WorkUnit, attempts: Sequence[dict[str, Any]]) -> str:
         why = attempts[-1].get("why", "its process ended silently")
-        where = f"{unit.method} on points {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
+        where = f"{unit.method} on examples {unit.points.start} to {unit.points.stop - 1} of {unit.set}"
         return f"{where}: tried {len(attempts)} times, last by {attempts[-1].get('by')}: {str(why).strip()}"

@@ -62,7 +62,7 @@ def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, Evaluat
 
 def small_copies(points: Points, rows: np.ndarray, largest: int) -> np.ndarray:
     """Copies (picture, row, column, channel) of these points, of at most `largest` pixels of a side; none where they
-    are no pictures of 0 to 1."""
+    are not pictures of 0 to 1."""
     shape, nothing = points.point_shape, np.zeros((0, 1, 1, 1), np.uint8)
     if not points.is_picture or not len(rows):
         return nothing

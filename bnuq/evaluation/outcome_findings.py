@@ -90,7 +90,7 @@ def _findings_on_noise_models(result: Result) -> Iterator[Finding]:
 
 def _findings_on_scale(data: RunData, outcome: RunnerResult) -> Iterator[Finding]:
     """Warnings where the targets of the sets, or the network's errors, are of different magnitude."""
-    sets = {"test": data.test, "validation": data.validation, "the reference": data.train}
+    sets = {"test": data.test, "validation": data.validation, "the training set": data.train}
     spread = {
         name: float(np.std(np.asarray(points.targets, dtype=np.float64)))
         for name, points in sets.items()

@@ -180,8 +180,8 @@ class Perturbed:
         if not (is_finite := fetched["finite"]).all():
             point = self.clean.index[rows][int(is_finite.argmin())]
             raise SamplingError(
-                f"the gradient by the inputs of point {point} of {self.clean.reference} is not finite, so it cannot be "
-                "attacked. If a probability is 0 or 1 by rounding, let the network give logits."
+                f"the gradient with respect to example {point} of {self.clean.reference} is not finite, so the "
+                "example cannot be attacked. If a probability is 0 or 1 by rounding, let the network give logits."
             )
         return fetched["points"]
 
@@ -258,11 +258,11 @@ def _why_not(change: Perturbation, plan: RunPlan, pipeline: Pipeline, test: Poin
     """Why a perturbation does not apply to this network and these points, or nothing."""
     kind, dense = change.kind, plan.task.is_dense
     if test.layout is not None:
-        return f"changes one input, and the points of {test.reference} have several ({test.form})"
+        return f"changes one input, and the examples of {test.reference} have several ({test.form})"
     if pipeline.integers:
-        return f"changes floats, and the points of {test.reference} are integers, passed as they are"
+        return f"changes floats, and the examples of {test.reference} are integers, passed as they are"
     if kind.is_attack and dense:
-        return "attacks the label of a point, and this is a segmentation"
+        return "attacks the label of an example, and this is a segmentation"
     if kind.is_attack and test.targets is None:
         return f"attacks the loss, and {test.reference} has no labels"
     if dense and not kind.keeps_masks:

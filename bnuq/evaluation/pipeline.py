@@ -55,8 +55,8 @@ def input_normalize(run: Run, train: Points | None, evaluated: Points | None = N
         return run.normalize
     if train is None:
         raise RequestError(
-            'data.normalize is "train", which takes mean and std of the reference, and there is none. Add --train REF, '
-            "or write normalize = { mean = [...], std = [...] }."
+            'data.normalize is "train", and there is no training set to take mean and std of. Add --train REF, or '
+            "write normalize = { mean = [...], std = [...] }."
         )
     is_read = isinstance(train.inputs, Decoded) or is_mapped(train.inputs)
     if is_read and 8 * math.prod(train.inputs.shape) > _IN_MEMORY:
@@ -70,7 +70,7 @@ def _check_published(name: str, normalize: Normalize, points: Points) -> None:
     if numbers != channels:
         written = ",".join(["MEAN"] * channels) + "/" + ",".join(["STD"] * channels)
         raise RequestError(
-            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the points of "
+            f"--normalize {name} is for images of {numbers} channel{'s' * (numbers > 1)}, and the examples of "
             f"{points.reference} have shape {points.point_shape}, with {channels} first; expected the normalisation of "
             f"the training: another name, or numbers (--normalize {written}; one number serves all channels)."
         )
@@ -169,7 +169,7 @@ class Pipeline:
             return points.raw(indices)
         if len(points.point_shape) != 3:
             raise RequestError(
-                f"{augment.place}.resized_crop needs images; the points have shape {points.point_shape}."
+                f"{augment.place}.resized_crop needs images; the examples have shape {points.point_shape}."
             )
         check_ranges(augment)
         words = counter_rng.part_words(self.run.seed, draw, len(indices), WORDS, purpose, first=first)
@@ -272,7 +272,7 @@ def _check_padding_fits(raw: np.ndarray, augment: Augment) -> None:
 def _reversed_channels(raw: np.ndarray) -> np.ndarray:
     if raw.ndim != 4 or raw.shape[1] != 3:
         raise RequestError(
-            f'data.channel_order is "bgr", and the points have shape {raw.shape[1:]}; expected images with 3 channels.'
+            f'data.channel_order is "bgr", and examples have shape {raw.shape[1:]}; expected images with 3 channels.'
         )
     return np.ascontiguousarray(raw[:, ::-1])
 

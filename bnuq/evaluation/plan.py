@@ -52,7 +52,7 @@ def plan_of(
         option = "--save-maps" if run.save_maps else "--images"
         raise RequestError(
             f"{option} is for pixels of a segmentation, and this is a {task}. Leave it out; the scores of each "
-            "point are in every result."
+            "example are in every result."
         )
     unsampled = "" if sites.batchnorms else _unsampled(model, sites, example)
     network = Network(run, model, example, sites, train, task, unsampled)
@@ -132,10 +132,10 @@ def _sampled_layers(run: Run, methods: Sequence[Method], sites: Sites) -> tuple[
     untracked = [site for site in sites.live_batchnorms if not site.tracked]
     if untracked and not sampled:
         raise SamplingError(
-            f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode of its "
-            "own: its output for a point depends on the other points. Have it use the statistics of evaluated points "
-            "(--method deterministic+own), or of a reference (--train REF --method mcbn, which also scores the network "
-            "with the pooled ones). To have some, train with track_running_stats=True."
+            f"BatchNorm {untracked[0].name} keeps no running statistics, so the network has no evaluation mode: its "
+            "output for an example depends on the other examples. Have it use the statistics of evaluated examples "
+            "(--method deterministic+own), or of the training set (--train REF --method mcbn; deterministic "
+            "then uses the pooled ones), or train it with track_running_stats=True."
         )
     if not (sampled or any(method.normalizes_jointly for method in methods)):
         return ()
@@ -189,14 +189,14 @@ def check_random(run: Run, plan: RunPlan, train: Points | None) -> None:
         return
     if not run.sampler.replacement and plan.batch_size == len(train):
         raise SamplingError(
-            f"batch_size {plan.batch_size} is the whole reference, so every mini-batch is the same and nothing is "
+            f"batch_size {plan.batch_size} is the whole training set, so every mini-batch is the same and nothing is "
             "random. Choose a smaller batch size."
         )
 
 
 def _unsampled(model: nn.Module, sites: Sites, example: Tensor) -> str:
     """What a network without BatchNorm may have in its place, such as batch normalization written by hand; mostly
-    empty. What dropout out of reach explains, as in attention, has a warning of its own."""
+    empty. What dropout out of reach explains, as in attention, has its own warning."""
     try:
         layers = check_exact(model, sites, example, ()).fixed if len(example) > 1 else ()
     except SamplingError:  # which the checks before the passes raise, with more points
@@ -252,8 +252,8 @@ def _batch_size(
         if run.batch_size < least:
             thin = next(site.name for site in layers if site.positions == 1)
             raise SamplingError(
-                f"--batch-size is {run.batch_size}, and layer {thin} has one value per channel and point; expected at "
-                f"least {least}."
+                f"--batch-size is {run.batch_size}, and layer {thin} has one value per channel and example; "
+                f"expected at least {least}."
             )
         return run.batch_size, []
     preferred = trained_with or DEFAULT_BATCH_SIZE

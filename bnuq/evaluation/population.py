@@ -89,7 +89,7 @@ def population_statistics(
             return _full(model, batches, sites, progress, memory_limit)
         except OtherCallsError as error:
             raise SamplingError(
-                "the network normalises slices of its batch, so no forward normalises all points at once, which the "
+                "the network normalises slices of its batch, so no forward normalises all examples at once, which the "
                 "estimator full needs. Use the estimator population (--estimator population)."
             ) from error
     with progress(f"Passing {len(batches)} mini-batches", len(batches)) as advance:
@@ -138,7 +138,7 @@ def _full(
             if count < 2 or not bool(torch.isfinite(torch.stack([mean, var])).all()):
                 raise SamplingError(
                     f"layer {site.name}: the statistics of its {count} values per channel are not finite; check the "
-                    "network's weights, and the reference for NaN or inf."
+                    "network's weights, and the training set for NaN or inf."
                 )
             below[site.key] = mean, var
             populations.append(Population(site.name, mean.numpy(), var.numpy(), count))
@@ -155,7 +155,7 @@ def _joint(
     )  # a compiled plan may take a little more
     if memory_limit is not None and bytes_per_point * len(first) * len(batches) > memory_limit:
         return None
-    with progress("Passing all points as one batch", 1) as advance:
+    with progress("Passing all examples as one batch", 1) as advance:
         inputs = torch.cat([fed(model, batch) for batch in batches])
         omega = statistics_of(model, [inputs], layers=sites)
         advance(1)
@@ -213,8 +213,8 @@ def _statistics_at(
                 raise
     if mode.statistics is None:
         raise SamplingError(
-            f"layer {site.name} was not called for some of the points; bnuq needs a network whose path does not depend "
-            "on its input."
+            f"layer {site.name} was not called for some examples; bnuq needs a network whose path does not depend on "
+            "its input."
         )
     return mode.statistics
 

@@ -70,7 +70,7 @@ def post_hoc_scores(subject: Subject, progress: Progress, kept: Kept | None = No
         return OfSets({}, fitted.findings)
     evaluated = {name: points for name, points in subject.sets.items() if name != VALIDATION}
     total = sum(map(len, evaluated.values()))
-    with progress(f"Post-hoc scores of {total} points", total) as advance:
+    with progress(f"Post-hoc scores of {total} examples", total) as advance:
         result = {}
         for name, points in evaluated.items():
             parts = kept.of(name, len(points)) if kept is not None and name not in subject.perturbed else []
@@ -114,7 +114,7 @@ def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
     fewest = min(_FEWEST_POINTS, always_passed(subject.train, _ENTRIES))
     most = min(max(passes // _SHARE, fewest), _LARGEST_BANK // first.weight.shape[1])
     train = fitted_points(subject, most=most)
-    with progress(f"Features of {len(train)} reference points", len(train)) as advance:
+    with progress(f"Features of {len(train)} training examples", len(train)) as advance:
         parts = []
         for last in heads(subject, train):
             parts.append(last.features)

@@ -148,31 +148,31 @@ def _check_asked(subject: ScoredSubject, asked: str) -> None:
     what = "τ and the constant σ" if is_regression else "a temperature"
     if not (task.recalibrations or is_regression):
         raise RequestError(
-            f"--calibrate {asked} fits one temperature to the logits of one class per point, and here there are "
-            "several labels per point. Leave --calibrate out."
+            f"--calibrate {asked} fits one temperature to the logits of one class per example, and here there are "
+            "several labels per example. Leave --calibrate out."
         )
     if asked == "validation" and validation is None:
         raise RequestError(
-            f"--calibrate validation: there are no validation points to fit {what} to. Name points that were held out "
-            "of training (--validation REF), or fit to halves of the test set (--calibrate cross)."
+            f"--calibrate validation: no validation examples to fit {what} to. Name examples that were held out of "
+            "training (--validation REF), or fit to halves of the test set (--calibrate cross)."
         )
     if asked == "validation" and validation is not None and validation.sha256 == test.sha256 and not is_regression:
         raise RequestError(
-            f"--calibrate validation: the validation points {validation.reference} are the test set, and a temperature "
-            "fitted to the labels that judge it looks better than it is. Name other points (--validation REF), or "
+            f"--calibrate validation: the validation examples {validation.reference} are the test set; a temperature "
+            "fitted to it would look better than it is. Name other examples (--validation REF), or "
             "fit it on halves of the test set (--calibrate cross)."
         )
     if asked == "cross" and test.targets is None:
         raise RequestError(
             f"--calibrate cross fits {what} to the labels of the test set, and {test.reference} has none. Fit to "
-            "validation points (--validation REF --calibrate validation), or leave --calibrate out."
+            "validation examples (--validation REF --calibrate validation), or leave --calibrate out."
         )
     if asked == "cross" and (count := independent_units(len(test), test.group)) < LEAST_POINTS:
         raise RequestError(
             f"--calibrate cross: the test set {test.reference} has {count} "
-            f"{'points' if test.group is None else 'groups of points'}"
+            f"{'examples' if test.group is None else 'groups of examples'}"
             f"{'' if subject.run.limit is None else f' with --limit {subject.run.limit}'}; "
-            f"expected at least {LEAST_POINTS}, for two halves. Fit {what} to validation points (--validation REF "
+            f"expected at least {LEAST_POINTS}, for two halves. Fit {what} to validation examples (--validation REF "
             "--calibrate validation), or leave --calibrate out."
         )
 
@@ -182,22 +182,22 @@ def _check_vector(subject: ScoredSubject) -> None:
     text, leave_out = "--recalibration vector fits a scale and a shift to each class", "Leave vector out."
     task = subject.plan.task
     if "vector" not in task.recalibrations:
-        what = "there are several labels per point" if task.outputs == "labels" else f"this is a {task}"
+        what = "there are several labels per example" if task.outputs == "labels" else f"this is a {task}"
         raise RequestError(f"{text}, and here {what}. {leave_out}")
     if subject.fitted_to is None:
         raise RequestError(
-            f"{text}, and there are no points to fit them to. Name points that were held out of training "
+            f"{text}, and there are no examples to fit them to. Name examples that were held out of training "
             "(--validation REF), or fit them on halves of the test set (--calibrate cross)."
         )
-    points, noun = subject.sets[subject.fitted_to], "validation points"
+    points, noun = subject.sets[subject.fitted_to], "validation examples"
     count, expected = len(points), 2 * subject.plan.outputs * LEAST_POINTS_OF_PARAMETER
     if subject.fitted_to == "test":
         second = int(second_half(points, subject.run.seed).sum())
-        count, noun = min(second, count - second), "points in a half of the test set"
+        count, noun = min(second, count - second), "examples in a half of the test set"
     if count < expected:
         raise RequestError(
             f"{text}, {2 * subject.plan.outputs} numbers for {subject.plan.outputs} classes, and there are {count} "
-            f"{noun} ({points.reference}); expected at least {expected}. Name more points, or fit only a temperature "
+            f"{noun} ({points.reference}); expected at least {expected}. Name more examples, or fit only a temperature "
             "(--recalibration temperature)."
         )
 

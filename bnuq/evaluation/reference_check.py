@@ -48,7 +48,7 @@ def reference_check(
     `unfit` layer normalises the population otherwise by more than a standard deviation. The check passes only where
     there is none, and no layer was never trained.
 
-    None where nothing can be checked: no layer has an exponential average of its own that was ever trained, or no layer
+    None where nothing can be checked: no layer has its own exponential average that was ever trained, or no layer
     varies.
     """
     by_name = {layer.name: layer for layer in bank.layers}
@@ -133,7 +133,7 @@ def _gap(running: np.ndarray, batches: np.ndarray, *, unit: np.ndarray) -> float
 
 
 def can_be_checked(site: BatchNormSite, sites: Sequence[BatchNormSite]) -> bool:
-    """Whether a layer has an exponential average of its own: running statistics of one called twice mix both calls."""
+    """Whether a layer has its own exponential average: running statistics of one called twice mix both calls."""
     once = sum(other.address == site.address for other in sites) == 1
     return site.running_mean is not None and bool(site.momentum) and not site.never_trained and once
 
@@ -171,7 +171,7 @@ def findings(
     effect = [[metric, *change] for metric, change in population_effect(methods).items()]
     matters = not effect or is_doubtful(check, methods)
     if check is None:
-        few = "the reference has fewer than 4 points, or its batch statistics do not vary (all points are the same)"
+        few = "the training set has fewer than 4 examples, or its batch statistics do not vary (all examples equal)"
         why = why_uncheckable(sites) or few
         unchecked = warning("reference-unchecked", why=why, effect=effect, settings=["train", *keys])
         return [unchecked if matters else note("reference-uncompared", why=why, effect=effect)]

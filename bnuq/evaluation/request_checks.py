@@ -56,8 +56,8 @@ def check_scoring(run: Run) -> None:
         )
     if run.bank is not None and getattr(run.scoring, run.scoring.fit) == "mixture" and run.scoring.tau is None:
         raise RequestError(
-            f'--bank and fit = "{run.scoring.fit}" of a mixture cannot be combined: with a bank, points have different '
-            "draws, so only the CRPS or PLL of a Gaussian can be fitted. Leave one of them out."
+            f'--bank and fit = "{run.scoring.fit}" of a mixture cannot be combined: with a bank, examples have other '
+            "draws each, so only the CRPS or PLL of a Gaussian can be fitted. Leave one of them out."
         )
 
 
@@ -108,8 +108,8 @@ def _check_bank(run: Run) -> None:
         )
     if run.bank < run.samples:
         raise RequestError(
-            f"--bank is {run.bank}; expected at least as many draws as the {run.samples} samples of a point, which are "
-            "chosen from it."
+            f"--bank is {run.bank}; expected at least the {run.samples} samples of an example, which are chosen "
+            "from it."
         )
 
 

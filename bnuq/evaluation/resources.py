@@ -182,7 +182,7 @@ def _check(
     if free is None or need(requested) <= free:
         return
     fits = _largest(requested, need, free)
-    advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer points (--limit)."
+    advice = f"At most {fits:,} fit." if fits >= 2 else "Not even 2 fit: take fewer sets, or fewer examples (--limit)."
     raise RequestError(
         f"{option} is {requested}: {purpose} would take about {memory.in_words(need(requested))} of {place}, and "
         f"{memory.in_words(free)} are free. {advice}{hint}"

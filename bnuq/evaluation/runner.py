@@ -226,7 +226,7 @@ class _Runner:
         need = self.passes.prepare(engines.values(), sets["test"])
         points, first = sum(map(len, sets.values())), next(iter(sets))
         kind = "samples" if all(method.is_drawn for method in engines) else "networks"
-        title = f"Evaluating {points} points, {f'{draws.stop} {kind}' if draws.stop > 1 else 'deterministic'}"
+        title = f"Evaluating {points} examples, {f'{draws.stop} {kind}' if draws.stop > 1 else 'deterministic'}"
         scored: dict[Method, ScoredMethod] = {}
         work = points * sum(engine.samples for engine in engines.values())
         with self._progress(f"{title}, about {memory.in_words(need)}", work) as advance:

@@ -32,8 +32,8 @@ def target_scale(run: Run, train: Points | None, outputs: int) -> TargetScale | 
         train = None if train is None else labelled(train)
         if train is None or train.targets is None or train.targets.ndim > 2:
             raise RequestError(
-                'data.normalize_targets is "train", which takes mean and std of the reference\'s targets, and there is '
-                "no reference with targets. Add one, or write normalize_targets = { mean = [...], std = [...] }."
+                'data.normalize_targets is "train", and there is no training set with targets to take mean and std of. '
+                "Add one, or write normalize_targets = { mean = [...], std = [...] }."
             )
         given = statistics(train.targets.reshape(len(train), -1).astype(np.float64))
     scale = {}

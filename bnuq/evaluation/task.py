@@ -39,14 +39,14 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
         if run.task not in (None, "segmentation"):
             raise RequestError(
                 f'the network classifies each pixel, and task is "{run.task}"; expected "segmentation", or a network '
-                "that gives one row of outputs for a point."
+                "that gives one row of outputs for an example."
             )
         if run.outputs == "multilabel":
             raise RequestError('outputs is "multilabel", and the network classifies each pixel, as one of its classes.')
         return SEGMENTATION
     if run.task == "segmentation":
         raise RequestError(
-            'task is "segmentation", and the network gives one row of outputs for a point, not for each pixel.'
+            'task is "segmentation", and the network gives one row of outputs for an example, not for each pixel.'
         )
     if run.task == "regression" and run.outputs != "logits":
         raise RequestError(
@@ -76,9 +76,9 @@ def task_of(run: Run, outputs: int, points: Points | None, *, dense: bool = Fals
         return CLASSIFICATION
     if zero_or_one or (bool(np.all(targets >= 0)) and np.allclose(sums, 1, atol=1e-4)):
         values = "probabilities, each row summing to 1: soft labels"
-        say = "Provide one class per point, or one-hot rows."
+        say = "Provide one class per example, or one-hot rows."
         if zero_or_one:
-            values = "0 or 1, with several or no 1 in a row: several labels per point"
+            values = "0 or 1, with several or no 1 in a row: several labels per example"
             say = f"If each output is the logit of one of these labels: --outputs multilabel, or {MULTILABEL_KEY}."
         raise DataError(
             f"the targets of {points.reference} have {columns} columns, as many as the network has outputs, and all "
@@ -103,7 +103,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
     with _LatestSigmoid() as recorder:
         blocks = [(block[0], recorder.made_by_sigmoid(block)) for block in chunks(network, count, feed, size=size)]
     values, made_by_sigmoid = torch.cat([block for block, _ in blocks]), all(by_sigmoid for _, by_sigmoid in blocks)
-    where = f"{count} points of {points.reference}"
+    where = f"{count} examples of {points.reference}"
     if outputs in ("probabilities", "log_probabilities"):
         _check_probabilities(values, outputs, where)
         return ()
@@ -118,7 +118,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
         )
     if made_by_sigmoid and outputs == "binary":
         raise ModelError(
-            f'outputs is "binary", which is one logit per point, and the network ends in a sigmoid: its outputs '
+            f'outputs is "binary", which is one logit per example, and the network ends in a sigmoid: its outputs '
             f"{where}. Say that these are probabilities of class 1: --outputs probabilities, or {PROBABILITIES_KEY}."
         )
     if made_by_sigmoid and outputs == "multilabel":
@@ -130,7 +130,7 @@ def check_outputs(model: nn.Module, feed: Callable[[slice], Tensor], points: Poi
         raise ModelError(
             f"the network ends in a sigmoid: its outputs {where}, and rows do not sum to 1. Taken for logits, they "
             "would be flattened by a softmax. Remove the last sigmoid from the architecture. If each output is a label "
-            f"of its own, several per point, also say --outputs multilabel, or {MULTILABEL_KEY}."
+            f"of its own, several per example, also say --outputs multilabel, or {MULTILABEL_KEY}."
         )
     return (warning("probability-outputs", range=where),) if outputs == "logits" else ()
 
@@ -150,9 +150,9 @@ def _check_probabilities(values: Tensor, outputs: Outputs, where: str) -> None:
     sums = p.sum(-1)
     if values.shape[1] > 1 and bool(((sums - 1).abs() > PROBABILITY_TOLERANCE).any()):
         raise ModelError(
-            f'outputs is "{outputs}", and on {where} the probabilities of a point sum to values from '
+            f'outputs is "{outputs}", and on {where} the probabilities of an example sum to values from '
             f"{float(sums.min()):.4g} to {float(sums.max()):.4g}; expected 1. If a sigmoid made them, remove it "
-            "from the architecture: for one class per point leave --outputs out, and for several labels per point say "
+            "from the architecture: for one class per example leave --outputs out; for several labels per example, say "
             f"--outputs multilabel, or {MULTILABEL_KEY}."
         )
 
@@ -184,13 +184,13 @@ def first_output(model: nn.Module, example: Tensor, test: Points) -> Tensor:
         if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
-            f"the network does not accept points of shape {test.form} ({test.reference}): {error}"
+            f"the network does not accept examples of shape {test.form} ({test.reference}): {error}"
         ) from error
     if output.ndim not in (2, 4) or len(output) != len(example):
         raise DataError(
-            f"the network gives {tuple(output.shape)} for {len(example)} points; expected (points, classes), (points, "
-            "outputs) of a regression, or (points, classes, height, width) of a segmentation. Reshape its output in "
-            "the architecture's function."
+            f"the network gives {tuple(output.shape)} for {len(example)} examples; expected (examples, classes), "
+            "(examples, outputs) for regression, or (examples, classes, height, width) for segmentation. Reshape its "
+            "output in the architecture's function."
         )
     if output.ndim == 4 and output.shape[2:] != example.shape[2:]:
         sizes = [" × ".join(map(str, tensor.shape[:1:-1])) for tensor in (output, example)]

@@ -61,8 +61,8 @@ def unload(arrays: Iterable[NDArray[Any]]) -> None:
 
 
 class Space:
-    """Room for so many bytes, filled in order: of the `pool`, or in memory, or of a large array in a temporary file
-    of its own, without a name."""
+    """Room for so many bytes, filled in order: of the `pool`, or in memory, or of a large array in its own
+    temporary file, without a name."""
 
     def __init__(self, size: int, pool: Pool | None = None) -> None:
         self._size, self._filled = size, 0

@@ -175,8 +175,8 @@ def _opened_lock(path: Path) -> int:
             return handle
         os.close(handle)
     raise RequestError(
-        f"{path}: another user's run is at work on this result, or the lock is a link or no file. If nobody is at work "
-        "there, remove it; or write to another file or folder."
+        f"{path}: another user's run is at work on this result, or the lock is not a regular file. If no run is at "
+        "work there, remove it; or write to another file or folder."
     )
 
 

@@ -61,7 +61,7 @@ def check(
 
     An estimate is worse where its degradation exceeds its tolerance and "there is no degradation" is rejected at the 5
     % level for all gated estimates together (one-sided, by swaps or Student's t, adjusted by Holm's method with shares
-    of the level; classes and groups have a level of their own). Gated is what `settings` name, else what the baseline
+    of the level; classes and groups have their own level). Gated is what `settings` name, else what the baseline
     was decided by, see `gated`.
 
     Raises ResultError if the two cannot be compared (another task, T, b, scoring or data, or an estimate that only the
@@ -142,7 +142,7 @@ def _check_power(rows: Sequence[Measured], power: float, verdict: CheckVerdict) 
         listed = "".join(f"\n  - {text}" for text in blind[:_MOST_BLIND])
         raise ResultError(
             f"{verdict.current.path}: {len(blind)} of {verdict.gated} gated estimates would not show a worsening of "
-            f"their tolerance with probability {power:g}:{listed}{more}\nEvaluate on more points, with more samples, "
+            f"their tolerance with probability {power:g}:{listed}{more}\nEvaluate on more examples, with more samples, "
             "or with the seed of the baseline; gate fewer estimates; or set tolerances that can be seen, by "
             "--tolerance ADDRESS=AMOUNT."
         )
@@ -328,9 +328,9 @@ def _contradictions(points: PointContributions) -> Iterator[str]:
             continue  # to validation points, which are not in the file
         stated, value = row.estimate.value, points.value(row)
         if value is None:
-            yield f"{address} is {stated:.6g}, and the scores of points that it is computed from are missing."
+            yield f"{address} is {stated:.6g}, and the scores of examples that it is computed from are missing."
         elif not _agree(stated, value, row["metric"]):
-            yield f"{address} is {stated:.6g}; recomputed from its points it is {value:.6g}."
+            yield f"{address} is {stated:.6g}; recomputed from its examples it is {value:.6g}."
 
 
 def _of_certificates(certification: Certification) -> Iterator[str]:
@@ -340,7 +340,7 @@ def _of_certificates(certification: Certification) -> Iterator[str]:
         again, of_before = (certified(certificate, *asked, apart=apart) for apart in (False, True))
         if not any(np.array_equal(made.thresholds, certificate.thresholds) for made in (again, of_before)):
             stated, value = (", ".join(f"{each:.6g}" for each in made.thresholds) for made in (certificate, again))
-            yield f"the thresholds certified of {method} are {stated}; by its validation points they are {value}."
+            yield f"the thresholds certified of {method} are {stated}; by its validation examples they are {value}."
 
 
 def _agree(stated: float, value: float, metric: str) -> bool:

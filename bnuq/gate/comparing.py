@@ -250,7 +250,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
         raise ResultError(
             f"{current.path} cannot be compared with {baseline}: whether {', '.join(unknown[:5])} got worse "
             "by more than tolerated cannot be determined. It is not a number now, or its change has no error: "
-            "too few samples (fewer than 8), too few points, an infinite value, or a network without running "
+            "too few samples (fewer than 8), too few examples, an infinite value, or a network without running "
             "statistics under another seed. Evaluate with more, or switch these off by --tolerance ADDRESS=off."
         )
     families, weights = (np.array([getattr(row, name) for row in gated]) for name in ("family", "weight"))

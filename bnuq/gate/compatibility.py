@@ -60,7 +60,7 @@ def _other_data(
     for name, points in new.items():
         difference = difference_of_points(points, old[name]) if name in old else None
         if difference and not settings.allows("data", name):
-            advice = "Evaluate on the same points (with --limit the seed picks them)"
+            advice = "Evaluate on the same examples (with --limit the seed picks them)"
             yield f"data: {name} holds {difference}. {advice}, or {_allowing(f'data:{name}')}."
         elif name in old and _names_other_classes(points, old[name]) and not settings.allows("data", name):
             now, before = (", ".join(evaluated.classes) or "no names" for evaluated in (points, old[name]))
@@ -75,7 +75,7 @@ def _other_numbers(
     for key, name in (("samples", "samples"), ("batch_size", "batch-size")):
         now, before = new[key], old[key]
         if now != before and None not in (now, before) and not settings.allows(name):
-            do = f"Score a file that has {before} of each point" if of_files else f"Evaluate with --{name} {before}"
+            do = f"Score a file that has {before} of each example" if of_files else f"Evaluate with --{name} {before}"
             yield f"{name}: {now} now, {before} in the baseline. {do}, or {_allowing(name)}."
 
 

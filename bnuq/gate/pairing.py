@@ -82,7 +82,7 @@ def _draw_differences(method: Method, current: Result, baseline: Result) -> Iter
         if method.is_single or method.is_sampled_batchnorm:
             yield from _differences_of_mini_batches(current, baseline)
         if "augmentation" in method.differs_by and _augmentation(current.run) != _augmentation(baseline.run):
-            yield "the augmentation of evaluated points"
+            yield "the augmentation of evaluated examples"
         # A single pass that moves with the draws uses the statistics that mcbn draws.
         yield from _differences_of_samplers(method_named("mcbn") if method.is_single else method, current, baseline)
         if "masks" in method.differs_by and current.mask_generator != baseline.mask_generator:
@@ -100,7 +100,7 @@ def _differences_of_mini_batches(current: Result, baseline: Result) -> Iterator[
     if current.sampling["batch_size"] != baseline.sampling["batch_size"]:
         yield "the mini-batch size"
     if current.provenance.get("reference_sha256") != baseline.provenance.get("reference_sha256"):
-        yield "the reference"
+        yield "the training set"
     now, before = (of_mini_batches(result.run) for result in (current, baseline))
     if differing := [name for name in now.keys() | before.keys() if now.get(name) != before.get(name)]:
         yield f"the training pipeline ({', '.join(sorted(differing))})"
@@ -111,7 +111,7 @@ def _differences_of_samplers(method: Method, current: Result, baseline: Result) 
     yield from (f"sampling.{key}" for key in differing_keys(now, before))
     groups = [result.provenance.get("reference_groups_sha256") for result in (current, baseline)]
     if now.get("batches") == before.get("batches") == "group" and groups[0] != groups[1]:
-        yield "the grouping of the reference"
+        yield "the grouping of the training set"
 
 
 def _augmentation(run: Mapping[str, Any]) -> Any:
@@ -121,12 +121,12 @@ def _augmentation(run: Mapping[str, Any]) -> Any:
 def difference_of_points(new: EvaluatedSet, old: EvaluatedSet) -> str | None:
     """The difference between the points of a set, in words; None if they are the same."""
     if new.n != old.n:
-        return f"{new.n} points now, {old.n} in the baseline"
+        return f"{new.n} examples now, {old.n} in the baseline"
     if new.sha256 != old.sha256:
         return f"other data now (SHA-256 {new.sha256[:12]}…, {old.sha256[:12]}… in the baseline)"
     if not _is_same(new.labels, old.labels) or not _is_same(new.targets, old.targets):
-        return "points with other labels or targets"
-    return None if _is_same(*_groups(new, old)) else "points with other groups"
+        return "examples with other labels or targets"
+    return None if _is_same(*_groups(new, old)) else "examples with other groups"
 
 
 def _groups(*sets: EvaluatedSet) -> list[np.ndarray | None]:

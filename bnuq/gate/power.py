@@ -23,7 +23,7 @@ _STEPS = 100
 class Chance:
     """What chance does to the expected calibration error of a baseline: it adds a `floor`, so that about √(t² + floor²)
     is measured of a true t (the mean of |g + noise| over gaps g), and t may be 0 where that is not above `high`. The
-    gaps of two such results have signs of their own, so that their change between the same points has the error of
+    gaps of two such results have their own signs, so that their change between the same points has the error of
     `unpaired` ones."""
 
     floor: float

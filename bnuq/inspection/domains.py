@@ -89,7 +89,7 @@ def domains(
     if not named:
         raise RequestError("there are no domains; name one with --domain NAME=REF.")
     if len(train) < 4:
-        raise DataError(f"the reference ({train.reference}) holds {len(train)} points; expected at least 4.")
+        raise DataError(f"the training set ({train.reference}) holds {len(train)} examples; expected at least 4.")
     points_of_domains = _read(run, named, train)
     scorer = _scorer(run, model, pipeline, train, [*([] if test is None else [test]), *points_of_domains.values()])
     halves = {name: _halves(points, run.seed) for name, points in points_of_domains.items()}
@@ -161,8 +161,8 @@ def _read(run: Run, named: Sequence[Named], train: Points) -> dict[str, Points]:
         check_same_inputs(f"domain {points.name}", points, train)
         if points.point_shape != train.point_shape:
             raise DataError(
-                f"domain {points.name} ({points.reference}) has points of shape {points.point_shape}, the reference of "
-                f"{train.point_shape}; expected the same."
+                f"domain {points.name} ({points.reference}) has examples of shape {points.point_shape}, the training "
+                f"set of {train.point_shape}; expected the same."
             )
         result[points.name] = points
     return {name: points for name, points in numbered(run, train=train, **result).items() if name != TRAIN}
@@ -173,10 +173,10 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
     members = np.arange(len(points)) if points.group is None else np.unique(points.group, return_inverse=True)[1]
     groups = int(members.max()) + 1
     if len(points) < 8 or groups < 2:
-        size_text = f"{len(points)} points" if groups == len(points) else f"{len(points)} points in {groups} groups"
+        size_text = f"{len(points)} examples" if groups == len(points) else f"{len(points)} examples in {groups} groups"
         raise DataError(
-            f"domain {points.name} ({points.reference}) holds {size_text}; expected at least 8 points, and 2 groups "
-            "where points have groups: statistics are taken from half of it, and the other half is evaluated."
+            f"domain {points.name} ({points.reference}) holds {size_text}; expected at least 8 examples, and 2 groups "
+            "where examples have groups: statistics are taken from half of it, and the other half is evaluated."
         )
     order = counter_rng.batch_indices(seed, _SPLIT, population=groups, batch_size=groups, purpose=counter_rng.SUBSET)
     reached = np.cumsum(np.bincount(members)[order])
@@ -184,7 +184,7 @@ def _halves(points: Points, seed: int) -> tuple[Points, Points]:
     first = np.isin(members, order[:groups_taken])
     if first.sum() < 4:
         raise DataError(
-            f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} points for statistics; "
+            f"domain {points.name} ({points.reference}): its groups leave {int(first.sum())} examples for statistics; "
             "expected at least 4."
         )
     return points.subset(np.flatnonzero(first)), points.subset(np.flatnonzero(~first))
@@ -431,8 +431,8 @@ def _scorer(run: Run, model: nn.Module, pipeline: Pipeline, train: Points, sets:
     output = Evaluation(model).passes(pipeline.evaluated(train, slice(0, 3)))[0]
     if output.ndim != 2:
         raise DataError(
-            f"the network returns shape {tuple(output.shape)} for {len(output)} points; domains need a classification "
-            "or a regression, with outputs (points, classes) or (points, outputs)."
+            f"the network returns shape {tuple(output.shape)} for {len(output)} examples; expected a "
+            "classification or a regression, with outputs (examples, classes) or (examples, outputs)."
         )
     outputs = output.shape[1]
     labelled = next((points for points in (*sets, train) if points.targets is not None), None)

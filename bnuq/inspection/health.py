@@ -110,7 +110,7 @@ def batch_statistics(
 ) -> BatchStatistics:
     """The statistics of these mini-batches in float64; their `pooled()` is the population, by the default estimator of
     `bnuq precise-bn`."""
-    with progress(f"Taking the population statistics of {batches.points} points", len(batches)) as advance:
+    with progress(f"Taking the population statistics of {batches.points} examples", len(batches)) as advance:
         free = memory.available(batches.pipeline.device)
         bank = statistics_of(model, batches, layers=sites, on_draw=lambda: advance(1), memory_limit=free)
     return replace(bank, layers=tuple(map(wide, bank.layers)))

@@ -82,7 +82,7 @@ def load_network(
         check_same_inputs("the test set", test, train)
         if test.point_shape != train.point_shape:
             raise DataError(
-                f"the test set ({test.reference}) has points of shape {test.point_shape}, the reference "
+                f"the test set ({test.reference}) has examples of shape {test.point_shape}, the training set "
                 f"({train.reference}) of {train.point_shape}; expected the same."
             )
     if train is None and run.normalize == "train":
@@ -104,8 +104,8 @@ def load_network(
     if points is not None:
         if input_shape is not None and input_shape != points.point_shape:
             raise RequestError(
-                f"--input-shape is {_text(input_shape)}, and the points of {points.reference} have shape "
-                f"{_text(points.point_shape)}; leave it out, as the shape of readable points is known."
+                f"--input-shape is {_text(input_shape)}, and the examples of {points.reference} have shape "
+                f"{_text(points.point_shape)}; leave it out, as the shape of readable examples is known."
             )
         example = pipeline.evaluated(points, slice(0, MADE_UP_POINTS))
         _check_taken(model, example, points)
@@ -158,7 +158,7 @@ def _check_taken(model: nn.Module, example: Tensor, points: Points) -> None:
         if error.__cause__ is not None and not is_failure(error.__cause__):  # not caused by the points
             raise
         raise DataError(
-            f"the network does not accept points of shape {points.form} ({points.reference}): {error}"
+            f"the network does not accept examples of shape {points.form} ({points.reference}): {error}"
         ) from error
 
 
@@ -182,7 +182,7 @@ def _random_points(model: nn.Module, input_shape: Shape | None, pipeline: Pipeli
             return points, note("random-points", shape=list(shape), requested=False)
     tried = f" It accepts none of {', '.join(map(_text, shapes))}." if shapes else ""
     raise RequestError(
-        f"no points could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "
+        f"no examples could be read to run the network on, and the shape of its inputs is not known.{tried} Name it "
         "without the batch, as in --input-shape 3,32,32, or name the data with --train REF."
     )
 

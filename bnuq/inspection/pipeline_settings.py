@@ -92,12 +92,12 @@ def settings_to_try(run: Run, train: Points) -> Iterator[PipelineSetting]:
 
 
 def why_untold(train: Points) -> str:
-    """Why paddings and crops of these points cannot be told apart; empty where they can."""
+    """Why paddings and crops of these points cannot be distinguished; empty where they can."""
     if len(train.point_shape) != 3:
         return ""
     if _data_statistics(train)[1] is None:
-        return "the points are already normalised, and what they were padded with is unknown"
-    return f"{len(train)} points are too few to tell paddings apart" if len(train) < _ENOUGH_TO_PAD else ""
+        return "the examples are already normalised, and what they were padded with is unknown"
+    return f"{len(train)} examples are too few to distinguish paddings" if len(train) < _ENOUGH_TO_PAD else ""
 
 
 def padded(setting: PipelineSetting, pads: Sequence[int], train: Points) -> list[PipelineSetting]:

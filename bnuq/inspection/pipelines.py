@@ -115,7 +115,7 @@ def suggest(
     holds fewer than 8 points.
     """
     if train.layout is not None:
-        raise SamplingError(f"the points have several inputs ({train.form}), and pipelines of one input are known")
+        raise SamplingError(f"the examples have several inputs ({train.form}), and pipelines of one input are known")
     effort = effort or THOROUGH
     trials = _Trials(run, model, train, sites.live_batchnorms, trained_with, progress)
     settings, first_round = _finalists(trials, effort)
@@ -246,7 +246,7 @@ class _Trials:
         batch_size = min(max_batch_size, len(self.train) // 4)
         if batch_size < 2:
             raise SamplingError(
-                f"the reference ({self.train.reference}) holds {len(self.train)} points; expected at least 8 to "
+                f"the training set ({self.train.reference}) holds {len(self.train)} examples; expected at least 8 to "
                 "infer its training pipeline."
             )
         sites = self._first_sites(layers)

@@ -53,7 +53,7 @@ def score_bins(scores: Float[Array, "*any"], *, signed: bool = False) -> Integer
 
 
 def _origin(signed: bool) -> int:
-    """The shortened bits of the smallest magnitude with a bin of its own, less 1."""
+    """The shortened bits of the smallest magnitude with its own bin, less 1."""
     return (_BIAS - (8 if signed else 24) << 23 - _DROPPED) - 1
 
 

@@ -107,7 +107,7 @@ def _checked(
 def _checked_scores(scores: Float[Array, "*replicate point"], name: str) -> Float[np.ndarray, "*replicate point"]:
     scores = as_float64(scores)
     if scores.size == 0:
-        raise ValueError(f"{name} holds no scores; expected at least one point in each set.")
+        raise ValueError(f"{name} holds no scores; expected at least one example in each set.")
     missing = int(np.isnan(scores).sum())
     if missing:
         raise ValueError(f"{name} holds {missing} NaN among {scores.size} scores; expected numbers only.")

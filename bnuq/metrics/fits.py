@@ -60,7 +60,7 @@ def _pooled(
     """The flattened errors of all outputs, and their weights, which sum to 1; points of weight 0 are left out."""
     error = as_float64(errors)
     if math.prod(error.shape[1:]) == 0:
-        raise ValueError("errors holds no points; expected at least one.")
+        raise ValueError("errors holds no examples; expected at least one.")
     weight = _pooled_weights(weights, error.shape[1:])
     used = weight > 0
     return error.reshape(len(error), weight.size)[:, used], weight[used]
@@ -69,7 +69,7 @@ def _pooled(
 def _pooled_weights(weights: Float[Array, "point"] | None, shape: tuple[int, ...]) -> Float[np.ndarray, "entry"]:
     point_weights = np.ones(shape[0]) if weights is None else as_float64(weights)
     if point_weights.shape != shape[:1] or not (point_weights >= 0).all() or not 0 < point_weights.sum() < math.inf:
-        raise ValueError(f"weights do not fit {shape[0]} points; expected one number ≥ 0 for each, and some above 0.")
+        raise ValueError(f"weights do not fit {shape[0]} examples; expected one number ≥ 0 for each, and some above 0.")
     entries = np.repeat(point_weights, math.prod(shape[1:]))
     return entries / entries.sum()
 
@@ -376,7 +376,7 @@ def tau_of_distances(
     distance = as_float64(squared).T.copy()
     points, samples = distance.shape
     if points == 0:
-        raise ValueError("y holds no points; expected at least one.")
+        raise ValueError("y holds no examples; expected at least one.")
     weight = _pooled_weights(weights, (points,))
     scale = math.sqrt(float(weight @ distance.mean(axis=-1)) / outputs)
     if not math.isfinite(scale):

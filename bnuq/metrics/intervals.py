@@ -48,7 +48,7 @@ def interval_calibration(
     size = np.abs(as_float64(y) - as_float64(mean))
     spread = np.broadcast_to(sigma if isinstance(sigma, (float, int)) else as_float64(sigma), size.shape)
     if size.size == 0:
-        raise ValueError("y holds no points; expected at least one.")
+        raise ValueError("y holds no examples; expected at least one.")
     with np.errstate(divide="ignore", over="ignore"):
         distance = np.where(size == 0, 0.0, size / np.where(size == 0, 1.0, spread))
     return np.searchsorted(np.sort(distance.ravel()), _half_widths(nominal), "right") / size.size
@@ -130,7 +130,7 @@ def uncertainty_error_curve(
     points = size.size
     width = max(1, round(points / 10)) if window is None else window
     if width < 1:
-        raise ValueError(f"window is {width}; expected at least 1 point.")
+        raise ValueError(f"window is {width}; expected at least 1 example.")
     order = np.argsort(spread, kind="stable")
     ranked = size[order]
     number = np.arange(points)

@@ -283,7 +283,7 @@ def by_virtual_logit(reference: Reference) -> PointScore | str:
     """`virtual_logit`; why there is none if no feature of the reference has a residual."""
     virtual = fitted_virtual_logit(reference.features, reference.weight, reference.bias)
     if virtual is None:
-        return "features of the reference do not vary beyond their principal directions"
+        return "features of the training set do not vary beyond their principal directions"
     return lambda last: virtual_logit(last.features, last.logits, virtual)
 
 

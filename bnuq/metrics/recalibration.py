@@ -36,7 +36,7 @@ class LogitMaps:
 
     @property
     def temperature(self) -> Float[np.ndarray, " point"] | None:
-        """The temperature of each point; None if each class has a scale of its own."""
+        """The temperature of each point; None if each class has its own scale."""
         return 1 / self.scale[self.of_point, 0] if self.scale.shape[1] == 1 else None
 
 

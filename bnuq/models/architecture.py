@@ -76,7 +76,7 @@ def build(
     arguments are named, for messages.
 
     Raises RequestError for an `arch` that names nothing and for `arch_args` that do not fit, UntrustedCodeError for
-    code that only a found file names, ModelError where what comes back is no network.
+    code that only a found file names, ModelError where what comes back is not a network.
     """
     arguments = dict(arch_args or {})
     library, _, name = arch.partition(":")

@@ -63,7 +63,7 @@ def read_exported(archive: Archive, data: bytes, *, trust: bool) -> nn.Module:
     first = [inputs[name] for name in program.graph_signature.user_inputs if name in inputs]
     if any(isinstance(value, torch.Tensor) and value.ndim and isinstance(value.shape[0], int) for value in first):
         raise ModelError(
-            f"{path}: was exported for batches of a fixed number of points. {_ANEW}, and "
+            f"{path}: was exported for batches of a fixed number of examples. {_ANEW}, and "
             "dynamic_shapes={'x': {0: torch.export.Dim('points')}}, with the name of the forward's argument for x."
         )
     for name in program.graph_signature.lifted_tensor_constants:  # as buffers they move with the module
@@ -162,7 +162,7 @@ def weights_of_script(archive: Archive) -> dict[str, Tensor]:
 
 
 def check_target(path: Path) -> None:
-    """Raise RequestError where a file is at `path` that is no predictor."""
+    """Raise RequestError where a file is at `path` that is not a predictor."""
     if exists(path) and not _is_predictor(path):
         raise RequestError(f"--out {path}: this file exists and was not written by bnuq export. Name another.")
 

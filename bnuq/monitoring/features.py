@@ -117,8 +117,8 @@ class _Moments(Mode):
         if isinstance(call, BatchNormCall) and (key := self._calls.key(call)) in self._sites:
             if len(call.input) % self._points:
                 raise SamplingError(
-                    f"layer {self._sites[key].name} sees {len(call.input)} rows for {self._points} points; expected as "
-                    "many for each, to monitor the statistics of points."
+                    f"layer {self._sites[key].name} sees {len(call.input)} rows for {self._points} examples; expected "
+                    "as many rows for each example."
                 )
             moments = moments_of(call.input, self._points, self._channels[key], self._sites[key].running_mean)
             self._moments[key] = moments
@@ -187,7 +187,7 @@ def features_of(watch: Watch, pipeline: Pipeline, points: Points) -> Float[np.nd
     if wrong.any():
         first = next(block for block in watch.blocks if not np.isfinite(features[wrong][:, block.columns]).all())
         raise DataError(
-            f"{points.reference}: {int(wrong.sum())} of {len(points)} points, the first of them number "
-            f"{int(np.flatnonzero(wrong)[0])}, make {first.name} NaN or infinite. Leave out points with missing values."
+            f"{points.reference}: {int(wrong.sum())} of {len(points)} examples, the first of them number "
+            f"{int(np.flatnonzero(wrong)[0])}, make {first.name} NaN or infinite. Leave out those with missing values."
         )
     return features

@@ -112,7 +112,7 @@ def certified(
     certificate: Certificate, risk: float, confidence: float, each: str = "class", *, apart: bool = False
 ) -> Certificate:
     """The certificate with its thresholds, which follow from its validation points; its parts are of `each` class, or
-    of each known group. `apart`, as in 0.2, the promise about all points has a level of its own."""
+    of each known group. `apart`, as in 0.2, the promise about all points has its own level."""
     confidences = _confidences(certificate.counts(each), risk, confidence, apart=apart)
     thresholds = [_threshold(certificate, number, risk, level, each) for number, level in enumerate(confidences)]
     return replace(certificate, thresholds=np.array(thresholds))

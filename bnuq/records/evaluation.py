@@ -181,7 +181,7 @@ class SetResult:
 
     def __repr__(self) -> str:
         estimates = ", ".join(f"{name} {estimate.value:.4g}" for name, estimate in self.estimates.items())
-        return f"<SetResult of {len(self.predicted):,} points: {estimates}>"
+        return f"<SetResult of {len(self.predicted):,} examples: {estimates}>"
 
     def of_label(self, label: str) -> SetResult:
         """One of the labels as a classification of two classes."""

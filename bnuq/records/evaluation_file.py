@@ -314,7 +314,7 @@ def check_complete(result: Result) -> None:
         if task.is_regression:
             check_regression(method, method_result)
         if missing := points - set(method_result.sets["test"].points):
-            raise ValueError(f"the {min(missing)} of the points of {method} are missing")
+            raise ValueError(f"the {min(missing)} of the examples of {method} are missing")
         _check_curves(method, method_result)
     check_gallery(result)
     if result.image_maps is not None:
@@ -351,7 +351,7 @@ def _check_separations(result: Result, method: str) -> None:
         for score in scores:
             has_values = all(score in method_result.sets[key].points for key in ("test", name))
             if not has_values or any(np.isnan(values).any() for values in method_result.ranked(score, name)):
-                raise ValueError(f"the {score} of the points of {method} is missing")
+                raise ValueError(f"the {score} of the examples of {method} is missing")
         incomplete = any(set(estimates) - {WITH_ERRORS} != {*SEPARATIONS} for estimates in scores.values())
         if incomplete or not (scores or may_be_empty):
             raise ValueError(f"estimates of {method} on {name} against the test set are missing")
@@ -387,12 +387,12 @@ def check_sets(result: Result) -> None:
     for evaluated in result.sets.values():
         point_values = (getattr(evaluated, name) for name in ("labels", "targets", "group", "index", "names"))
         if any(len(values) != evaluated.n for values in point_values if values is not None):
-            raise ValueError(f"the labels, targets, groups or names of {evaluated.name} are not as many as its points")
+            raise ValueError(f"{evaluated.name} has more or fewer labels, targets, groups or names than examples")
         numbers = np.arange(len(evaluated.group_names))
         if evaluated.group is not None and numbers.size and not np.isin(evaluated.group, numbers).all():
             raise ValueError(f"a group of {evaluated.name} has no name")
         if evaluated.names is not None and not all(isinstance(name, str) for name in evaluated.names):
-            raise ValueError(f"the names of the points of {evaluated.name} are not strings")
+            raise ValueError(f"the names of the examples of {evaluated.name} are not strings")
 
 
 def check_gallery(result: Result) -> None:
@@ -401,7 +401,7 @@ def check_gallery(result: Result) -> None:
         if evaluated is None or shown.method not in result.methods or len(shown.points) != len(shown.pixels):
             raise ValueError(f"the images of {shown.set} are not those of a set and a method")
         if shown.points.size and not 0 <= shown.points.min() <= shown.points.max() < evaluated.n:
-            raise ValueError(f"an image of {shown.set} is of no point")
+            raise ValueError(f"an image of {shown.set} belongs to no example")
         if shown.pixels.shape[3] not in (1, 3) or 0 in shown.pixels.shape or max(shown.pixels.shape) > LARGEST:
             raise ValueError(f"the images of {shown.set} are of another shape")
 
@@ -444,9 +444,9 @@ def check_labels(result: Result, method: str, name: str) -> None:
             raise ValueError(f"estimate {min(missing)} of label {label} of {method} is missing")
     needed = {"pll", "accuracy", "max_probability", "least_confidence"} if labels else set()
     if missing := needed - set(set_result.label_points):
-        raise ValueError(f"the {min(missing)} of the points of {method} by label are missing")
+        raise ValueError(f"the {min(missing)} of the examples of {method} by label are missing")
     if any(values.shape != shape for values in set_result.label_points.values()):
-        raise ValueError(f"the points of {method} by label are of another shape")
+        raise ValueError(f"the examples of {method} by label are of another shape")
 
 
 def check_parts(result: Result, method: str, name: str) -> None:
@@ -458,7 +458,7 @@ def check_parts(result: Result, method: str, name: str) -> None:
         dense = result.task.is_dense
         is_of_points = not estimates or dense or tuple(estimates) == tuple(parts.get(kind, ()))
         if tuple(estimates) != tuple(getattr(first, field_name)) or not is_of_points:
-            raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its points")
+            raise ValueError(f"the estimates by {kind} of {method} on {name} are not those of its examples")
         needed = {"count", "accuracy", *(("iou", "dice") if dense else ("pll",))}
         known = needed | (set() if dense else {*OF_POINTS})
         if any(not needed <= set(values) <= known for values in estimates.values()):

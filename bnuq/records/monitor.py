@@ -81,7 +81,7 @@ class Baseline:
         require(self.reference, reference=str, n=Size, fitted=Size, kept=Size)
         require(self.provenance, bnuq=str)
         if not self.blocks or self.bag.ndim != 2 or self.bag.shape[1] != self.starts[-1] + self.widths[-1]:
-            raise ValueError("its points do not have the coordinates of its blocks")
+            raise ValueError("its examples do not have the coordinates of its blocks")
 
     @property
     def normalize(self) -> Normalize | None:

@@ -28,7 +28,7 @@ def points_table(result: Result, *, set: str = "test", method: str | None = None
     """
     scored = result.methods[chosen_method(result, method)].sets
     if set not in scored:
-        raise RequestError(f"the points of {set!r} are not in the result; expected one of {', '.join(scored)}.")
+        raise RequestError(f"the examples of {set!r} are not in the result; expected one of {', '.join(scored)}.")
     evaluated, values = result.sets[set], scored[set]
     columns: dict[str, np.ndarray] = {
         "index": np.arange(evaluated.n) if evaluated.index is None else evaluated.index,
@@ -72,7 +72,7 @@ def chosen_score(scores: Iterable[str], by: str | None, *, methods: Sequence[str
     if by not in known:
         elsewhere = f" It is a score of {', '.join(methods)}: --method {methods[0]}." if methods else ""
         expected = f"expected one of {', '.join(known)}.{elsewhere}"
-        raise RequestError(f"the score {by!r} is not known of these points; {expected}")
+        raise RequestError(f"the score {by!r} is not known of these examples; {expected}")
     return by
 
 

@@ -236,18 +236,18 @@ class Sweep:
         require(self.provenance, bnuq=str)
         names = [swept.name for swept in self.sets]
         if not self.models or not self.points:
-            raise ValueError("its networks or its points are missing")
+            raise ValueError("its networks or its sizes are missing")
         if len(set(names)) < len(names) or not names:
             raise ValueError("its sets are missing, or two have one name")
         if self.score not in SCORES:
             raise ValueError(f"the score {self.score} is unknown")
         if any(not 0 <= point.model < len(self.models) for point in self.points):
-            raise ValueError("a point of it is of no network")
+            raise ValueError("one of its sizes belongs to no network")
         if unknown := {name for model in self.models for name in model.decay} - set(names):
             raise ValueError(f"it tells how {min(unknown)} decays, which it has not")
         chosen, key = self.recommended, attrgetter("batch_size", "model", "protocol")
         if chosen is not None and key(chosen) not in map(key, self.points):
-            raise ValueError("the size that it recommends is none of its own")
+            raise ValueError("the size that it recommends is not one of its sizes")
 
     @shown
     def precision(self) -> str:

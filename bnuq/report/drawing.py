@@ -109,7 +109,7 @@ def matplotlib_here() -> Any:
 @contextlib.contextmanager
 def for_page() -> Iterator[None]:
     """Inside, SVGs are drawn to stand on a page: narrow, and without words above them, which they keep as metadata
-    (title and description) for the page to say. Columns that can stand apart become files of their own, see `parts_of`.
+    (title and description) for the page to say. Columns that can stand apart become their own files, see `parts_of`.
     """
     before = _FOR_PAGE.set(True)
     try:

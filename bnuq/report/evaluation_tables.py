@@ -108,7 +108,7 @@ def column_digits(metric: str, estimates: Iterable[Estimate | None]) -> int | No
 
 
 def estimates_tables(result: Result, *, roomy: bool) -> Iterator[Table]:
-    """A row a metric, a column a method; recalibrated methods in a table of their own."""
+    """A row a metric, a column a method; recalibrated methods in their own table."""
     plain = plain_methods(result)
     for methods in (plain, {name: each for name, each in result.methods.items() if name not in plain}):
         if methods:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from shlex import quote
 
 from bnuq.estimates import Estimate
 from bnuq.files.references import without_name
@@ -164,6 +165,12 @@ def of_reference(reference: str) -> str:
     place, colon, part = without_name(reference)[1].partition(":")
     part = part if Path(place).suffix else Path(part).name  # an array in a file may have a path, too
     return f"{Path(place).name}{colon}{part}"
+
+
+def full_command(paths: Iterable[Path | None], program: str = "bnuq", options: str = "") -> str:
+    """The command that prints everything of the results at these paths, shown from the working folder."""
+    near = (path and (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path) for path in paths)
+    return f"{program} report {' '.join(quote(str(path or 'RESULT')) for path in near)}{options} --full"
 
 
 def noise_sd(tau: float) -> float:

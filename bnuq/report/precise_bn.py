@@ -37,7 +37,7 @@ def report(result: PreciseBN, *, columns: int = 100) -> Report:  # noqa: ARG001 
         f"examples of {of_reference(result.reference)} · {max(result.seconds['total'], 1):.0f} s",
         meaning=", ".join(meaning_of(result.findings)),
         one_screen=tuple(_first_table(result)),
-        rest=f"bnuq {PreciseBN.COMMAND} … --full",
+        rest="the same command, with --full",
     )
 
 

@@ -176,7 +176,7 @@ def _of_classification(result: Result) -> Iterator[str]:
     if "refinement_loss" in metrics:
         yield (
             "Calibration loss: the part of −PLL that the fitted temperature removes. Refinement loss: the part that it "
-            "leaves, by which the classes are told apart."
+            "leaves, with which the classes are distinguished."
         )
     if result.sampled:
         yield (

@@ -30,7 +30,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.history import copy_of, in_order, made_at
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
-from bnuq.report.numbers import digits_of, headed, named, number, signed
+from bnuq.report.numbers import digits_of, full_command, headed, named, number, signed
 from bnuq.report.plotting import label_of, line_styles
 from bnuq.store.table import Row
 
@@ -154,7 +154,7 @@ def report(made: Trend, *, columns: int = 100) -> Report:  # noqa: ARG001 - ever
         line=f"{len(made.results)} results, {first:%Y-%m-%d} to {last:%m-%d}"
         + (f", without {len(made.left_out)} others (see `--full`)" if made.left_out else ""),
         one_screen=(_table(made.lines), *explanations(legend)),
-        rest="bnuq report … --trend --full",
+        rest=full_command((result.path for result in made.results), "bnuq", " --trend"),
     )
 
 

@@ -190,7 +190,7 @@ class Stochastic:
             whole = loop.passes(tile, start, draws)
             return torch.cat([whole, whole[:1]])
 
-        self._prove(self._exact, tile, expected, outputs, f"it treats {rows} points unlike fewer")
+        self._prove(self._exact, tile, expected, outputs, f"it treats {rows} examples unlike fewer")
 
     def prepare(self, inputs: Tensor, *, free: int | None = None) -> None:
         """Make the plan, if there is one, from a few points; `passes` does so by itself. For `free` see `fit`."""
@@ -267,7 +267,7 @@ class Stochastic:
             trace = record(loop.model, sites, inputs)
         output = trace.values[trace.output]
         if (output.axis, output.rows) != (0, 1):
-            raise NotTraceableError("its output has not one row for every point")
+            raise NotTraceableError("its output has not one row for every example")
 
         def sampled(operation: Operation) -> bool:
             site = operation.site
@@ -366,7 +366,7 @@ class Stochastic:
         if overflowing := [position for position in found if position not in expected]:
             raise SamplingError(
                 f"--precision {self.arithmetic}: {other.named(overflowing[0], self._model)} overflows in the first "
-                f"points, where {torch.finfo(torch.float16).max:,.0f} is the largest number; use bfloat16 or float32."
+                f"examples, where {torch.finfo(torch.float16).max:,.0f} is the largest number; use bfloat16 or float32."
             )
 
 
@@ -411,7 +411,7 @@ def chunks(
                 raise
             if size == 1:
                 raise SamplingError(
-                    f"memory is exhausted with a single point passing ({first_line(error)}); use a larger machine."
+                    f"memory is exhausted with a single example passing ({first_line(error)}); use a larger machine."
                 ) from error
             size = max(1, min(size, count - start) // 2)
             if scarce and isinstance(engine, Shrinking):

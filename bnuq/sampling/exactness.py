@@ -245,14 +245,12 @@ def check_unchanged(model: nn.Module, inputs: Tensor, outputs: Tensor, *, where:
         raise SamplingError(
             f"the network changed during the run: its outputs{where} are no longer those that it gave for the same "
             f"inputs at the start (they differ by {_percent(change)}). Its forward keeps "
-            "something between calls, reads the time, or has a random generator of its own; take that out."
+            "something between calls, reads the time, or has its own random generator; take that out."
         )
 
 
 def _not_repeatable(when: str, generator: str = "") -> SamplingError:
-    cause = generator or (
-        "its forward keeps something between calls, reads the time, or has a random generator of its own"
-    )
+    cause = generator or ("its forward keeps something between calls, reads the time, or has its own random generator")
     return SamplingError(
         f"the network gives other outputs{when} with the same inputs: {cause}. Its estimates would not be reproducible."
     )
@@ -270,7 +268,7 @@ def check_finite(model: nn.Module, batch: Tensor, sites: Sites, layers: Sequence
 
 
 def _not_finite(model: nn.Module, inputs: Tensor, outputs: Tensor, where: str) -> SamplingError:
-    problem = f"the network's outputs{where} are NaN for every point"
+    problem = f"the network's outputs{where} are NaN for every example"
     if not bool(outputs.isnan().all()):
         problem = f"none of the network's outputs{where} is finite"
     return SamplingError(f"{problem}: {_why_not_finite(model, inputs)}.")
@@ -376,18 +374,18 @@ def _independent(
         check_repeatable(model, inputs, where=where)
         if not difference(run(inputs, start), together).is_within(tolerance(together) / 100):
             raise _not_repeatable(f"{where} when it is called again")
-        what, cause = "output", "bnuq needs a network that treats each point by itself in evaluation mode."
+        what, cause = "output", "bnuq needs a network that treats each example by itself in evaluation mode."
         if means is not None:
             without = difference(_in_parts(means, inputs, start), means(inputs, start))
             if without.is_within(tolerance(together)):
                 what = "dropout or noise"
                 cause = (
-                    "Where it is drawn, the network has brought its points into an order of its own, as a sort and a "
-                    "packed sequence with enforce_sorted=False do, or has selected some: draw it before, or afterwards."
+                    "Where it is drawn, the network has sorted its examples, as a packed sequence with "
+                    "enforce_sorted=False does, or has selected some: draw it before, or afterwards."
                 )
         raise InexactError(
-            f"the {what} for a point{where} depends on which points pass with it: outputs of {len(inputs)} "
-            f"points together differ from those in smaller parts by {_percent(change)}. {cause}"
+            f"the {what} for an example{where} depends on which examples pass with it: outputs of {len(inputs)} "
+            f"examples together differ from those in smaller parts by {_percent(change)}. {cause}"
         )
     return change, together
 
@@ -559,7 +557,7 @@ def _compared_with_training(
             if change is None:
                 return unknown(f"its training-mode forward fails ({failure})")
             raise InexactError(
-                f"MCBN of this network would not be exact: with the statistics of a mini-batch of {len(batch)} points "
+                f"MCBN of this network would not be exact: with the statistics of {len(batch)} examples "
                 f"its outputs differ from those of its training-mode forward by {_percent(change)}, first in "
                 f"{culprit or 'the network itself'}."
             )
@@ -567,7 +565,7 @@ def _compared_with_training(
             module.training = False
             fixed[path] = (
                 f"{type(module).__name__} computes something else in training mode than BatchNorm and dropout explain "
-                "(batch normalization of its own, noise); it stays in evaluation mode"
+                "(custom batch normalization, noise); it stays in evaluation mode"
             )
 
 

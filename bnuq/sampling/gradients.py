@@ -48,7 +48,7 @@ class Differentiable:
         """The gradient of `loss` w.r.t. the inputs, points `start`, `start` + 1, … of their set, in their dtype. It may
         not be finite: an accelerator is not waited for.
 
-        That of each point is scaled by a positive number of its own, so that a confident prediction does not make it
+        That of each point is scaled by its own positive number, so that a confident prediction does not make it
         underflow. Networks, their gradients, modes and buffers stay as they were. SamplingError where there is none.
         """
         with ExitStack() as closing:

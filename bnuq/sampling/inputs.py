@@ -41,7 +41,7 @@ def tensor_of(data: Data) -> Tensor:
         batches = [_input_of(batch, 1) for batch in data]
     if len(shapes := {batch.shape[1:] for batch in batches}) != 1:
         shown = " and ".join(str(tuple(shape)) for shape in sorted(shapes)[:2])
-        raise DataError(f"the inputs have points of shape {shown}; expected one shape." if shapes else "no inputs.")
+        raise DataError(f"the inputs have examples of shape {shown}; expected one shape." if shapes else "no inputs.")
     return torch.cat(batches)
 
 
@@ -53,7 +53,7 @@ def _input_of(piece: Any, axes: int) -> Tensor:
     )
     if in_one or any(getattr(part, "ndim", 0) > axes for part in others[:-1]):
         raise DataError(
-            "the points have several inputs, and one tensor is expected here; `bnuq.evaluate` takes several."
+            "the examples have several inputs, and one tensor is expected here; `bnuq.evaluate` takes several."
         )
     return torch.as_tensor(first)
 

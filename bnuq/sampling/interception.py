@@ -149,7 +149,7 @@ def noise_call(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
 
 def noise_request(func: Any, args: tuple, kwargs: dict) -> NoiseCall | None:
     """The request for random numbers that this dispatched operation is; None for any other operation, and where the
-    network draws from a generator of its own, which may be seeded so that the numbers are always the same."""
+    network draws from its own generator, which may be seeded so that the numbers are always the same."""
     packet = func.overloadpacket
     family = _NOISE.get(packet)
     if family is None:

@@ -114,7 +114,7 @@ def fitted_precision(
         why = (
             "the weights of its last layer are all zero"
             if not square > 0
-            else "it is certain of every point of the reference, so the curvature of its likelihood is zero"
+            else "it is certain of every example of the training set, so the curvature of its likelihood is zero"
         )
         raise SamplingError(
             f"laplace: {why}, and nothing says how wide the posterior is. Use another method, or check the checkpoint "

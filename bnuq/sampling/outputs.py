@@ -138,15 +138,15 @@ def _logits(output: Tensor, outputs: Outputs, is_attacked: bool = False) -> Tens
     if outputs == "binary":
         if classes != 1:
             raise ModelError(
-                f'outputs is "binary", and the network gives {tuple(output.shape)}; expected one logit per point. With '
-                "an output for each class leave --outputs out."
+                f'outputs is "binary", and the network gives {tuple(output.shape)}; expected one logit per example. '
+                "With an output for each class leave --outputs out."
             )
         return torch.cat([torch.zeros_like(output), output], 1)
     if outputs == "multilabel":
         if classes < 2:
             raise ModelError(
                 f'outputs is "multilabel", and the network gives {tuple(output.shape)}; expected the logits of several '
-                "labels per point. For one label say --outputs binary."
+                "labels per example. For one label say --outputs binary."
             )
         return output
     lowest = math.log(torch.finfo(output.dtype).tiny)

@@ -109,7 +109,7 @@ class PlainLoop:
             if not site.tracked and site.key not in self.statistics:
                 raise SamplingError(
                     f"BatchNorm {site.name} keeps no running statistics that evaluation mode would use, and omega does "
-                    "not hold it: outputs would depend on which points pass together. Draw omega over all layers."
+                    "not hold it: outputs would depend on which examples pass together. Draw omega over all layers."
                 )
 
     def in_float64(self, model: nn.Module, sites: Sites) -> PlainLoop:
@@ -208,7 +208,7 @@ def output_rows(model: nn.Module, inputs: Tensor) -> Tensor:
     output = tensor_output(forward(model, copied))
     if len(output) != len(copied):
         raise SamplingError(
-            f"the network's output has {len(output)} rows for {len(copied)} points; expected one for each. Wrap the "
+            f"the network's output has {len(output)} rows for {len(copied)} examples; expected one for each. Wrap the "
             "network in an --arch factory that returns them so."
         )
     return output[: len(inputs)]
@@ -226,7 +226,7 @@ def tensor_output(output: Any) -> Tensor:
     if not isinstance(output, Tensor) or output.ndim < 2 or 0 in output.shape[1:]:
         form = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else type(output).__name__
         raise SamplingError(
-            f"the network's output is {form}; expected one tensor of shape (points, outputs). Wrap the network in an "
+            f"the network's output is {form}; expected one tensor of shape (examples, outputs). Wrap the network in an "
             "--arch factory that returns the tensor to be scored."
         )
     if not output.is_floating_point():

@@ -227,7 +227,7 @@ class BatchNormCalls:
         return f"BatchNorm {self._names[address]}" if address in self._names else "a BatchNorm"
 
 
-_FIXED_PATH = "bnuq needs a network whose path depends neither on its input nor on the number of points."
+_FIXED_PATH = "bnuq needs a network whose path depends neither on its input nor on the number of examples."
 
 
 _SMALLEST_SLICE = 4  # points; smaller slices are implausible, so the cause must be another one
@@ -245,8 +245,8 @@ def other_calls(model: nn.Module, sites: Sequence[BatchNormSite], batch: Tensor)
         None: "",
     }[slices_in_training(model, batch, largest)]
     return OtherCallsError(
-        f"in evaluation mode the network calls its BatchNorms more often for {len(batch)} points than for {largest}: "
-        f"it normalises slices of its batch{training}. Use mini-batches of at most {largest} points (--batch-size "
+        f"in evaluation mode the network calls its BatchNorms more often for {len(batch)} examples than for {largest}: "
+        f"it normalises slices of its batch{training}. Use mini-batches of at most {largest} examples (--batch-size "
         f"{largest})."
     )
 

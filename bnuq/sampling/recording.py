@@ -54,7 +54,7 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
             recorder.free()
     (small, small_output), (large, large_output) = recordings
     if len(small.operations) != len(large.operations) or small_output != large_output:
-        raise OtherPathError("it takes another path when the number of points changes")
+        raise OtherPathError("it takes another path when the number of examples changes")
     groups = _groups(large)
     values = tuple(
         _value(two, three, group) for two, three, group in zip(small.tensors, large.tensors, groups, strict=True)
@@ -73,7 +73,7 @@ def record(model: nn.Module, sites: Sites, example: Tensor) -> Trace:
         if operation.writes & network_groups:
             raise NotTraceableError(f"{_name(operation.function)} writes into the network's own tensors")
     if any(values[number].axis is not None for number in large.constants):
-        raise NotTraceableError("it makes tensors in Python whose size depends on the number of points")
+        raise NotTraceableError("it makes tensors in Python whose size depends on the number of examples")
     for number, value in enumerate(values):
         if number not in large.constants and value.dtype in (torch.float16, torch.bfloat16):
             kind = str(value.dtype).removeprefix("torch.")
@@ -170,7 +170,7 @@ class _Recorder(Mode):
             raise NotTraceableError(f"{call.name} makes complex random numbers or writes them into a tensor")
         site = self._noise_calls.site(call)
         if not site.stochastic or site.batch_axis is not None:
-            raise NotTraceableError("it draws random numbers for each point")
+            raise NotTraceableError("it draws random numbers for each example")
         return site
 
     def _named(self, value: Any) -> Any:
@@ -281,10 +281,10 @@ def _groups(recorder: _Recorder) -> list[int]:
 
 def _value(two: Tensor, three: Tensor, group: int) -> Value:
     if two.ndim != three.ndim or two.dtype != three.dtype:
-        raise OtherPathError("it takes another path when the number of points changes")
+        raise OtherPathError("it takes another path when the number of examples changes")
     grown = [axis for axis, (a, b) in enumerate(zip(two.shape, three.shape, strict=True)) if a != b]
     if len(grown) > 1:
-        raise NotTraceableError("one of its tensors grows with the number of points along more than one axis")
+        raise NotTraceableError("one of its tensors grows with the number of examples along more than one axis")
     axis = grown[0] if grown else None
     rows = three.shape[axis] - two.shape[axis] if axis is not None else 1
     return Value(tuple(three.shape), three.dtype, axis, rows, group)
@@ -301,7 +301,7 @@ def _for_any_row_count(operation: Operation, values: Sequence[Value]) -> Operati
 
 def _same(a: Operation, b: Operation) -> bool:
     if a.function is not b.function or a.result != b.result or a.site != b.site or a.writes != b.writes:
-        raise OtherPathError("it takes another path when the number of points changes")
+        raise OtherPathError("it takes another path when the number of examples changes")
     return True
 
 
@@ -313,4 +313,4 @@ def _as_function_of_rows(two: Any, three: Any, func: Any) -> Any:
         return three
     if type(two) is int and type(three) is int:
         return PerRow(three - two, 3 * two - 2 * three)
-    raise NotTraceableError(f"an argument of {_name(func)} depends on the number of points")
+    raise NotTraceableError(f"an argument of {_name(func)} depends on the number of examples")

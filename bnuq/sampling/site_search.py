@@ -43,7 +43,7 @@ def find_sites(model: nn.Module, example: Tensor, *, compare_with_training: bool
     be sampled: dropout inside an LSTM or an attention, stochastic depth, manually frozen layers.
     """
     if not len(example):
-        raise SamplingError("there are no points to run the network on; expected at least one.")
+        raise SamplingError("there are no examples to run the network on; expected at least one.")
     check_form(model)
     _check_initialised(model)
     three = _three_points(example)
@@ -91,7 +91,7 @@ def _calls_of_both(model: nn.Module, two: Tensor, three: Tensor) -> tuple[list[R
     remember_noise(model, is_noisy=any(map(_is_random, calls)))
     if [(type(call.call), call.layer) for call in calls] != [(type(call.call), call.layer) for call in again]:
         raise SamplingError(
-            "the network calls different BatchNorm or dropout layers when the number of points changes; "
+            "the network calls different BatchNorm or dropout layers when the number of examples changes; "
             "bnuq needs a network whose path does not depend on the batch size."
         )
     for traced, other in zip(calls, again, strict=True):  # the tensors of both are alive
@@ -171,7 +171,7 @@ def _batchnorm_site(
         kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in (call.input, mean)]
         reason = f"it is given {kinds[0]} and its statistics are {kinds[1]}: autocast, or layers in half precision"
     if other.call.input.shape[1] != channels:
-        reason = "its channels grow with the number of points: it normalises each point separately"
+        reason = "its channels grow with the number of examples: it normalises each example separately"
     grown = other.call.input.numel() - call.input.numel()  # by one point
     return BatchNormSite(
         name=name,
@@ -210,12 +210,12 @@ def _dropout_site(name: str, order: int, two: DropoutCall, three: DropoutCall) -
     axis = grown[0] if len(grown) == 1 else None
     rows = 1 if axis is None else three.input.shape[axis] - two.input.shape[axis]
     if len(grown) > 1 or (axis is not None and two.input.shape[axis] != 2 * rows):
-        reason = reason or "its size does not grow in proportion to the number of points"
+        reason = reason or "its size does not grow in proportion to the number of examples"
     lie = _order(two.input, three.input, axis, rows) if not reason and axis is not None and rows > 1 else "points"
     return DropoutSite(
         name=name,
         order=order,
-        reason=reason or ("" if lie else "its rows are not in the order of the points"),
+        reason=reason or ("" if lie else "its rows are not in the order of the examples"),
         p=two.p,
         variety=two.variety,
         batch_axis=axis,
@@ -230,7 +230,7 @@ def _noise_site(name: str, order: int, two: NoiseCall, three: NoiseCall) -> Nois
     axis = grown[0] if len(grown) == 1 else None
     rows = 1 if axis is None else three.shape[axis] - two.shape[axis]
     proportional = len(grown) <= 1 and (axis is None or two.shape[axis] == 2 * rows)
-    reason = "" if proportional else "its size does not grow in proportion to the number of points"
+    reason = "" if proportional else "its size does not grow in proportion to the number of examples"
     return NoiseSite(name, order, reason, family=two.family, shape=two.shape, batch_axis=axis, rows=rows)
 
 
@@ -264,7 +264,7 @@ def _unreachable_batchnorms(model: nn.Module, calls: Sequence[RecordedCall]) -> 
         if leaf in ("running_mean", "running_var") and layer not in named_layers and buffer.data_ptr() not in read:
             reason = "it uses its running statistics by custom operations, not by a BatchNorm call"
             if isinstance(module := model.get_submodule(layer), _InstanceNorm):
-                reason = f"{type(module).__name__} with running statistics: training normalises each point separately"
+                reason = f"{type(module).__name__} with running statistics: training normalises each example separately"
             unreachable[layer, reason] = None
     return tuple(unreachable)
 

@@ -76,8 +76,8 @@ def check_batch_size(batch_size: int, population: int, *, least: int = 1, option
     """Raise SamplingError unless a mini-batch of this size, set by `option`, can be drawn without replacement."""
     if not least <= batch_size <= population:
         raise SamplingError(
-            f"{option} is {batch_size}; expected {least} to {population}, the number of reference points: mini-batches "
-            "are drawn without replacement."
+            f"{option} is {batch_size}; expected {least} to {population}, the number of training examples: "
+            "mini-batches are drawn without replacement."
             + " Drawn with replacement (--replacement) they may be larger."
             * option.startswith("--")
         )
@@ -134,7 +134,7 @@ def statistics_of(
         if not (np.isfinite(layer.mean).all() and np.isfinite(layer.var).all()):
             raise SamplingError(
                 f"layer {layer.name}: the statistics of a mini-batch are not finite; check the network's weights, "
-                "and the reference for NaN or inf."
+                "and the training set for NaN or inf."
             )
     return BatchStatistics(measured, fingerprint(model), batch_size=len(first), variance=variance)
 
@@ -149,9 +149,9 @@ def _measured(measure: Callable[[Tensor], Measurement], batch: Tensor) -> Measur
 
 def too_large(batch_size: int, fits: int) -> SamplingError:
     """The error for a mini-batch that exceeds memory, of which `fits` points would fit."""
-    advice = f"about {fits} fit: use --batch-size {fits}" if fits >= 2 else "nor do 2 points: use a larger machine"
+    advice = f"about {fits} fit: use --batch-size {fits}" if fits >= 2 else "nor do 2 examples: use a larger machine"
     return SamplingError(
-        f"a mini-batch of {batch_size} points does not fit into memory, and cannot be cut into chunks; {advice}."
+        f"a mini-batch of {batch_size} examples does not fit into memory, and cannot be cut into chunks; {advice}."
     )
 
 

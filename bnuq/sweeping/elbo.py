@@ -177,7 +177,7 @@ def _asymptotics(
 ) -> tuple[Estimate | None, Estimate | None, str]:
     """c, b* = 2Nc/P + mean(1/ρ), each with both errors, and why there is no b*.
 
-    The slope is linear in the log-likelihoods, so that every point and every draw set has a c of its own.
+    The slope is linear in the log-likelihoods, so that every point and every draw set has its own c.
     """
     if len(at_sizes) < 2:
         return None, None, "a single size has no slope"

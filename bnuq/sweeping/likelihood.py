@@ -71,7 +71,7 @@ def training_likelihood(
         rows = counter_rng.batch_indices(run.seed, 0, population=len(train), batch_size=points, purpose=purpose)
     subset = labelled(train.subset(np.sort(rows)))
     if subset.targets is None:
-        return None, None, "the reference has no labels"
+        return None, None, "the training set has no labels"
     if plan.task.classifies_points:
         return Training(check_labels(subset, plan.outputs), classification_likelihood), None, ""
     scale = target_scale(run, train, plan.outputs)
@@ -80,7 +80,7 @@ def training_likelihood(
     if noise is None and validation is not None:
         noise = _most_likely_noise(prepared, validation, scale)
     if noise is None:
-        return None, None, "a regression's likelihood needs τ: name validation points, or --tau"
+        return None, None, "a regression's likelihood needs τ: name validation examples, or --tau"
     return Training(check_targets(subset, plan.outputs), regression_likelihood(noise, scale)), noise.tau, ""
 
 

@@ -92,7 +92,7 @@ class SweptNetwork:
         )
         if self.plan.task.is_dense:
             raise RequestError(
-                f"{run.checkpoint.name} classifies pixels, and a sweep is for classification and regression of points. "
+                f"{run.checkpoint.name} classifies pixels; expected a classifier of whole inputs, or a regression. "
                 "Instead, run `bnuq evaluate --batch-size B` at a few sizes B, each with another --out, and compare "
                 "them with `bnuq report`."
             )
@@ -154,7 +154,7 @@ class SweptNetwork:
         grid, points = self._grid, self._points_of_draw
         first = points * sum(map(len, self._next_round(None)[0].values()))
         counts = sorted({first, max(first, self.most_passes)})
-        size = f"{points:,} points × {grid.draw_sets * grid.samples} draws × {len(grid.sizes)} sizes"
+        size = f"{points:,} examples × {grid.draw_sets * grid.samples} draws × {len(grid.sizes)} sizes"
         announce(f"{self.name}: {size}: {' to '.join(f'{count:,}' for count in counts)} passes.")
 
         def announce_time(seconds: float) -> None:

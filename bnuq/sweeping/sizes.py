@@ -125,7 +125,7 @@ def run_at_sizes(
     points = sum(map(len, evaluated)) + (len(sets[VALIDATION]) if fits else 0)
     count = sum(map(len, draws.values()))
     sizes = f"{len(banks)} sizes" if len(banks) > 1 else f"b = {next(iter(banks))}"
-    with progress(f"{points} points, {count} draws, {sizes}", points * count) as advance:
+    with progress(f"{points} examples, {count} draws, {sizes}", points * count) as advance:
         at_sizes = _AllSizes(banks, draws, samples, subject, executor, advance, method)
         scorers = at_sizes.scorers(sets[VALIDATION] if fits else None)
         scores = {name: at_sizes.scores(name, set_points, scorers) for name, set_points in sets.items()}

@@ -41,9 +41,7 @@ def scoring_of_test_set(
         return None, (note("no-comparison", reason="they need a classification or a regression"),)
     untracked = next((site for site in sites.live_batchnorms if not site.tracked), None)
     if untracked is not None:
-        reason = (
-            f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode of its own"
-        )
+        reason = f"BatchNorm {untracked.name} keeps no running statistics, so the network has no evaluation mode"
         return None, (note("no-comparison", reason=reason),)
     data, model = replace(prepared.data, validation=None), prepared.model
     bare = replace(run, methods=())
@@ -58,7 +56,7 @@ def scoring_of_test_set(
 
     def scored() -> SetResult:
         reduction = scorer.reduction(ScoredSet(test, draws, labelled=True))
-        with progress(f"Evaluating {len(test)} points", len(test)) as advance:
+        with progress(f"Evaluating {len(test)} examples", len(test)) as advance:
             for block in deterministic_outputs(model, prepared.pipeline, test):
                 reduction.add(block)
                 advance(block.shape[1])

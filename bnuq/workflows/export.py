@@ -301,13 +301,13 @@ def _compared(given: Mapping[str, Tensor], made: Assembled) -> float:
     largest = 0.0
     accepted = expected.pop("accept", None)  # differs only where rounding moves a score across the threshold
     if accepted is not None and (given["accept"] != accepted).double().mean() > _UNDECIDED:
-        raise SamplingError("the program accepts other points than the network's own samples; nothing was written.")
+        raise SamplingError("the program accepts other examples than the network's own samples; nothing was written.")
     for name, values in expected.items():
         apart = (given[name] - values).abs().flatten(1) if values.ndim > 1 else (given[name] - values).abs()[:, None]
         relative = apart.amax(1) / values.abs().max().clamp_min(1e-3)
         differ = float((relative > _TOLERANCE).double().mean())
         if not torch.isfinite(given[name]).all() or differ > (_UNDECIDED if made.predictor.has_masks else 0.0):
-            cause = "which rounding does not explain" + ", but another reference would" * (name in made.ood)
+            cause = "which rounding does not explain" + ", but another training set would" * (name in made.ood)
             raise SamplingError(
                 f"the program's {name} differs from the network's own by {float(relative.max()):.2g}, relative to the "
                 f"largest, {cause}; nothing was written."

@@ -149,7 +149,7 @@ def _why_not_measured(
     if network.train is None:
         return "this needs training data: name it with --train REF, or train under [data]"
     if len(network.train) < LEAST_REFERENCE:
-        return f"the reference has {len(network.train)} points, fewer than {LEAST_REFERENCE}"
+        return f"the training set has {len(network.train)} examples, fewer than {LEAST_REFERENCE}"
     if suggested and run.normalize is None and run.augment is None and run.channel_order == "rgb":
         return (
             "the training pipeline, through which they are measured, is not given; inspect again with the lines "
@@ -162,9 +162,9 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
     most = len(train) // 2
     if batch_size > most:
         raise RequestError(
-            f"--batch-size is {batch_size}, and the reference ({train.reference}) has {len(train)} points; expected "
-            f"at most {most}, half of them: larger mini-batches, drawn without replacement, are too similar to have "
-            "the noise of training."
+            f"--batch-size is {batch_size}, and the training set ({train.reference}) has {len(train)} examples; "
+            f"expected at most {most}, half of them: larger mini-batches, drawn without replacement, are too similar "
+            "to have the noise of training."
         )
 
 
@@ -177,7 +177,7 @@ def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_b
     for option in (option for option, is_given in for_domains.items() if is_given and not settings.domains):
         yield note("without-effect", key=option, needs="--domain")
     if settings.input_shape is not None and network.train is not None:
-        yield note("without-effect", key="--input-shape", needs="a network without points")
+        yield note("without-effect", key="--input-shape", needs="a network without examples")
     if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
     names = [field.name for field in msgspec.structs.fields(SamplerSettings)]

@@ -156,8 +156,8 @@ class Session:
         self._check_form(points)
         if len(points) < 2:
             raise DataError(
-                f"the batch ({points.reference}) has {len(points)} point; batch statistics need at least 2. Wait for "
-                "more points, and give them together."
+                f"the batch ({points.reference}) has {len(points)} example; batch statistics need at least 2. Wait for "
+                "more examples, and give them together."
             )
         opened = self._opened = self._opened or _Opened.of(self.run, self.loaded, points, baseline)
         features = features_of(opened.watch, opened.pipeline, points)
@@ -228,8 +228,8 @@ class Session:
         blocks, bag = baselines.watched_blocks(fitted, kept, watch.blocks, run.seed)
         if not blocks:
             raise DataError(
-                f"nothing varies between the points of the reference ({reference.reference}) in any layer or score; "
-                "expected different points, and a network that distinguishes them."
+                f"nothing varies between the examples of the reference ({reference.reference}) in any layer or score; "
+                "expected different examples, and a network that distinguishes them."
             )
         normalize = pipeline.normalize
         return Baseline(
@@ -267,7 +267,7 @@ class Session:
         expected = tuple(baseline.inputs["shape"]), str(baseline.inputs["layout"])
         if form != expected:
             raise DataError(
-                f"the batch ({points.reference}) has points of shape {form[1] or form[0]}, the reference "
+                f"the batch ({points.reference}) has examples of shape {form[1] or form[0]}, the reference "
                 f"({baseline.reference['reference']}) of {expected[1] or expected[0]}; expected the same."
             )
 
@@ -363,7 +363,7 @@ def _reference(run: Run) -> Points:
     check_grouped(run, [points])
     if len(points) < baselines.LEAST:
         raise DataError(
-            f"the reference ({points.reference}) has {len(points)} points; expected at least {baselines.LEAST}, and "
+            f"the reference ({points.reference}) has {len(points)} examples; expected at least {baselines.LEAST}, and "
             "better some thousand."
         )
     return limited(points, run.limit or baselines.FITTED + baselines.KEPT, run.seed)

@@ -41,7 +41,7 @@ NOT_SHARED = (*_OF_REFERENCE, "identity", "code", "data", "network", "outputs")
 
 @within(lambda runs, **_: sole_request(runs.out, ["several", [single.run.record() for single in runs.all]]))
 def evaluate_several(runs: Runs, *, work: Path | str | None = None, progress: Progress = silent) -> Several:
-    """Evaluate every run, each into a file of its own, write the aggregate to `runs.out`, and return it.
+    """Evaluate every run, each into its own file, write the aggregate to `runs.out`, and return it.
 
     A run whose file exists already, made by this version from the same request, network and data, is read instead, so
     that an interrupted series continues; within a run `evaluate` continues from the units in `work`.

@@ -85,7 +85,7 @@ def precise_bn(
     layers = _layers(model, sites)
     size, why_size = _batch_size(run, batch_size, loaded.checkpoint.train_batch_size)
     if len(train) < 2:
-        raise SamplingError(f"the reference {train.reference} has a single point; a variance needs at least 2.")
+        raise SamplingError(f"the training set {train.reference} has a single example; a variance needs at least 2.")
     batches = reference_batches(prepared.pipeline, train, points=points, batch_size=size)
     checked = check_mcbn(model, sites, [next(iter(batches))], sites.live_batchnorms)
     broken = _not_finite(run, model, layers)

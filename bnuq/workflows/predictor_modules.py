@@ -96,7 +96,7 @@ def check_exportable(run: Run) -> None:
     for key in ("jitter", "resized_crop"):
         if run.augment is not None and getattr(run.augment, key) is not None:
             raise RequestError(
-                f"{run.augment.place}.{key} cannot be exported: it changes original pictures, and a program takes "
+                f"{run.augment.place}.{key} cannot be exported: it changes original images, and a program takes "
                 "those that are ready for the network. Padding, crops and flips can be (pad, pad_mode, crop, flip)."
             )
 

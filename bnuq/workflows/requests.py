@@ -197,7 +197,7 @@ def _check_files_of_monitor(run: Run, section: MonitorSection, folder: Path) -> 
     paths = {option: folder / expanded(name) for option, name in named if name is not None}
     if section.batch is None and ("--baseline" not in paths or exists(paths["--baseline"])):
         there = "there is nothing to do" if section.baseline is None else f"{section.baseline} is there already"
-        raise RequestError(f"no batch is named, and {there}. Name the points of today: bnuq monitor MODEL BATCH.")
+        raise RequestError(f"no batch is named, and {there}. Name the examples of today: bnuq monitor MODEL BATCH.")
     if run.out.exists() or section.batch is not None:
         check_out(run)
     for option, path in paths.items():

@@ -187,9 +187,9 @@ def _check_alike(networks: Sequence[SweptNetwork]) -> None:
     for name in sorted({*first.sets, *last.sets, "train"}):
         pair = [None if (points := value.points_of(name)) is None else points.identity for value in (first, last)]
         if pair[0] != pair[1]:
-            subject = "the reference" if name == "train" else f"set {name}"
+            subject = "the training set" if name == "train" else f"set {name}"
             raise DataError(
-                f"{subject} of {last.name} is not that of {first.name}; networks are compared on the same points."
+                f"{subject} of {last.name} is not that of {first.name}; networks are compared on the same examples."
             )
     for other in networks[:-1]:
         if other.prepared.loaded.checkpoint.sha256 == last.prepared.loaded.checkpoint.sha256:
@@ -224,7 +224,7 @@ def _order(point: SweepPoint) -> tuple[bool, int, int]:
 
 def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
     """The recommended size; or None, and why, where there are sizes to compare. None is recommended while a reference
-    check fails, nor by sets whose inputs are on another scale: warnings of their own say so."""
+    check fails, nor by sets whose inputs are on another scale: each has a warning."""
     protocol: Protocol = "single" if len(networks) == 1 else "matched"
     candidates = sorted(
         (candidate for network in networks for candidate in network.candidates),

@@ -551,7 +551,7 @@ _FORWARDS: dict[str, Forward] = {
 }
 _WHY_PLAIN = {
     "points_that_know_their_place": "its recorded operations give different outputs",
-    "points_counted": "an argument of div depends on the number of points",
+    "points_counted": "an argument of div depends on the number of examples",
     "number_read": "item lets its path or its sizes depend on the data",
     "list_read": "tolist hands its data to Python",
 }

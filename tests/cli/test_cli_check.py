@@ -373,7 +373,7 @@ def test_a_damaged_result_is_neither_accepted_nor_meets_a_floor(there: Path, cli
     for arguments in (*(["seed1.h5", *more] for more in current), ["base.h5", "seed1.h5"]):
         outcome = cli("check", *arguments)
         assert outcome.code == 2
-        recomputed = f"damaged: {address} is 0.05; recomputed from its points it is"
+        recomputed = f"damaged: {address} is 0.05; recomputed from its examples it is"
         assert ("do not match their SHA-256" if digest else recomputed) in outcome.message
     assert contents(there) == before
 

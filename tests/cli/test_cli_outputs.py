@@ -115,7 +115,7 @@ def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
             r"look like the probabilities of a softmax: .*: --outputs probabilities, or outputs =",
         ),
         ("sigmoids", (), 3, r"ends in a sigmoid: .* Remove the last sigmoid .* --outputs multilabel"),
-        ("sigmoids", ("--outputs", "probabilities"), 3, r"probabilities of a point sum to values from .* expected 1"),
+        ("sigmoids", ("--outputs", "probabilities"), 3, r"of an example sum to values from .* expected 1"),
         (
             "logits",
             ("--outputs", "probabilities"),
@@ -123,7 +123,7 @@ def test_the_outputs_are_recorded_and_repeated(evaluated, cli):
             r"gives values from -.*; expected numbers from 0 to 1\. .* logits",
         ),
         ("logits", ("--outputs", "log_probabilities"), 3, r"expected numbers of at most 0"),
-        ("logits", ("--outputs", "binary"), 3, r"gives \(3, 3\); expected one logit per point"),
+        ("logits", ("--outputs", "binary"), 3, r"gives \(3, 3\); expected one logit per example"),
         ("one", (), 2, r"one output .* all 0 or 1: .*--outputs binary .*--outputs probabilities .*--task regression"),
         ("one", ("--outputs", "probabilities"), 2, r"expected numbers from 0 to 1\. .*--outputs binary"),
         ("sigmoid", ("--outputs", "binary"), 2, r"ends in a sigmoid: .*: --outputs probabilities"),

@@ -230,9 +230,9 @@ def test_all_points_are_written_as_csv_beside_the_report_and_replaced(cli, tmp_p
     [
         (
             ("--points", "3", "--by", "entropy"),
-            "the score 'entropy' is not known of these points; expected one of vari",
+            "the score 'entropy' is not known of these examples; expected one of vari",
         ),
-        (("--points", "3", "--set", "svhn"), "the points of 'svhn' are not in the result; expected one of test, far."),
+        (("--points", "3", "--set", "svhn"), "examples of 'svhn' are not in the result; expected one of test, far."),
         (("--points", "3", "--method", "laplace"), "the method 'laplace' is not in the result; expected one of"),
         (("--points", "0"), "--points is 0; expected"),
         (("--by", "pll"), "--by says which examples are listed, and none are; add --points N."),

@@ -73,7 +73,7 @@ def test_token_numbers_and_their_mask_give_what_one_input_of_both_gives():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--normalize", "0.5/0.5"], "data.normalize changes one input, and the points of"),
+        (["--normalize", "0.5/0.5"], "data.normalize changes one input, and the examples of"),
         (["--augment", "flip"], "data.augment changes one input"),
         (["--resize", "8"], "data.resize changes one input"),
         (

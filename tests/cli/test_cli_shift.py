@@ -18,9 +18,8 @@ def test_it_tells_its_size_writes_a_file_of_its_own_and_prints_curves_and_leads(
     given = ("--family", "gaussian,own.py:darker", "--severities", "1,4")
     outcome = cli("shift", small / "run.toml", *given, *FEW, "--json")
     assert outcome.code == 0
-    assert (
-        "2 families of changes, 4 sets of 20 points beside the test set; with 5 passes of each point 500" in outcome.err
-    )
+    size = "2 families of changes, 4 sets of 20 examples beside the test set; with 5 passes of each example 500"
+    assert size in outcome.err
     told = json.loads(outcome.out)
     assert [each["severity"] for each in told["families"]["darker"]] == [1, 4]
     assert told["lead"].keys() == {"gaussian", "darker"} and told["result"].endswith("model.shift.h5")

@@ -57,7 +57,7 @@ def test_whatever_a_forward_raises_is_one_message_with_its_line(small, cli, comm
     assert "the network's forward fails on inputs of shape (" in done.message
     assert f"at {small / 'net.py'}, line {line_of(source)}" in done.message
     assert ("ends the process (sys.exit)" in done.message) == body.startswith("sys.exit")
-    assert ("does not accept points" in done.message) == (body == "raise StopIteration")
+    assert ("does not accept examples" in done.message) == (body == "raise StopIteration")
     assert ("not an operation in it: fix it there" in done.message) == ("exit" not in body and "Stop" not in body)
     assert not list(small.glob("*.h5"))
 
@@ -79,7 +79,7 @@ PLACES = {
     "in an iterable": (
         "class D:\n    def __iter__(self): return self\n    def __next__(self):\n        BODY  # here\n"
         "def points(): return D()\n",
-        "reading its points failed with",
+        "reading its examples failed with",
     ),
 }
 

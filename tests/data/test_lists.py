@@ -239,7 +239,7 @@ def test_a_tar_of_class_folders_is_read_like_a_zip_of_them(forms):
         ("tars", 'points(), which returns webdataset.WebDataset(PATHS, shardshuffle=False).decode("torchrgb8")'),
         ("tars/train-{000000..000001}.tar", "several files is read by no reader. Let a function read it, and name"),
         ("saved", "is a folder of Arrow files. Let a function read it, and name that: --test data.py:points"),
-        ("saved/train", 'datasets.load_from_disk(PATH).with_format("torch"); docs/formats.md shows it whole.'),
+        ("saved/train", 'datasets.load_from_disk(PATH).with_format("torch"); docs/run-file.md shows it whole.'),
         ("parquets", 'datasets.load_dataset("parquet", data_files=PATHS, split="train").with_format("torch")'),
         ("parquets/train-{00000..00001}-of-00002.parquet", "load_dataset("),
     ],
@@ -259,7 +259,7 @@ def test_sets_of_other_libraries_are_refused_with_the_function_that_reads_them(t
 def test_the_functions_of_the_page_read_such_sets(tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     pytest.importorskip("webdataset")
-    page = (Path(__file__).parents[2] / "docs/formats.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/run-file.md").read_text()
     for name, code in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL):
         (tmp_path / name).write_text(code)
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES))})

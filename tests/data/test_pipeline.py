@@ -110,7 +110,7 @@ def test_rows_of_features_are_not_augmented():
 @pytest.mark.parametrize(
     ("mean", "std", "message"),
     [
-        ((0.1, 0.2), (1.0,), "data.normalize.mean has 2 numbers, and the points have 3 channels"),
+        ((0.1, 0.2), (1.0,), "data.normalize.mean has 2 numbers, and the examples have 3 channels"),
         ((0.1,), (1.0,) * 4, "data.normalize.std has 4 numbers"),
         ((0.1,), (0.0,), "data.normalize.std is [0.0]; expected positive numbers"),
         ((0.1,), (-1.0,), "data.normalize.std is [-1.0]"),

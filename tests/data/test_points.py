@@ -76,8 +76,8 @@ def test_other_whole_numbers_are_features_but_no_pictures():
 
 
 def test_what_is_no_set_of_numbers_is_refused():
-    assert "holds no points (x has shape (0, 3))" in refusal(points, np.zeros((0, 3)))
-    assert "holds no points" in refusal(points, np.float64(3))
+    assert "holds no examples (x has shape (0, 3))" in refusal(points, np.zeros((0, 3)))
+    assert "holds no examples" in refusal(points, np.float64(3))
     assert "x holds <U1 values" in refusal(points, np.array([["a"]]))
     assert "x holds complex128 values" in refusal(points, np.zeros((2, 3), complex))
     message = refusal(points, np.zeros((2, 3)), np.array([["cat"], ["dog"]]))
@@ -124,7 +124,7 @@ def test_targets_take_one_form():
         actual = points(x, y).targets
         assert actual is not None
         assert (actual.dtype, actual.shape) == (dtype, shape)
-    assert "x has 4 points and y has 3." in refusal(points, x, [0, 1, 2])
+    assert "x has 4 examples and y has 3." in refusal(points, x, [0, 1, 2])
     assert "expected labels" in refusal(points, x, np.zeros((4, 2, 2, 2)))
 
 
@@ -161,13 +161,13 @@ def test_labels_are_checked_against_the_classes():
     one_based = refusal(check_labels, points(x, [1, 2, 3]), 3)
     assert "run from 1 to 3; expected 0 to 2 for 3 classes. They look one-based: subtract 1." in one_based
     assert "They look one-based: subtract 1." in refusal(check_labels, points(x, [2, 3, 3]), 3)
-    assert "mark points without a label: leave these out." in refusal(check_labels, points(x, [0, -100, 2]), 3)
+    assert "mark examples without a label: leave these out." in refusal(check_labels, points(x, [0, -100, 2]), 3)
     assert "run from 0 to 7" in refusal(check_labels, points(x, [0, 7, 1]), 3)
     assert "run from -1 to 1" in refusal(check_labels, points(x, [0, -1, 1]), 3)
     assert "are missing" in refusal(check_labels, points(x), 3)
     assert "Is this a regression set?" in refusal(check_labels, points(x, [0.5, 1, 2]), 3)
     masks = points(np.zeros((1, 1, 2, 2)), np.array([[[0, 1], [2, 1]]]))
-    assert "have shape (1, 2, 2); expected a whole number from 0 to 2 per point" in refusal(check_labels, masks, 3)
+    assert "have shape (1, 2, 2); expected a whole number from 0 to 2 per example" in refusal(check_labels, masks, 3)
 
 
 def test_one_hot_rows_are_labels_where_their_width_is_the_number_of_classes():

@@ -486,7 +486,7 @@ def test_a_table_beside_pictures_without_class_folders_is_hinted_at_and_is_read_
     points = load_points(str(tmp_path), base=tmp_path, name="test")
     [text] = [text_of(finding) for finding in points.findings if finding.code == "no-class-folders"]
     table = tmp_path / "labels.csv"
-    assert text.endswith(f"if {table} lists the pictures and their labels, name it in place of the folder")
+    assert text.endswith(f"if {table} lists the images and their labels, name it in place of the folder")
     assert load_points(str(table), base=tmp_path, name="test").targets.tolist() == [0, 1, 0]
 
 
@@ -585,14 +585,14 @@ def test_labels_alone_and_labels_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "t-labels-idx1-ubyte").write_bytes(idx(np.zeros(4, np.uint8)))
     assert "holds labels (one axis)" in refusal(tmp_path / "t-labels-idx1-ubyte")
     (tmp_path / "t-images-idx3-ubyte").write_bytes(idx(np.zeros((5, 3, 3), np.uint8)))
-    assert "x has 5 points and y has 4" in refusal(tmp_path / "t-images-idx3-ubyte")
+    assert "x has 5 examples and y has 4" in refusal(tmp_path / "t-images-idx3-ubyte")
     (tmp_path / "t-labels-idx1-ubyte").unlink()
     assert load_points(str(tmp_path / "t-images-idx3-ubyte")).targets is None
 
 
 def test_what_holds_no_points_is_told(tmp_path):
     (tmp_path / "noise").write_bytes(bytes(range(128, 256)) * 10)
-    assert "is not a readable format of points" in refusal(tmp_path / "noise")
+    assert "is not a readable format of examples" in refusal(tmp_path / "noise")
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("model/data.pkl", b"")
     assert "is a torch checkpoint" in refusal(tmp_path / "model.pt")

@@ -87,7 +87,7 @@ def test_one_name_gives_inputs_alone(files):
         ("own.npz", "or name both: own.npz:INPUTS,LABELS"),
         ("own.npz:", "expected the names of the inputs and, at most, the labels after the colon"),
         ("own.npz:a,b,c", "expected the names of the inputs and, at most, the labels after the colon"),
-        ("own.npz:pictures,more", "x has 6 points and y has 3"),
+        ("own.npz:pictures,more", "x has 6 examples and y has 3"),
         ("gone.npz:test", "there is no such file or folder"),
         ("gone/x.h5:/a/b", "gone/x.h5)"),
         ("gone.npy,labels.npy", "A pair of files is named with a colon: gone.npy:labels.npy."),

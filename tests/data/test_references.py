@@ -174,16 +174,16 @@ def test_a_list_of_arrays_is_batches_and_a_tuple_of_several_lengths_is_refused()
     )
     assert len(points_in_memory(iter(batches), name="train")) == 10
     with pytest.raises(
-        DataError, match=r"is \(inputs, targets\), and these have 5, 4 points.*are a list or an iterator"
+        DataError, match=r"is \(inputs, targets\), and these have 5, 4 examples.*are a list or an iterator"
     ):
         points_in_memory((batches[0], batches[1][:4]), name="train")
 
 
 def test_a_factory_that_gives_something_else_is_told(factories):
     for name, message in [
-        ("uneven", "points of different shapes, (2,) and (4,)"),
-        ("half", "targets with some points and not with others"),
-        ("nothing", "gave no points"),
+        ("uneven", "examples of different shapes, (2,) and (4,)"),
+        ("half", "targets with some examples and not with others"),
+        ("nothing", "gave no examples"),
         ("number", "gave a int; expected a torch Dataset or an iterable of batches"),
     ]:
         assert message in refusal(f"points.py:{name}", base=factories)

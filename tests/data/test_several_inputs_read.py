@@ -141,7 +141,7 @@ def test_files_name_their_inputs_with_a_plus(kind, tmp_path: Path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (({"a": IDS, "b": MASK[:7]}, LABELS), "different numbers of points .*a 10, b 7"),
+        (({"a": IDS, "b": MASK[:7]}, LABELS), "different numbers of examples .*a 10, b 7"),
         ({"a": IDS, "b": np.full((10, 2), np.nan), "y": LABELS}, "input b holds NaN or infinity, first in row 0"),
         (
             {"a": IDS, "when": np.zeros(10, "datetime64[D]"), "y": LABELS},

@@ -307,8 +307,7 @@ def test_a_bank_is_of_no_account_where_no_method_samples_batchnorm(small, method
     [
         ({"samples": "auto"}, '--bank 40 needs a number of samples, and samples is "auto"; name one with --samples, or '
                               "leave the bank out."),
-        ({"bank": 7}, "--bank is 7; expected at least as many draws as the 8 samples of a point, which are chosen from "
-                      "it."),
+        ({"bank": 7}, "--bank is 7; expected at least the 8 samples of an example, which are chosen from it."),
         ({"bank": 0}, "--bank is 0; expected a whole number of at least 1."),
     ],
 )  # fmt: skip

@@ -54,7 +54,7 @@ def test_without_running_statistics_dropout_alone_is_refused_where_it_is_asked_f
 def test_without_running_statistics_and_a_reference_nothing_can_be_evaluated(said):
     with pytest.raises(
         SamplingError,
-        match=r"BatchNorm 3 keeps no running statistics, .* deterministic\+own\), or of a reference \(--train",
+        match=r"BatchNorm 3 keeps no running statistics, .* deterministic\+own\), or of the training set \(--train",
     ):
         planned(network(track_running_stats=False), **said)
 
@@ -73,7 +73,7 @@ def test_a_forward_that_fails_is_one_message(error):
             raise error
 
     with pytest.raises(
-        DataError, match=rf"does not accept points of shape \(4,\) .*{type(error).__name__} at .*test_plan"
+        DataError, match=rf"does not accept examples of shape \(4,\) .*{type(error).__name__} at .*test_plan"
     ):
         planned(Fails())
 

@@ -205,7 +205,7 @@ def test_three_batches_are_not_checked():
     bank, site = constructed(0.1, batch_size=64, samples=3)
     assert reference_check(bank, [site], population=1000) is None
     (unchecked,) = findings(None, RUN, PICTURES, [site])
-    assert unchecked.code == "reference-unchecked" and "fewer than 4 points" in text_of(unchecked)
+    assert unchecked.code == "reference-unchecked" and "fewer than 4 examples" in text_of(unchecked)
 
 
 def test_a_reference_of_equal_points_is_not_checked_and_said():

@@ -404,7 +404,7 @@ def test_a_bank_of_as_many_draws_as_samples_is_no_bank(whole) -> None:
 def test_an_output_that_is_not_finite_is_named() -> None:
     f, y = samples_of()
     f[3, 21, 0] = np.nan
-    with pytest.raises(SamplingError, match=r"output for point 21 \(counted from 0\) is not finite"):
+    with pytest.raises(SamplingError, match=r"output for example 21 \(counted from 0\) is not finite"):
         reduced(f, y, replicate_weights(T))
 
 

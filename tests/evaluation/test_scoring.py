@@ -435,7 +435,7 @@ def test_a_probability_that_underflows_is_no_impossible_one():
 def test_an_output_that_is_not_finite_is_named_by_its_point(bad, classes):
     logits = logits_of()
     logits[4, 23, classes] = bad
-    with pytest.raises(SamplingError, match=r"output for point 23 \(counted from 0\) is not finite"):
+    with pytest.raises(SamplingError, match=r"output for example 23 \(counted from 0\) is not finite"):
         reduced(logits, LABELS, chunk=10)
 
 

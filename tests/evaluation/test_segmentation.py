@@ -709,12 +709,12 @@ def test_a_masked_class_is_one_of_a_very_low_logit(scorer: segmentation.Segmenta
 def test_an_output_that_is_not_finite_names_its_image(scorer, value, draws_at_once):
     logits = LOGITS.copy()
     logits[3, 7, 0, 0, 0] = value
-    with pytest.raises(SamplingError, match="for point 7"):
+    with pytest.raises(SamplingError, match="for example 7"):
         reduced(scorer, logits, MASKS, draws_at_once=draws_at_once)
 
 
 def test_an_image_with_a_pixel_of_masked_classes_alone_is_named(scorer: segmentation.SegmentationScorer) -> None:
     logits = LOGITS.copy()
     logits[3, 7, :, 0, 0] = -np.inf
-    with pytest.raises(SamplingError, match="for point 7"):
+    with pytest.raises(SamplingError, match="for example 7"):
         reduced(scorer, logits, MASKS)

@@ -45,7 +45,7 @@ def test_the_task_is_that_of_the_targets(y, expected):
     assert task_of(run(), OUTPUTS, points(y)).name == expected
 
 
-@pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels per point"), (SOFT, "soft labels")])
+@pytest.mark.parametrize(("y", "cause"), [(SEVERAL, "several labels per example"), (SOFT, "soft labels")])
 def test_targets_of_several_labels_are_not_regressed_onto_unless_that_is_said(y, cause):
     with pytest.raises(DataError, match=rf"{cause}\. .*: --task regression"):
         task_of(run(), OUTPUTS, points(y))
@@ -54,7 +54,7 @@ def test_targets_of_several_labels_are_not_regressed_onto_unless_that_is_said(y,
 
 @pytest.mark.parametrize("y", [SEVERAL, SOFT, ONE_HOT[:, :2]])
 def test_targets_of_several_columns_are_no_labels(y):
-    with pytest.raises(DataError, match=r"have \d columns of values from .*; expected .* one-hot rows of 3: one label"):
+    with pytest.raises(DataError, match=r"have \d columns of values from .*; expected .* one-hot rows of 3\."):
         check_labels(points(y), OUTPUTS)
 
 
@@ -78,7 +78,7 @@ def checked(model: nn.Module, n: int = POINTS) -> list[str]:
 
 @pytest.mark.parametrize("last", [nn.Softmax(1), nn.Softmin(1)])
 def test_probabilities_of_a_softmax_are_refused(last):
-    with pytest.raises(ModelError, match=r"probabilities of a softmax: on 64 points .*: --outputs probabilities"):
+    with pytest.raises(ModelError, match=r"probabilities of a softmax: on 64 examples .*: --outputs probabilities"):
         checked(ending_in(last))
 
 

@@ -301,10 +301,10 @@ def test_methods_with_a_temperature_are_compared_with_the_best_of_a_single_pass(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"calibrate": "validation"}, r"there are no validation points.*--validation REF.*--calibrate cross"),
+        ({"calibrate": "validation"}, r"no validation examples.*--validation REF.*--calibrate cross"),
         ({"calibrate": "validation", "validation": "test.npz"}, r"are the test set.*--validation REF.*cross"),
         ({"calibrate": "cross", "test": "unlabelled.npz"}, r"unlabelled\.npz has none.*--validation REF"),
-        ({"calibrate": "cross", "limit": 19}, r"has 19 points with --limit 19; expected at least 20"),
+        ({"calibrate": "cross", "limit": 19}, r"has 19 examples with --limit 19; expected at least 20"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(folder: Path, options: dict, message: str) -> None:

@@ -301,7 +301,7 @@ def test_forged_units_of_another_user_are_not_taken_and_named_ones_are_refused(f
     monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "runner"))
     if named:
         with pytest.raises(
-            ResultError, match=r"mine/\w+-deterministic-test-.* is not what this request computes: points 0 to 19"
+            ResultError, match=r"mine/\w+-deterministic-test-.* differs from .* computes for examples 0 to 19"
         ):
             resumed(folder, work)
         return

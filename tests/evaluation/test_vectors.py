@@ -184,11 +184,11 @@ def test_a_class_without_validation_points_stays_finite(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"no points to fit them to.*--validation REF.*--calibrate cross"),
-        ({"calibrate": "off", "validation": "held_out.npz"}, r"no points to fit them to"),
-        ({"calibrate": "cross", "limit": 119}, r"59 points in a half of the test set .*at least 60.*temperature"),
-        ({"validation": "few.npz"}, r"59 validation points \(few\.npz\); expected at least 60"),
-        ({"outputs": "multilabel", "test": "labels.npz"}, r"here there are several labels per point.*Leave vector out"),
+        ({}, r"no examples to fit them to.*--validation REF.*--calibrate cross"),
+        ({"calibrate": "off", "validation": "held_out.npz"}, r"no examples to fit them to"),
+        ({"calibrate": "cross", "limit": 119}, r"59 examples in a half of the test set .*at least 60.*temperature"),
+        ({"validation": "few.npz"}, r"59 validation examples \(few\.npz\); expected at least 60"),
+        ({"outputs": "multilabel", "test": "labels.npz"}, r"there are several labels per example.*Leave vector out"),
     ],
     ids=["nothing", "off", "halves", "validation", "multilabel"],
 )

@@ -327,7 +327,7 @@ def test_other_points_are_not_paired_even_where_they_are_allowed() -> None:
         (lambda one: replace(one, sampling={**one.sampling, "seed": 1}), "the seed differs"),
         (
             lambda one: replace(one, provenance={**one.provenance, "reference_sha256": "9" * 64}),
-            "the reference differs",
+            "the training set differs",
         ),
         (
             lambda one: replace(one, run={**one.run, "data": {"augment": {"flip": True}}}),

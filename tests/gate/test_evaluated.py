@@ -91,7 +91,7 @@ def test_points_that_are_grouped_otherwise_are_other_data(evaluated: Evaluated) 
     baseline = evaluated("seed")
     test = replace(baseline.sets["test"], group=np.arange(baseline.sets["test"].n))  # whose errors are the same
     grouped = replace(baseline, sets={**baseline.sets, "test": test})
-    with pytest.raises(Exception, match="data: test holds points with other groups"):
+    with pytest.raises(Exception, match="data: test holds examples with other groups"):
         check(grouped, baseline)
     assert check(grouped, grouped).passed
 

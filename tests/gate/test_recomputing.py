@@ -100,7 +100,7 @@ def test_a_damaged_estimate_is_refused_on_either_side_and_meets_no_floor(evaluat
     genuine = evaluated("seed")
     bad = damaged(genuine, address, lambda estimate: replace(estimate, value=0.3))
     was = estimates_of(genuine)[address].estimate.value
-    told = rf"{address} is 0\.3; recomputed from its points it is {was:.6g}"
+    told = rf"{address} is 0\.3; recomputed from its examples it is {was:.6g}"
     for current, baseline in ((bad, genuine), (genuine, bad)):
         with pytest.raises(ResultError, match=told):
             check(current, baseline)
@@ -171,7 +171,7 @@ def test_labels_that_are_others_than_the_baseline_s_are_other_data(evaluated: Ev
     test = genuine.sets["test"]
     assert test.labels is not None
     swapped = replace(test, labels=np.roll(test.labels, 1))
-    with pytest.raises(ResultError, match=r"data: test holds points with other labels or targets"):
+    with pytest.raises(ResultError, match=r"data: test holds examples with other labels or targets"):
         check_comparable(replace(genuine, sets={**genuine.sets, "test": swapped}), genuine, GateSettings())
 
 

@@ -94,7 +94,7 @@ def test_groups_that_are_not_named_are_those_called_group() -> None:
 
 def test_batches_of_one_group_are_the_same_only_where_the_groups_are() -> None:
     one, other = (of_method("mcbn", {"batches": "group"}, reference_groups_sha256=digit * 64) for digit in "12")
-    assert pairing(one, other).why_not == (("mcbn", "the grouping of the reference differs"),)
+    assert pairing(one, other).why_not == (("mcbn", "the grouping of the training set differs"),)
     assert pairing(one, one).draws == ("mcbn",)
     at_random = [replace(result, run={**result.run, "sampling": {}}) for result in (one, other)]
     assert pairing(*at_random).draws == ("mcbn",)

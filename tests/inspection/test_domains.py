@@ -155,7 +155,7 @@ def test_estimates_are_their_definition(laboratory):
     (gains,) = [one.gains for one in found.crossings if one.statistics == one.domain]
     change, own, running = gains["pll"], by_place["lab", "lab"]["pll"], by_place["lab", "running"]["pll"]
     assert change.value == pytest.approx(own.value - running.value)
-    assert change.se < 0.5 * math.hypot(own.se, running.se), "over the points that both share"
+    assert change.se < 0.5 * math.hypot(own.se, running.se), "over the examples that both share"
     _, second = stage._halves(points("lab", x, y), 0)
     inputs, labels = torch.from_numpy(second.raw(slice(None))), torch.from_numpy(second.targets)
     with torch.inference_mode():
@@ -338,14 +338,14 @@ NAMED = {"twice": ("lab.npz", "lab.npz"), "reserved": ("mixed=lab.npz",), "test"
 @pytest.mark.parametrize(
     ("what", "kind", "text"),
     [
-        ("shape", DataError, r"domain lab \(lab.npz\) has points of shape \(4,\), the reference of \(6,\)"),
+        ("shape", DataError, r"domain lab \(lab.npz\) has examples of shape \(4,\), the training set of \(6,\)"),
         ("twice", RequestError, "two domains are called lab; give them different names: --domain NAME=lab.npz"),
         ("reserved", RequestError, "a domain is called mixed, which has a meaning here"),
         ("test", RequestError, "the set would be called 'test'|test"),
         ("nan", DataError, "NaN or infinity, first in row 3"),
-        ("few", DataError, "holds 7 points; expected at least 8 points"),
-        ("empty", DataError, "holds no points"),
-        ("one group", DataError, "holds 60 points in 1 groups"),
+        ("few", DataError, "holds 7 examples; expected at least 8 examples"),
+        ("empty", DataError, "holds no examples"),
+        ("one group", DataError, "holds 60 examples in 1 groups"),
         ("labels", DataError, "domain lab: .* run from 5 to 7; expected 0 to 2"),
         ("none", RequestError, "--domain NAME=REF"),
         ("samples", RequestError, "expected at least 2"),
@@ -364,7 +364,7 @@ def test_segmentation_is_refused(laboratory):
     train = points("train", np.random.default_rng(0).random((40, 1, 6, 6)).astype(np.float32))
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)).eval()
     lab = laboratory.holds("lab", np.random.default_rng(1).random((40, 1, 6, 6)).astype(np.float32))
-    with pytest.raises(DataError, match="domains need a classification or a regression"):
+    with pytest.raises(DataError, match="expected a classification or a regression"):
         laboratory.found(lab, net=net, train=train)
 
 

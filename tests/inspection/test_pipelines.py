@@ -214,7 +214,7 @@ def test_a_pipeline_fits_a_part_of_the_training_set_where_evaluation_says_so():
 def test_paddings_that_few_or_normalised_points_cannot_tell_are_said_to_be_untold():
     raw = pictures()
     for points, why in (
-        (raw.subset(np.arange(60)), ["60 points are"]),
+        (raw.subset(np.arange(60)), ["60 examples are"]),
         (replace(raw, inputs=((raw.inputs / 255 - 0.45) / 0.22).astype(np.float32)), ["already normalised"]),
         (raw, []),
     ):
@@ -320,7 +320,7 @@ def test_statistics_that_tell_nothing_are_an_error_that_says_so(bn, why):
 def test_a_reference_that_is_too_small_is_an_error():
     train = pictures(7)
     net = trained(pictures(200), as_in())
-    with pytest.raises(SamplingError, match="holds 7 points; expected at least 8"):
+    with pytest.raises(SamplingError, match="holds 7 examples; expected at least 8"):
         suggested(net, train)
 
 

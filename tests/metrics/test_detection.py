@@ -159,7 +159,7 @@ def test_scores_are_ranked_in_float64_whatever_they_come_in():
 
 @pytest.mark.parametrize("estimate", [metrics.auroc, metrics.aupr, metrics.fpr_at_tpr, metrics.detection])
 def test_an_empty_set_or_a_nan_score_is_an_error(estimate):
-    with pytest.raises(ValueError, match=r"^ood holds no scores; expected at least one point in each set\.$"):
+    with pytest.raises(ValueError, match=r"^ood holds no scores; expected at least one example in each set\.$"):
         estimate(np.zeros(2), np.array([]))
     with pytest.raises(ValueError, match=r"^test holds 1 NaN among 2 scores; expected numbers only\.$"):
         estimate(np.array([0.0, math.nan]), np.zeros(2))

@@ -103,12 +103,12 @@ def test_replicates_have_the_constant_sigma_that_each_has_alone():
 
 def test_fits_say_what_they_cannot_use():
     e = np.ones(3)
-    with pytest.raises(ValueError, match="errors holds no points"):
+    with pytest.raises(ValueError, match="errors holds no examples"):
         metrics.constant_sigma(e[:0])
-    with pytest.raises(ValueError, match="y holds no points"):
+    with pytest.raises(ValueError, match="y holds no examples"):
         metrics.optimal_tau_pll(np.ones((2, 0)), e[:0])
     for weights in (np.array([1.0, -1.0, 1.0]), np.zeros(3), np.array([1.0, math.nan, 1.0])):
-        with pytest.raises(ValueError, match="weights do not fit 3 points; expected one number ≥ 0 for each"):
+        with pytest.raises(ValueError, match="weights do not fit 3 examples; expected one number ≥ 0 for each"):
             metrics.constant_sigma(e, weights=weights)
     for tau_range in ((0.0, 1.0), (2.0, 1.0), (1.0, math.inf)):
         for fit in (

@@ -57,7 +57,7 @@ def test_a_level_that_is_no_share_and_no_points_are_told():
     for level in (-0.1, 95.0, math.nan):
         with pytest.raises(ValueError, match=f"level is {level}; expected a share within"):
             metrics.coverage(np.zeros(2), 1.0, np.zeros(2), level=level)
-    with pytest.raises(ValueError, match="y holds no points"):
+    with pytest.raises(ValueError, match="y holds no examples"):
         metrics.coverage(np.zeros(0), 1.0, np.zeros(0), level=0.5)
 
 
@@ -100,7 +100,7 @@ def test_the_window_is_a_tenth_of_the_points_and_at_least_one():
         assert curve.window == window
         assert curve.running_error == pytest.approx(np.ones(points))
     assert (round(curve.factor50, 4), round(curve.factor95, 4)) == (0.6745, 1.9600)
-    with pytest.raises(ValueError, match="window is 0; expected at least 1 point"):
+    with pytest.raises(ValueError, match="window is 0; expected at least 1 example"):
         metrics.uncertainty_error_curve(np.ones(3), np.ones(3), window=0)
 
 

@@ -203,7 +203,7 @@ def partly_training() -> nn.Module:
     [
         (partial(exported, net=partly_training()), "exported with batch_norm in training mode"),
         (partial(exported, net=Always().eval()), r"exported with dropout_1 in training mode.*without dropout\("),
-        (partial(exported, dynamic=False), r"a fixed number of points.*dynamic_shapes="),
+        (partial(exported, dynamic=False), r"a fixed number of examples.*dynamic_shapes="),
         (partial(exported, decomposed=True), "was decomposed: its BatchNorms are in parts"),
     ],
     ids=["BatchNorm", "dropout", "9 points", "decomposed"],

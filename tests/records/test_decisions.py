@@ -106,7 +106,7 @@ def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, t
     values |= {"confidence": 0.95, "points": 500, "parts": ["class", kept, 3]}
     measured = {"what": "points", "threshold": 0.5, "deferred": 0.4, "error": 0.03, "before": None, "width": None}
     assert text in sentence(verdict("defer", **values, **measured), DECISIONS)
-    missing = {"points_needed": 59, "smallest_risk": 0.1, "units": "validation points"}
+    missing = {"points_needed": 59, "smallest_risk": 0.1, "units": "validation examples"}
     assert text in sentence(verdict("undecided", about="defer", **values, **missing), DECISIONS)
 
 

@@ -85,7 +85,7 @@ def test_names_are_in_the_file_and_are_checked_when_it_is_read(limited, tmp_path
     with h5py.File(without_digest(path), "r+") as file:
         del file["sets/test/names"]
         file["sets/test/names"] = np.arange(30)
-    with pytest.raises(ResultError, match="the names of the points of test are not strings"):
+    with pytest.raises(ResultError, match="the names of the examples of test are not strings"):
         evaluation_file.read(path)
 
 
@@ -143,8 +143,8 @@ def test_the_csv_file_has_every_point_of_every_set_and_method_to_the_last_digit(
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"set": "svhn"}, "the points of 'svhn' are not in the result; expected one of test, other."),
-        ({"set": "validation"}, "the points of 'validation' are not in the result"),
+        ({"set": "svhn"}, "the examples of 'svhn' are not in the result; expected one of test, other."),
+        ({"set": "validation"}, "the examples of 'validation' are not in the result"),
         ({"method": "mcbn"}, "the method 'mcbn' is not in the result; expected one of deterministic, "),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_the_result_lacks_is_refused_with_what_it_has(limited, chosen, mess
 
 def test_an_unknown_score_is_refused_with_those_there_are(limited):
     known = scores_of(limited)
-    with pytest.raises(RequestError, match=f"'entropy' is not known of these points; expected one of {known[0]}, "):
+    with pytest.raises(RequestError, match=f"'entropy' is not known of these examples; expected one of {known[0]}, "):
         chosen_score(known, "entropy")
 
 

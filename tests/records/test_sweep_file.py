@@ -160,11 +160,11 @@ def test_xarray_finds_every_estimate_by_its_coordinates(kept):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda record: record.update(points=[]), "its networks or its points are missing"),
-        (lambda record: record["points"][0].update(model=9), "of no network"),
+        (lambda record: record.update(points=[]), "its networks or its sizes are missing"),
+        (lambda record: record["points"][0].update(model=9), "belongs to no network"),
         (lambda record: record["sets"].append(record["sets"][0]), "two have one name"),
         (lambda record: record.update(score="odd"), "the score odd is unknown"),
-        (lambda record: record["recommended"].update(batch_size=77), "the size that it recommends is none of its own"),
+        (lambda record: record["recommended"].update(batch_size=77), "recommends is not one of its sizes"),
         (lambda record: record["points"][0].update(batch_size=0), "Expected `int` >= 1"),
         (lambda record: record["points"][0].update(compared_with={"deterministic": {}}), "compared with deterministic"),
     ],

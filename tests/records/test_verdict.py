@@ -75,9 +75,9 @@ def test_a_gain_from_a_reference_that_does_not_match_is_none():
     assert judged(result).worth is None
     assert judged(result).undecided == {"reference": [("pll", "test")]}
     dropout = replace(result, methods=result.methods | {"mcdo": result.methods["mcbn"]})
-    assert judged(dropout).worth is None, "the evaluated points may have the wrong pipeline, too"
+    assert judged(dropout).worth is None, "the evaluated examples may have the wrong pipeline, too"
     alone = {name: method for name, method in recalibrated(dropout).methods.items() if name != "mcbn"}
-    assert judged(replace(dropout, methods=alone)).worth is True, "nothing is drawn from the reference"
+    assert judged(replace(dropout, methods=alone)).worth is True, "nothing is drawn from the training set"
 
 
 def test_too_few_samples_leave_it_open():

@@ -198,7 +198,7 @@ def test_what_a_result_has_not_is_a_dash(four_methods, another) -> None:
 def test_a_terminal_shows_the_largest_deviations_and_all_in_full(four_methods, another) -> None:
     results = {"a": four_methods, "b": another}
     brief, full = on_terminal(results), on_terminal(results, full=True)
-    assert len(brief.splitlines()) <= 36 and "report … --full" in brief
+    assert len(brief.splitlines()) <= 36 and f"bnuq report {four_methods.path} {another.path} --full" in brief
     assert "mutual info., test, mcdo" not in brief and "mutual info., test, mcdo" in full
     assert "Estimates that are the same" in full and "↑ PLL, test, deterministic " in full
     rows = pivot(results)

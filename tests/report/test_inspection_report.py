@@ -297,7 +297,7 @@ def test_a_reference_that_was_given_is_not_asked_for():
     bare = made_up_inspection.bare()
     assert list(verdicts(bare))[:2] == ["nothing-unusual", "fit-without-reference"]
     given = {"run": made_up_inspection.inspection().run}
-    small = "the reference has 4 points, fewer than 8"
+    small = "the training set has 4 examples, fewer than 8"
     noted = (note("noise-on-the-same-points"), note("unmeasured", reason=small))
     found = verdicts(replace(bare, findings=noted, **given))
     assert found["fit-unmeasured"].values["why"] == small and "fit-without-reference" not in found
@@ -314,7 +314,7 @@ def test_the_reason_is_the_one_that_an_inspection_notes(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "train.npz", x=np.random.default_rng(0).random((4, 1, 6, 6), np.float32))
     run = resolve("run.toml", Options(device="cpu", out=tmp_path / "x.inspect.h5"), folder=tmp_path)
-    assert verdicts(inspect(run))["fit-unmeasured"].values["why"] == "the reference has 4 points, fewer than 8"
+    assert verdicts(inspect(run))["fit-unmeasured"].values["why"] == "the training set has 4 examples, fewer than 8"
 
 
 @pytest.mark.parametrize("flag", ["vanishing", "frozen", "called-again", "untracked"])

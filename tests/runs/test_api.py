@@ -126,10 +126,10 @@ def test_a_wrapped_network_is_the_network_inside(model: nn.Module, sets: dict[st
         ({"sampels": 3}, RequestError, "sampels is not a setting. Did you mean samples?"),
         ({"test": None}, RequestError, r"missing: test=…"),
         ({"test": None, "train": None}, RequestError, r"missing: train=…, test=…"),
-        ({"test": []}, DataError, "test: gave no points"),
+        ({"test": []}, DataError, "test: gave no examples"),
         ({"test": 3}, DataError, "test: gave a int; expected a torch Dataset or an iterable of batches"),
         ({"ood": {"test": np.zeros((3, 1, 6, 6), np.float32)}}, RequestError, "would be called 'test'"),
-        ({"ood": {"other": np.zeros((3, 5), np.float32)}}, DataError, "points of shape"),
+        ({"ood": {"other": np.zeros((3, 5), np.float32)}}, DataError, "examples of shape"),
         ({"train": (np.full((40, 1, 6, 6), np.nan, np.float32),)}, DataError, "holds NaN or infinity"),
     ],
     ids=["setting", "no test", "no sets", "empty", "number", "name", "shape", "NaN"],
@@ -195,7 +195,7 @@ def test_the_points_of_a_result_are_a_data_frame(result: bnuq.Result, sets: dict
     stored = result.methods["mcbn"].sets["other"].points["mutual_information"]
     again = bnuq.open(result.save(tmp_path / "again.h5"))
     assert again.points("other", method="mcbn")["mutual_information"].tolist() == stored.tolist()
-    with pytest.raises(RequestError, match="the points of 'svhn' are not in the result; expected one of test, other"):
+    with pytest.raises(RequestError, match="the examples of 'svhn' are not in the result; expected one of test, other"):
         result.points("svhn")
 
 
@@ -205,7 +205,7 @@ def test_a_sweep_and_an_inspection_of_a_network_in_memory(model: nn.Module, sets
     assert {"batch_size"} <= set(sweep.to_pandas().columns)
     inspection = bnuq.inspect(model, train=sets["train"], draws=8, points=40)
     assert [site["kind"] for site in inspection.summary()["sites"]] == ["batchnorm", "dropout"]
-    assert "reference  train (in memory)" in inspection.text(full=True)
+    assert "reference  train (in memory,)" in inspection.text(full=True)
     assert bnuq.inspect(model, input_shape=[1, 6, 6]).summary()["sites"] == inspection.summary()["sites"]
 
 

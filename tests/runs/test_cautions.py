@@ -127,7 +127,7 @@ def test_a_reference_of_another_size_is_left_out_where_nothing_is_drawn_from_it(
     alone = small_run.evaluated(tmp_path, methods=methods or ("mcdo",), ood=(), post_hoc=False)
     np.savez(tmp_path / "train.npz", x=np.zeros((20, 1, 9, 9), np.float32))
     if methods not in (("deterministic",), ("mcdo",)):
-        with pytest.raises(DataError, match=r"train .* has points of shape \(1, 9, 9\), the test set"):
+        with pytest.raises(DataError, match=r"train .* has examples of shape \(1, 9, 9\), the test set"):
             small_run.evaluated(tmp_path, methods=methods, ood=())
         return
     result = small_run.evaluated(tmp_path, methods=methods, ood=())
@@ -136,7 +136,7 @@ def test_a_reference_of_another_size_is_left_out_where_nothing_is_drawn_from_it(
     expected = alone.methods[methods[0]].sets["test"].estimates
     assert {name: each.value for name, each in estimates.items()} == {n: each.value for n, each in expected.items()}
     normalize = {"methods": methods, "ood": (), "normalize": "train"}
-    with pytest.raises(DataError, match=r"train .* has points of shape \(1, 9, 9\), the test set"):
+    with pytest.raises(DataError, match=r"train .* has examples of shape \(1, 9, 9\), the test set"):
         small_run.evaluated(tmp_path, **normalize)
 
 
@@ -159,7 +159,7 @@ def test_sets_of_different_shapes_are_told_how_to_be_made_alike(tmp_path, change
     small_run.write(tmp_path)
     with np.load(tmp_path / "train.npz") as file:
         np.savez(tmp_path / "train.npz", x=change(file["x"]), y=file["y"])
-    with pytest.raises(DataError, match=rf"train \(.*\) has points of shape .*; expected the same. .*{remedy}"):
+    with pytest.raises(DataError, match=rf"train \(.*\) has examples of shape .*; expected the same. .*{remedy}"):
         small_run.evaluated(tmp_path)
 
 

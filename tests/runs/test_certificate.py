@@ -171,10 +171,10 @@ def test_what_cannot_be_kept_is_said_with_what_could_be(place: Path) -> None:
 
 
 REFUSED = {
-    "without validation points": {"validation": None},
-    "shares points with the test set": {"validation": "test.npz"},
+    "without validation examples": {"validation": None},
+    "shares examples with the test set": {"validation": "test.npz"},
     "expected one of mutual_information": {"score": "entropy"},
-    "as the test set and the validation points have no groups": {"each": "group"},
+    "as the test set and the validation examples have no groups": {"each": "group"},
 }
 
 
@@ -186,10 +186,10 @@ def test_a_request_that_no_promise_can_be_made_of_is_refused(place: Path, text: 
 
 
 def test_points_of_the_reference_and_several_labels_are_refused(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match="shares points with the test set or the training set"):
+    with pytest.raises(RequestError, match="shares examples with the test set or the training set"):
         evaluated(place, "refused", risk=0.1, validation="train.npz")
     small_multilabel.write(tmp_path / "labels")
-    with pytest.raises(RequestError, match="of points with several labels"):
+    with pytest.raises(RequestError, match="for several labels per example"):
         small_run.evaluated(tmp_path / "labels", risk=0.1, out=tmp_path / "out.h5")
 
 

@@ -175,7 +175,7 @@ def another_width(folder: Path) -> tuple[str, ...]:
 
 
 WRONG: list[tuple[Callable[[Path], tuple[str, ...]], str]] = [
-    (wrong_classes, "gives 5 outputs for a point, and that of .* gives 3"),
+    (wrong_classes, "gives 5 outputs for an example, and that of .* gives 3"),
     (another_width, r"have another shape.*Networks of other architectures need one --arch for each"),
     (cut, "cut.pt"),
     (lambda _: ("missing.pt",), "missing.pt"),
@@ -228,7 +228,7 @@ def of_members(*changes: dict[str, Any]) -> Any:
     ("change", "message"),
     [
         ({"after": lambda z: z.softmax(1)}, "look like the probabilities of a softmax"),
-        ({"before": lambda x: x - x.mean(0)}, "depends on which points pass with it"),
+        ({"before": lambda x: x - x.mean(0)}, "depends on which examples pass with it"),
         ({"after": lambda z: z + torch.tensor(np.random.random(4), dtype=z.dtype)}, "draws from numpy's generator"),
     ],
 )

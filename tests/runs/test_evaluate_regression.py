@@ -409,10 +409,10 @@ def test_validation_points_without_targets_are_refused(folder: Path) -> None:
 
 def test_statistics_of_the_reference_need_one(folder: Path) -> None:
     (folder / "run.toml").write_text(text(without="train ="))
-    refused(folder, RequestError, 'data.normalize is "train", which takes mean and std of the reference')
+    refused(folder, RequestError, 'data.normalize is "train", and there is no training set to take mean and std of')
     np.savez(folder / "train.npz", x=arrays(folder, "train")[0])
     (folder / "run.toml").write_text(small.RUN)
-    refused(folder, RequestError, 'data.normalize_targets is "train".*no reference with targets')
+    refused(folder, RequestError, 'data.normalize_targets is "train".*no training set with targets')
 
 
 @pytest.mark.parametrize(

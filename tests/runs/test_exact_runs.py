@@ -70,7 +70,7 @@ def test_a_network_that_slices_in_evaluation_mode_alone_is_said_to_do_so(tmp_pat
 
 def test_a_mini_batch_beyond_a_slice_is_refused_with_the_size_that_works(tmp_path):
     written(tmp_path, "slices")
-    with pytest.raises(SamplingError, match=r"of 16 points|for 16 points than for 8: .*--batch-size 8"):
+    with pytest.raises(SamplingError, match=r"of 16 examples|for 16 examples than for 8: .*--batch-size 8"):
         small_run.evaluated(tmp_path, batch_size=16)
     run = resolve("run.toml", Options(batch_size=16), folder=tmp_path)
     for estimator in ("population", "full"):
@@ -89,7 +89,7 @@ def test_a_sweep_leaves_out_default_sizes_beyond_a_slice(tmp_path):
 
 def test_points_that_depend_on_each_other_are_refused_by_set(tmp_path):
     written(tmp_path, "centred")
-    with pytest.raises(SamplingError, match="the output for a point on test depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="the output for an example on test depends on which examples pass with it"):
         small_run.evaluated(tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_an_output_that_is_not_finite_is_named_with_its_set(tmp_path):
         x, y = test["x"], test["y"]
     x[3] = 3e38
     np.savez(tmp_path / "test.npz", x=x, y=y)
-    with pytest.raises(SamplingError, match=r"for point 3 of test.npz .*--precision float64"):
+    with pytest.raises(SamplingError, match=r"for example 3 of test.npz .*--precision float64"):
         small_run.evaluated(tmp_path)
 
 

@@ -247,7 +247,7 @@ def test_scores_of_another_reference_are_not_written(place: Path, result: Result
     given = Options(trust_code=True, train=str(tmp_path / "other.npz"))
     run = resolve_again(dict(result.run), place / "run.h5", given, folder=place)
     made = exporting.assembled(run, method="deterministic", result=result, scores=["mahalanobis"])
-    with pytest.raises(SamplingError, match=r"mahalanobis differs .* but another reference would"):
+    with pytest.raises(SamplingError, match=r"mahalanobis differs .* but another training set would"):
         exporting._compared(made.predictor(made.inputs), made)
 
 

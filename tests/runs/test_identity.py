@@ -138,7 +138,7 @@ def test_networks_with_classes_in_two_orders_are_not_compared_on_the_labels_of_o
         np.savez(pair / "train.npz", x=arrays["x"], y=np.array(["a", "b", "c"])[arrays["y"]])
     for name, order in (("run.toml", '["a", "b", "c"]'), ("second.toml", '["c", "b", "a"]')):
         change(pair / name, "[data]\n", f"[data]\nclasses = {order}\n")
-    with pytest.raises(DataError, match="networks are compared on the same points"):
+    with pytest.raises(DataError, match="networks are compared on the same examples"):
         swept(pair, "run.toml", "second.toml")
 
 
@@ -209,7 +209,7 @@ SEVERAL = 'perturb = ["mine:darker@1"]\n'
             ('perturb = ["all@1"]\n', None, lambda _: None, False),
         ]
     ),
-    ids=["imported code", "code", "groups", "groups of the reference", "words", "all"],
+    ids=["imported code", "code", "groups", "groups of the training set", "words", "all"],
 )
 def test_a_result_is_used_again_where_nothing_that_its_figures_depend_on_has_changed(
     code: Path, data: str, prepare: Callable[[Path], None] | None, changed: Callable[[Path], None], again: bool

@@ -136,7 +136,7 @@ def test_where_no_shape_fits_the_option_is_named(folder):
 
 
 def test_a_shape_against_the_data_is_refused(folder):
-    with pytest.raises(RequestError, match=r"--input-shape is 1,8,8, and the points of .*train.npz have shape 1,6,6"):
+    with pytest.raises(RequestError, match=r"--input-shape is 1,8,8, and the examples of .*train.npz have shape 1,6,6"):
         inspect(resolved(folder), Settings(input_shape=(1, 8, 8)))
 
 
@@ -151,7 +151,7 @@ def test_a_reference_that_cannot_be_read_is_a_warning_unless_it_was_asked_for(fo
     for settings in (Settings(needs_reference=True), Settings(suggest_pipeline=True)):
         with pytest.raises(DataError, match=r"absent\.npz"):
             inspect(absent, settings)
-    with pytest.raises(RequestError, match=r"(?s)there is no reference, the training set.* --train REF.*\[data\]"):
+    with pytest.raises(RequestError, match=r"(?s)there is no training set.* --train REF.*\[data\]"):
         inspect(without_data(folder), Settings(suggest_pipeline=True))
 
 
@@ -235,7 +235,7 @@ def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(fol
     for module, name in (("bnuq.inspection.health", "batch_statistics"), ("bnuq.workflows.inspect", "suggest")):
         monkeypatch.setattr(import_module(module), name, lambda *_, **__: pytest.fail("something passed"))
     settings = Settings(batch_size=49, suggest_pipeline=suggest)
-    with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 points; expected at most 48, half"):
+    with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 examples; expected at most 48, half"):
         inspect(resolved(folder), settings)
 
 
@@ -265,7 +265,7 @@ def test_a_test_set_of_another_shape_is_named(tmp_path):
     small_run.write(tmp_path)
     np.savez(tmp_path / "test.npz", x=np.zeros((20, 1, 7, 7), np.float32), y=np.zeros(20, int))
     asked = Settings(draws=8, domains=(Named("lab=other.npz", tmp_path),))
-    with pytest.raises(DataError, match=r"test set \(test\.npz\) has points of shape \(1, 7, 7\), the reference"):
+    with pytest.raises(DataError, match=r"test set \(test\.npz\) has examples of shape \(1, 7, 7\), the training set"):
         inspect(resolved(tmp_path), asked)
 
 

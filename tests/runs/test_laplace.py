@@ -159,13 +159,13 @@ def test_what_has_no_last_layer_to_sample_is_refused_with_its_reason(tmp_path, c
     message = refusal(capsys, place, "--arch", "ends.py:net")
     assert "it needs a network that ends in one linear layer" in message and "hardtanh" in message
     place.write_text(small_run.RUN.replace('train = "train.npz"\n', ""))
-    assert "there is no reference to fit its posterior to; add --train REF" in refusal(capsys, place)
+    assert "there is no training set to fit its posterior to; add --train REF" in refusal(capsys, place)
     regression = small_regression.write(tmp_path / "regression")
     assert "it is for classifiers, and this is a regression" in refusal(capsys, regression)
     with np.load(place.parent / "test.npz") as test:
         np.savez(place.parent / "labels.npz", x=test["x"], y=np.eye(3, dtype=np.int64)[test["y"]])
     message = refusal(capsys, place, "--train", "labels.npz", "--test", "labels.npz", "--outputs", "multilabel")
-    assert "several labels per point" in message
+    assert "several labels per example" in message
 
 
 def test_a_network_that_is_certain_everywhere_is_refused(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_network_that_is_certain_everywhere_is_refused(tmp_path: Path) -> None
     state = torch.load(place.parent / "model.pt", weights_only=True)
     state["7.bias"] += torch.tensor([5000.0, 0, 0])
     torch.save(state, place.parent / "model.pt")
-    with pytest.raises(SamplingError, match="certain of every point of the reference"):
+    with pytest.raises(SamplingError, match="certain of every example of the training set"):
         run(place)
 
 

@@ -129,8 +129,8 @@ def test_a_unit_that_ends_every_process_is_named_and_processes_go_on_to_all_othe
     assert [len(of_place) for of_place in names[1:]] == [1, 0, 1, 2]
     message = str(refused.value)
     assert message.startswith("2 units of work could not be computed, after 3 attempts each:")
-    assert "mcbn on points 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
-    assert "mcbn on points 30 to 39 of test" in message and "ValueError: no such luck" in message
+    assert "mcbn on examples 10 to 19 of test: tried 3 times" in message and "SIGKILL" in message
+    assert "mcbn on examples 30 to 39 of test" in message and "ValueError: no such luck" in message
     for number, kind in enumerate(kinds):
         found = journal.load(unit(number).name, unit(number).sha256)
         assert (found is None) == (kind in ("kill", "raise"))

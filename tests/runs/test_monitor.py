@@ -166,8 +166,8 @@ def not_a_number(batch: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (lambda: pictures(0, 1), r"the batch .* has 1 point; batch statistics need at least 2"),
-        (lambda: pictures(0, 20)[:, :, :5], r"points of shape \(1, 5, 6\), the reference .* of \(1, 6, 6\)"),
+        (lambda: pictures(0, 1), r"the batch .* has 1 example; batch statistics need at least 2"),
+        (lambda: pictures(0, 20)[:, :, :5], r"examples of shape \(1, 5, 6\), the reference .* of \(1, 6, 6\)"),
         (lambda: not_a_number(pictures(0, 20)), "NaN"),
     ],
 )
@@ -185,9 +185,9 @@ def test_a_level_that_the_resamples_cannot_reach_is_refused(watched):
 
 
 def test_references_that_say_nothing_are_refused_and_small_ones_are_noted(watched):
-    with pytest.raises(DataError, match="39 points; expected at least 40"):
+    with pytest.raises(DataError, match="39 examples; expected at least 40"):
         monitor(watched, reference=pictures(0, 39))
-    with pytest.raises(DataError, match="nothing varies between the points of the reference"):
+    with pytest.raises(DataError, match="nothing varies between the examples of the reference"):
         monitor(watched, reference=np.ones((60, 1, 6, 6), np.float32))
     with pytest.raises(RequestError, match="no reference is given"):
         monitor(watched, reference=None)

@@ -250,9 +250,9 @@ def with_labels(folder: Path, y: Any, *, name: str = "odd") -> str:
         (lambda y: y[:, :3], r"have shape \(60, 3\); expected a matrix \(60, 4\)"),
         (
             lambda y: y[:, :1],
-            r"have shape \(60,\); expected a matrix .* one class per point, leave --outputs multilabel",
+            r"have shape \(60,\); expected a matrix .* one class per example, leave --outputs multilabel",
         ),
-        (lambda y: 0 * y, r"are all 0: no point has any of them"),
+        (lambda y: 0 * y, r"are all 0: no example has any of them"),
         (lambda y: np.where(y == 1, np.nan, 0.0), r"y holds NaN or infinity"),
     ],
 )

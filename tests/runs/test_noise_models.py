@@ -122,9 +122,9 @@ def test_without_a_reference_the_running_statistics_are_enough_and_the_noise_mod
 
 
 def test_what_needs_a_reference_says_so_without_one(tmp_path):
-    with pytest.raises(SamplingError, match="mcbn-empirical cannot be drawn: there is no reference"):
+    with pytest.raises(SamplingError, match="mcbn-empirical cannot be drawn: there is no training set"):
         run(tmp_path, text=ALONE, methods=("mcbn-empirical",))
-    with pytest.raises(SamplingError, match="mcbn-chi2 cannot be drawn: there is no reference"):
+    with pytest.raises(SamplingError, match="mcbn-chi2 cannot be drawn: there is no training set"):
         run(tmp_path, text=ALONE, methods=("mcbn-chi2",), counts="measured")
 
 

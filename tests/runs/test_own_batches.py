@@ -140,7 +140,7 @@ def test_a_set_with_fewer_points_is_one_batch_and_said_to_be(folder: Path) -> No
 
 
 def test_what_it_cannot_be_drawn_of_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BnuqError, match=r"deterministic\+own cannot be drawn: a point alone has no batch"):
+    with pytest.raises(BnuqError, match=r"deterministic\+own cannot be drawn: an example alone has no batch"):
         evaluated(folder, "alone", batch_size=1)
     text = small_run.RUN.replace("train_batch_size", "arch_args = { norm = false }\ntrain_batch_size")
     plain = small_run.write(tmp_path / "plain", text=text, norm=False).parent

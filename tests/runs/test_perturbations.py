@@ -125,7 +125,7 @@ def test_an_attack_follows_the_gradient_at_any_margin_however_the_function_is_wr
 
     for written in ("one", "two", "masked", "sigmoid", "softmax"):
         assert accuracy(written) == np.mean(distances > 1.25 * size)
-    with pytest.raises(BnuqError, match=r"the gradient by the inputs of point \d+ .* let the network give logits"):
+    with pytest.raises(BnuqError, match=r"the gradient with respect to example \d+ .* let the network give logits"):
         accuracy("by hand")
 
 

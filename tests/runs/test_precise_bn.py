@@ -418,7 +418,7 @@ def test_a_request_that_cannot_be_met_is_one_message(reset):
     refused(reset, "--points is 1; expected a whole number of at least 2", points=1)
     refused(reset, "--batch-size is 1; expected a whole number of at least 2", batch_size=1)
     (reset / "bare.toml").write_text('[model]\ncheckpoint = "model.pt"\narch = "net.py:net"\n')
-    refused(reset, "there is no reference", run_file="bare.toml")
+    refused(reset, "there is no training set", run_file="bare.toml")
     grouped = small_run.RUN.replace("[data]", '[data]\ngroup = "patient"')
     for text in (grouped, grouped.replace('test = "test.npz"\n', "")):
         (reset / "grouped.toml").write_text(text)
@@ -428,7 +428,7 @@ def test_a_request_that_cannot_be_met_is_one_message(reset):
         mended(reset, run_file="empty.toml")
     with np.load(reset / "train.npz") as arrays:
         np.savez(reset / "train.npz", x=arrays["x"][:1], y=arrays["y"][:1])
-    refused(reset, "a single point")
+    refused(reset, "a single example")
 
 
 def test_a_failure_after_the_passes_leaves_the_old_file(reset, monkeypatch):

@@ -166,10 +166,10 @@ def numbers():
 def test_data_that_never_end_are_cut_off_with_the_points_that_were_read(tmp_path, factory):
     (tmp_path / "sets.py").write_text(ENDLESS)
     with pytest.raises(
-        DataError, match=rf"sets.py:{factory}: has given [\d,]+ points .* beyond the free memory"
+        DataError, match=rf"sets.py:{factory}: has given [\d,]+ examples .* does not end within the free memory"
     ) as error:
         load_points(f"sets.py:{factory}", base=tmp_path, free_bytes=10_000_000)
-    assert ("12,200 points" in str(error.value)) == (factory == "batches")
+    assert ("12,200 examples" in str(error.value)) == (factory == "batches")
     (tmp_path / "sets.py").write_text(ENDLESS.replace("while True", "for _ in range(50)"))
     assert len(load_points("sets.py:numbers", base=tmp_path, free_bytes=10_000_000)) == 150
 

@@ -114,7 +114,7 @@ def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
     [
         ({}, {"batch_size": 97}, "--batch-size is 97; expected 1 to 96"),
         ({}, {"batch_size": 96}, "batch_size 96 is the whole reference"),
-        ({"batches": "group"}, {"batch_size": 25}, "group 0 of the reference (train.npz) has 24 points"),
+        ({"batches": "group"}, {"batch_size": 25}, "group 0 of the training set (train.npz) has 24 examples"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),
         ({"noise_model_draws": 3}, {}, "--noise-model-draws is 3; expected a whole number of at least 8."),
         ({"variance": "half"}, {}, "--variance is half; expected biased or unbiased."),
@@ -178,7 +178,7 @@ def test_batches_of_one_group_pair_only_where_the_very_groups_are_the_same(tmp_p
     other, usual = run(tmp_path, "other", sampler=OPTIONS["group"]), results["group"]
     assert other.provenance["reference_sha256"] == usual.provenance["reference_sha256"]
     check_comparable(other, usual, GateSettings())
-    assert pairing(other, usual).why_not == (("mcbn", "the grouping of the reference differs"),)
+    assert pairing(other, usual).why_not == (("mcbn", "the grouping of the training set differs"),)
     assert pairing(read(usual.path), usual).draws == ("mcbn",)
     recorded = {name for name, result in results.items() if "reference_groups_sha256" in result.provenance}
     assert recorded == {"group"}  # nothing depends on it elsewhere

@@ -522,7 +522,7 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "'c', which is no class" in refusal(P, np.array(["a", "b", "c", "d"])[LABELS], classes=("a", "b", "d", "e"))
     assert "no finite number in row 0" in refusal({"m": {"mean": np.zeros(N), "sigma": np.ones(N)}}, np.full(N, np.nan))
     assert "is a method of bnuq itself" in refusal({"ensemble": P}, LABELS)
-    assert "no option of bnuq score" in refusal(P, LABELS, samples=3)
+    assert "not an option of bnuq score" in refusal(P, LABELS, samples=3)
     (tmp_path / "t.jsonl").write_text('{"p": [0.5, 0.5], "label": 0}\n{"p": [0.5], "label": 0}\n')
     assert "in line 2 has shape (1,); expected (2,), as in the first" in refusal(tmp_path / "t.jsonl")
 

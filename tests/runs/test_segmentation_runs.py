@@ -262,7 +262,7 @@ def refused(cli: Call, *arguments: str) -> str:
 
 def test_a_sweep_is_refused_with_what_to_do_instead(cli: Call) -> None:
     message = refused(cli, "sweep-batch-size", "run.toml", "--batch-sizes", "4,8", "--out", "refused.h5")
-    assert "model.pt classifies pixels, and a sweep is for classification and regression of points" in message
+    assert "model.pt classifies pixels; expected a classifier of whole inputs" in message
     assert "`bnuq evaluate --batch-size B` at a few sizes B" in message
 
 

@@ -247,7 +247,7 @@ def test_only_the_command_says_what_a_report_of_single_severities_is_headed(whol
         ("own.py:infinite@2", "numbers that are not finite at severity 2"),
         ("own.py:broken@1", r"own.py:broken: calling it failed with ValueError.*no such lens"),
         ("own.py:absent@1", "has no function 'absent'"),
-        ("missing@1", r"missing@1 is for rows of a table; the points of .* are pictures"),
+        ("missing@1", r"missing@1 is for rows of a table; the examples of .* are images"),
         ("dropped@1", "is for sequences"),
     ],
 )
@@ -259,13 +259,13 @@ def test_what_does_not_fit_is_one_message_before_anything_is_computed(folder: Pa
 
 def test_pictures_beyond_their_range_are_refused(tmp_path: Path) -> None:
     folder = small_run.write(tmp_path / "floats").parent
-    with pytest.raises(BnuqError, match=r"shot@1 is for pictures with values from 0 to 1; the points of .* are images"):
+    with pytest.raises(BnuqError, match=r"shot@1 is for images with values from 0 to 1; the examples of .* are images"):
         evaluated(folder, perturb=("shot@1",), normalize=None)
     arrays = dict(np.load(folder / "test.npz"))
     x = np.clip(np.concatenate([arrays["x"]] * 18), 0, 1)
     x[-1, 0, 0, 0] = 2.5
     np.savez(folder / "test.npz", x=x, y=np.concatenate([arrays["y"]] * 18))
-    with pytest.raises(BnuqError, match=r"the points of .* are images"):
+    with pytest.raises(BnuqError, match=r"the examples of .* are images"):
         evaluated(folder, perturb=("shot@1",), normalize=None, methods=("deterministic",))
 
 

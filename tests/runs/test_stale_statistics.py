@@ -175,7 +175,7 @@ def test_where_no_method_draws_from_the_reference_it_is_not_checked(folder: Path
 def test_a_repair_is_not_told_as_a_gain(stale: Result) -> None:
     assert judged(stale).worth is not True and not judged(stale).gains
     [(_, before, after, _), *_] = values_of(stale, "reference-mismatch")["effect"]
-    assert after > before, "by the statistics of the reference, in one pass"
+    assert after > before, "by the statistics of the training set, in one pass"
 
 
 def test_it_is_in_the_file_and_in_the_json_like_any_method(stale: Result) -> None:

@@ -270,7 +270,7 @@ def test_a_reference_without_labels_has_no_elbo_and_says_so(folder: Path) -> Non
         np.savez(folder / "train.npz", x=arrays["x"])
     record = swept(folder)
     assert record.recommended is None and record.models[0].elbo is None
-    assert values_of(record, "no-elbo")["reason"] == "the reference has no labels"
+    assert values_of(record, "no-elbo")["reason"] == "the training set has no labels"
     assert "no-recommendation" in warned(record)
 
 
@@ -437,7 +437,7 @@ def test_warnings_of_one_network_alone_name_it(pair: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("test", "set test of other is not that of model"), ("train", "the reference of other is not that of model")],
+    [("test", "set test of other is not that of model"), ("train", "the training set of other is not that of model")],
 )
 def test_networks_are_compared_on_the_same_points_and_one_reference(pair: Path, name: str, message: str) -> None:
     with np.load(pair / f"{name}.npz") as arrays:
@@ -594,7 +594,7 @@ def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_pat
         for metric, by_set in point.estimates.items():
             for name, estimate in by_set.items():
                 assert np.array_equal(other.estimates[metric][name].of_sets, estimate.of_sets)
-    assert re.search(r"points × 20 draws × 2 sizes: [\d,]+ to [\d,]+ passes", said[0])
+    assert re.search(r"examples × 20 draws × 2 sizes: [\d,]+ to [\d,]+ passes", said[0])
 
 
 def test_an_adaptive_sweep_stays_within_its_budget_and_its_draws_are_those_of_the_full_grid(folder: Path) -> None:
@@ -668,7 +668,7 @@ def test_nothing_else_in_the_work_folder_is_removed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of reference points"),
+        ({"sizes": (16, 97)}, "batch_size is 97; expected 2 to 96, the number of training examples"),
         ({"sizes": (1, 16)}, "batch_size is 1; expected 2 to 96"),
         ({"samples": 1}, "--samples is 1; expected at least 2"),
         ({"samples": "auto"}, 'samples is "auto", which a sweep does not support'),
@@ -699,9 +699,7 @@ def test_a_network_without_batchnorm_is_refused(tmp_path: Path) -> None:
 def test_a_sweep_needs_a_reference(folder: Path) -> None:
     path = folder / "run.toml"
     path.write_text(path.read_text().replace('train = "train.npz"\n', ""))
-    with pytest.raises(
-        RequestError, match=r"there is no reference, the training set: .*\nAdd to the command: --train REF"
-    ):
+    with pytest.raises(RequestError, match=r"there is no training set: .*\nAdd to the command: --train REF"):
         swept(folder)
 
 

@@ -186,7 +186,7 @@ def test_every_task_has_it(task: str) -> None:
 
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "no augmentation": ("", {"augment": None}, "method tta cannot be drawn: there is no augmentation; add --augment"),
-    "another size": ("", {"augment": "pad=1,crop=7"}, r"makes points of shape \(1, 7, 7\) from test"),
+    "another size": ("", {"augment": "pad=1,crop=7"}, r"makes examples of shape \(1, 7, 7\) from test"),
     "no change": ("[tta]\n", {}, r"samples of tta are identical.*\[tta\]"),
     "too large a crop": ("[tta]\ncrop = 9\n", {}, "tta.crop is 9; expected 1 to 6"),
     "unknown key": ("[tta]\nflips = true\n", {}, "tta.flips is not known. Did you mean flip?"),

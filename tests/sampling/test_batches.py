@@ -151,11 +151,11 @@ def test_members_are_the_rows_of_each_code_that_there_is():
 @pytest.mark.parametrize(
     ("sampler", "size", "message"),
     [
-        (SamplerSettings(batches="stratified"), 4, "the reference (lab.npz) has targets that are not class labels"),
+        (SamplerSettings(batches="stratified"), 4, "the training set (lab.npz) has targets that are not class labels"),
         (
             SamplerSettings(batches="group"),
             4,
-            "group Göttingen of the reference (lab.npz) has 3 points, fewer than the 4",
+            "group Göttingen of the training set (lab.npz) has 3 examples, fewer than the 4",
         ),
         (
             SamplerSettings(batches="group"),
@@ -250,7 +250,7 @@ def test_a_batch_of_one_image_has_the_statistics_of_its_positions():
         result = bnuq.evaluate(net, **sets, **batch_size)
         assert result.sampling["batch_size"] == values_of(result, "mcbn-verified")["points"] == 1
     dense = nn.Sequential(nn.Flatten(), nn.Linear(75, 3), nn.BatchNorm1d(3)).eval()
-    with pytest.raises(SamplingError, match="--batch-size is 1, and layer 2 has one value per channel and point; exp"):
+    with pytest.raises(SamplingError, match="--batch-size is 1, and layer 2 has one value per channel and example;"):
         bnuq.evaluate(dense, **sets, batch_size=1)
     assert bnuq.evaluate(dense, **sets, train_batch_size=1).sampling["batch_size"] == 2
 

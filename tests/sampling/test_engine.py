@@ -295,11 +295,11 @@ def path_of_two_points(m, x):
         (random_numbers, "poisson draws random numbers"),
         (dropout_inside_attention, "scaled_dot_product_attention draws random numbers"),
         (buffers_written, "add_ writes into the network's own tensors"),
-        (tensors_made_in_python, "it makes tensors in Python whose size depends on the number of points"),
+        (tensors_made_in_python, "it makes tensors in Python whose size depends on the number of examples"),
         (inputs_of_its_own_kind, "tolist hands its data to Python"),
         (truth_of_data, "equal lets its path or its sizes depend on the data"),
         (path_of_many_points, OTHERWISE),
-        (path_of_two_points, "it takes another path when the number of points changes"),
+        (path_of_two_points, "it takes another path when the number of examples changes"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -332,7 +332,7 @@ def test_a_number_of_points_that_has_no_plan_leaves_the_others_theirs():
     engine, plain = compiled_and_plain(net, x, omega=drawn(net, x))
     first = engine.passes(x[:10])
     close(engine.passes(x), plain.passes(x))
-    assert engine.why_plain == f"it treats {ROWS} points unlike fewer"
+    assert engine.why_plain == f"it treats {ROWS} examples unlike fewer"
     assert engine.work(ROWS) is None and engine.work(10) is not None
     assert torch.equal(engine.passes(x[:10]), first)
 
@@ -562,7 +562,7 @@ def test_where_memory_runs_out_the_chunk_is_halved_and_nothing_else_changes(erro
 
 def test_where_memory_does_not_hold_a_single_point_one_message_says_so():
     with pytest.raises(
-        SamplingError, match=r"memory is exhausted with a single point passing \(memory\); use a larger machine"
+        SamplingError, match=r"memory is exhausted with a single example passing \(memory\); use a larger machine"
     ):
         list(chunks(Narrow(0), 5, lambda rows: torch.ones(5, 4)[rows], size=4))
 
@@ -728,7 +728,7 @@ class Rows:
         self.count = count
 
 
-@pytest.mark.parametrize(("limit", "said"), [(13, "about 13 fit: use --batch-size 13"), (1, "nor do 2 points")])
+@pytest.mark.parametrize(("limit", "said"), [(13, "about 13 fit: use --batch-size 13"), (1, "nor do 2 examples")])
 def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit, said, monkeypatch):
     original, live = statistics._measure, weakref.WeakSet()
 
@@ -746,7 +746,7 @@ def test_a_mini_batch_that_does_not_fit_is_refused_with_the_size_that_does(limit
 
     net, x = zoo.made("2d"), zoo.points("2d", 40)
     monkeypatch.setattr(statistics, "_measure", scarce)
-    with pytest.raises(SamplingError, match=f"a mini-batch of 20 points does not fit into memory, .*{said}"):
+    with pytest.raises(SamplingError, match=f"a mini-batch of 20 examples does not fit into memory, .*{said}"):
         bnuq.statistics_of(net, x.reshape(2, 20, 2, 4, 5), layers=sites_of(net, x).live_batchnorms)
 
 
@@ -756,7 +756,7 @@ def test_a_mini_batch_that_would_not_fit_is_refused_before_it_is_drawn():
     with undisturbed(net):
         each = statistics._compiled(net, layers, x[0], "biased").bytes_per_point
     assert each >= 4 * 4 * 5 * 8  # the first convolution's output alone, in float64
-    with pytest.raises(SamplingError, match=r"of 20 points does not fit .* about 7 fit: use --batch-size 7"):
+    with pytest.raises(SamplingError, match=r"of 20 examples does not fit .* about 7 fit: use --batch-size 7"):
         bnuq.statistics_of(net, x, layers=layers, memory_limit=7 * each + 1)
     assert bnuq.statistics_of(net, x, layers=layers, memory_limit=20 * each).samples == 2
 

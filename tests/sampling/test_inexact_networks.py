@@ -68,9 +68,9 @@ SLICED = {
 @pytest.mark.parametrize("kind", SLICED)
 def test_mini_batches_beyond_a_slice_are_refused_with_the_largest_size(kind):
     net = made(SLICED[kind], bn=bn)
-    with pytest.raises(SamplingError, match=r"more often for 128 points than for 64: .* \(--batch-size 64\)"):
+    with pytest.raises(SamplingError, match=r"more often for 128 examples than for 64: .* \(--batch-size 64\)"):
         bnuq.draw(net, points(300), samples=3, batch_size=128)
-    with pytest.raises(SamplingError, match="at most 64 points"):
+    with pytest.raises(SamplingError, match="at most 64 examples"):
         bnuq.population_statistics(net, [points(128), points(128, seed=1)])
 
 
@@ -385,9 +385,9 @@ def test_a_float32_network_that_rounds_too_much_is_judged_in_float64(monkeypatch
 
 def test_points_that_depend_on_each_other_are_refused_with_the_size_of_it():
     net = made(lambda m, h: m.bn(h - 0.3 * h.mean(0)), bn=bn)
-    with pytest.raises(SamplingError, match=r"depends on which points pass with it: .* differ .* by \d"):
+    with pytest.raises(SamplingError, match=r"depends on which examples pass with it: .* differ .* by \d"):
         bnuq.draw(net, points(60), samples=2, batch_size=20)
-    with pytest.raises(SamplingError, match="depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="depends on which examples pass with it"):
         check_independent(net, points(20))
 
 
@@ -398,7 +398,7 @@ def weakly_dependent(m: Net, h: Tensor) -> Tensor:
 def test_points_that_depend_on_each_other_weakly_are_refused_in_float32_too():
     net = made(weakly_dependent, bn=bn).float()
     for points_alone in (lambda x: check_independent(net, x), lambda x: bnuq.statistics_of(net, [x])):
-        with pytest.raises(SamplingError, match=r"depends on which points pass with it: .* by 0\.\d+ %"):
+        with pytest.raises(SamplingError, match=r"depends on which examples pass with it: .* by 0\.\d+ %"):
             points_alone(points(40).float())
 
 
@@ -447,7 +447,7 @@ OWN = np.random.default_rng(0)
         (lambda: float(torch.randint(10000, ())) / 10000, "it draws random numbers"),
         (lambda: F.dropout(torch.ones(6)), r"F\.dropout always does, unless it is given training=self\.training"),
         (lambda: time.perf_counter_ns() % 997 / 997, "reads the time"),
-        (lambda: OWN.random(), "a random generator of its own"),
+        (lambda: OWN.random(), "its own random generator"),
     ],
 )
 def test_a_random_forward_is_refused_with_the_cause(noise, cause):
@@ -466,10 +466,10 @@ def test_noise_from_a_generator_is_refused_however_small_it_is():
 def test_outputs_that_are_not_finite_are_traced_to_their_cause():
     net = made(lambda m, h: m.bn(h), bn=bn)
     net.bn.running_var.copy_(torch.full((6,), -0.5))
-    with pytest.raises(SamplingError, match=r"are NaN for every point: bn.running_var is negative \(-0.5\)"):
+    with pytest.raises(SamplingError, match=r"are NaN for every example: bn.running_var is negative \(-0.5\)"):
         check_repeatable(net, points(8))
     other = made(lambda m, h: torch.log(m.bn(h) * 0 - 1), bn=bn)
-    with pytest.raises(SamplingError, match="are NaN for every point: its forward is the first to make such numbers"):
+    with pytest.raises(SamplingError, match="are NaN for every example: its forward is the first to make such numbers"):
         check_repeatable(other, points(8))
 
     class Divided(nn.Linear):
@@ -485,7 +485,7 @@ def test_outputs_that_are_not_finite_are_traced_to_their_cause():
 def test_a_network_of_nothing_but_nan_has_no_draws():
     net = made(lambda m, h: m.bn(h), bn=bn)
     net.last.weight.data.fill_(float("nan"))
-    with pytest.raises(SamplingError, match="outputs are NaN for every point: last is the first to make such numbers"):
+    with pytest.raises(SamplingError, match="are NaN for every example: last is the first to make such numbers"):
         bnuq.draw(net, points(40), samples=2, batch_size=8)
     stale = made(lambda m, h: m.bn(h), bn=bn)
     stale.bn.running_var.fill_(float("nan"))  # which the draws replace
@@ -592,7 +592,7 @@ def test_a_made_up_network_is_sampled_exactly_or_refused_with_the_cause(names, b
         try:
             omega = bnuq.statistics_of(net, [batch, points(b, seed=2)])
         except SamplingError as error:
-            expected = f"--batch-size {largest}" if b > largest else "depends on which points pass with it"
+            expected = f"--batch-size {largest}" if b > largest else "depends on which examples pass with it"
             assert expected in str(error)
             assert b > largest or any(PARTS[name].dependent for name in names)
             return

@@ -176,5 +176,5 @@ def test_a_layer_that_says_nothing_about_its_spread_is_refused() -> None:
         fitted_to(head(weight=0 * WEIGHT, bias=0 * BIAS))
     certain = 0 * BIAS + np.array([5000, 0, 0], dtype=np.float32)
     for structure in STRUCTURES:
-        with pytest.raises(SamplingError, match="certain of every point of the reference"):
+        with pytest.raises(SamplingError, match="certain of every example of the training set"):
             fitted_to(head(bias=certain), structure=structure)

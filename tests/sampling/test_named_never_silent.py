@@ -156,7 +156,7 @@ def test_a_layer_that_normalises_each_point_by_itself_is_not_stochastic():
 
     net = nn.Sequential(nn.Conv2d(2, 3, 2), Instance(), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(27, 2)).eval()
     own, _ = sites_of(net, 2, 4, 4).batchnorms
-    assert not own.stochastic and "each point separately" in own.reason
+    assert not own.stochastic and "each example separately" in own.reason
     x = torch.randn(6, 2, 4, 4)
     omega = bnuq.draw(net, x, samples=3, batch_size=4)
     assert [layer.name for layer in omega.layers] == ["2"]
@@ -172,7 +172,7 @@ def test_other_normalisations_are_no_sites(norm):
 
 def test_an_instance_norm_with_running_statistics_is_named_as_one():
     net = nn.Sequential(nn.Conv2d(1, 3, 2), nn.InstanceNorm2d(3, track_running_stats=True))
-    told = "InstanceNorm2d with running statistics: training normalises each point separately"
+    told = "InstanceNorm2d with running statistics: training normalises each example separately"
     assert reasons(sites_of(net, 1, 4, 4)) == {"1": told}
 
 
@@ -331,7 +331,7 @@ def test_a_path_that_depends_on_the_data_is_refused_when_drawing():
 
 def test_a_path_that_depends_on_the_number_of_points_is_refused():
     net = Wrapped(lambda m, x: m.bn(x) if len(x) > 2 else x, bn=nn.BatchNorm1d(4))
-    with pytest.raises(SamplingError, match="when the number of points changes"):
+    with pytest.raises(SamplingError, match="when the number of examples changes"):
         bnuq.draw(net, torch.randn(9, 4), samples=2, batch_size=4)
 
 
@@ -426,7 +426,7 @@ def test_what_is_no_seed_is_refused(seed):
 def test_no_points_and_no_chunk_are_refused():
     net, x = zoo.made("nested"), zoo.points("nested", 9)
     omega = bnuq.draw(net, x, samples=2, batch_size=4, seed=2**63 - 1)
-    with pytest.raises(SamplingError, match="there are no points to run the network on"):
+    with pytest.raises(SamplingError, match="there are no examples to run the network on"):
         bnuq.predict(net, x[:0], omega)
     for size in (0, -3):
         with pytest.raises(SamplingError, match=f"chunk_size is {size}; expected a whole number of at least 1"):

@@ -132,8 +132,8 @@ def test_complex_noise_has_its_moments() -> None:
 NO_SCORES = {
     "is int64; expected floating-point numbers": lambda y: y.argmax(1),
     r"is shape \(2, 0\); expected one tensor": lambda y: y[:, :0],
-    "has 4 rows for 2 points; expected one for each": lambda y: torch.cat([y, y]),
-    "has 1 rows for 2 points": lambda y: y[:1],
+    "has 4 rows for 2 examples; expected one for each": lambda y: torch.cat([y, y]),
+    "has 1 rows for 2 examples": lambda y: y[:1],
     "is a nested, sparse or meta tensor": lambda y: y.to_sparse(),
     "is a nested, sparse or meta": lambda y: y.to("meta"),
     "is a nested, sparse": lambda y: torch.nested.as_nested_tensor([*y]),
@@ -181,7 +181,7 @@ def test_masks_of_points_that_are_brought_into_another_order_are_refused_with_th
     )  # beyond 16 points torch's sort leaves their order
     few = bnuq.predict(net, x, dropout=bnuq.Dropout(2), chunk_size=13)
     assert_close(bnuq.predict(net, x, dropout=bnuq.Dropout(2), chunk_size=1), few)
-    said = r"dropout or noise for a point depends on .* an order of its own"
+    said = r"dropout or noise for an example depends on .* has sorted its examples"
     with pytest.raises(SamplingError, match=said):
         bnuq.predict(net, x, dropout=bnuq.Dropout(2))
     net = Net(lambda net, x: net.last(net.drop(net.first(x[order := x[:, 0].argsort()])))[order.argsort()])
@@ -196,7 +196,7 @@ def branch_on_data(hidden, x):
 
 
 COMPANY = {  # a part of the hidden values, which the points of a reference below 1 leave as they are
-    "a flag of all points": lambda h, x: torch.where((x > 1.2).any(), h - h.mean(0), h),
+    "a flag of all examples": lambda h, x: torch.where((x > 1.2).any(), h - h.mean(0), h),
     "the largest value": lambda h, x: h / x.abs().amax().clamp(min=1.2),
     "a branch on data": lambda h, x: scripted(branch_on_data)(h, x),
     "the first ones": lambda h, x: torch.cat([2 * h[:2], h[2:]]) if len(x) > 2 else h,
@@ -209,7 +209,7 @@ def test_points_that_depend_on_their_company_are_refused_in_chunks_of_any_size(k
     net, reference = Net(lambda net, x: net.last(torch.relu(net.norm(net.first(x))))), REFERENCE.clamp(-1, 1).abs()
     omega = bnuq.draw(net, reference, samples=3, batch_size=16)
     net.function = lambda net, x: net.last(COMPANY[kind](torch.relu(net.norm(net.first(x))), x))
-    with pytest.raises(SamplingError, match="the output for a point depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="the output for an example depends on which examples pass with it"):
         bnuq.predict(net, X, omega, chunk_size=size)
 
 

@@ -117,7 +117,7 @@ def test_outputs_of_one_position_are_those_of_points(shape):
     test = (x.numpy(), np.arange(6) % 3)
     result = bnuq.evaluate(at_positions, test=test, methods=["mcdo"], samples=3, threads=1)
     assert values_of(result, "output-squeezed") == {"shape": [3, 3, *shape]}
-    with pytest.raises(DataError, match=r"gives \(3, 1, 3\) for 3 points.*Reshape its output in the arch"):
+    with pytest.raises(DataError, match=r"gives \(3, 1, 3\) for 3 examples.*Reshape its output in the arch"):
         bnuq.evaluate(network(lambda z: z[:, None]), test=test)
 
 
@@ -140,7 +140,7 @@ def test_masked_classes_have_the_probability_0_at_every_temperature():
     masked = bnuq.evaluate(masking, **settings | {"test": (x, torch.full((40,), 2)), "methods": ["deterministic"]})
     pll = masked.summary()["methods"]["deterministic"]["sets"]["test"]["pll"]["value"]
     assert pll == pytest.approx(math.log(torch.finfo(torch.float32).tiny))
-    with pytest.raises(SamplingError, match=r"for point 0 .* is not finite"):
+    with pytest.raises(SamplingError, match=r"for example 0 .* is not finite"):
         bnuq.evaluate(network(lambda z: z.masked_fill(mask, math.inf)), **settings)
 
 

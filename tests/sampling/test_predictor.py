@@ -157,11 +157,11 @@ def test_points_that_depend_on_each_other_at_this_chunk_size_are_refused(setting
     asked = {"omega": bnuq.draw(settled(beyond=999), x, samples=3, batch_size=8)}
     if kind == "dropout":
         asked = {"dropout": bnuq.Dropout(3)}
-    with pytest.raises(SamplingError, match="for a point depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="for an example depends on which examples pass with it"):
         bnuq.predict(net, x, **asked, chunk_size=chunk_size)
     predictor = bnuq.Predictor(net, **asked, chunk_size=chunk_size)
     predictor(x[:15])  # so few are independent
-    with pytest.raises(SamplingError, match="for a point depends on which points pass with it"):
+    with pytest.raises(SamplingError, match="for an example depends on which examples pass with it"):
         predictor(x)
 
 

@@ -93,7 +93,7 @@ def _selected(path: Path, names: list[str], selected: tuple[str, ...]) -> tuple[
     also = f" and, of inputs and labels, {listed(list(splits))}" * bool(splits)
     raise DataError(
         f"{path}: holds nothing called {missing!r}; it has {listed(names)}{also}. Expected {path.name}:INPUTS or "
-        f"{path.name}:INPUTS,LABELS, where several inputs are A+B; of several sets, each has an option of its own."
+        f"{path.name}:INPUTS,LABELS, where several inputs are A+B; each set has its own option."
     )
 
 
@@ -139,7 +139,7 @@ def with_a_factory(suffix: str) -> str:
     """How a set in such files, which no reader reads, is read by the library that wrote it, for a message."""
     return (
         "Let a function read it, and name that: --test data.py:points, where data.py defines points(), which returns "
-        f"{_FACTORIES[suffix]}; docs/formats.md shows it whole."
+        f"{_FACTORIES[suffix]}; docs/run-file.md shows it whole."
     )
 
 

@@ -51,7 +51,7 @@ class Delimited:
     lines: Iterator[str]
 
     def has_word(self, column: int) -> bool:
-        """Whether the cell of the first row in this column is no number."""
+        """Whether the cell of the first row in this column is not a number."""
         return column < len(self.first) and not _is_number(self.first[column])
 
     def rows(self) -> Iterator[list[str]]:
@@ -134,7 +134,7 @@ def delimited(
         named = is_header(fields) if is_header else _are_names(path, fields)
         first, taken = _row(lines, separator) if named else (fields, taken)
         if not taken:
-            raise DataError(f"{path}: holds no rows; expected at least one point.")
+            raise DataError(f"{path}: holds no rows; expected at least one example.")
         names = fields if named else [f"column {number}" for number in range(len(fields))]
         yield Delimited(path, separator, names, named, first, itertools.chain(taken, lines))
 
@@ -170,7 +170,7 @@ def _are_names(path: Path, fields: Sequence[str]) -> bool:
     if len(fields) > 2 and fields == list(map(str, range(len(fields)))):  # a pair, 0 and 1, is as likely a row
         raise DataError(
             f"{path}: its first line numbers the columns from 0 to {len(fields) - 1}, as pandas does where they "
-            "have no names, and may be a point as well. Name the columns there, or take the line out."
+            "have no names, and may be an example as well. Name the columns there, or take the line out."
         )
     *features, last = fields
     if not features or not all(map(_is_number, features)):
@@ -182,7 +182,7 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d+(,\d+)+([eE][+-]?\d+)?")
 
 
 def _is_number(text: str) -> bool:
-    """Whether a cell is a number, also one with a decimal comma, which is no word."""
+    """Whether a cell is a number, also one with a decimal comma, which is not a word."""
     try:
         float(text)
     except ValueError:

@@ -20,7 +20,7 @@ from bnuq.findings import note
 
 def read_hdf5(path: Path, *, group: str = GROUP, selected: Selected = None) -> Contents:
     """The data sets at the top of an HDF5 file by their names; `selected` ones may lie within groups."""
-    with open_hdf5(path, "file of points", error=DataError) as file, readable(path, "HDF5"):
+    with open_hdf5(path, "file of examples", error=DataError) as file, readable(path, "HDF5"):
 
         def read(name: str) -> NDArray[Any]:
             if file[name].is_text:

@@ -114,7 +114,7 @@ def read_image_folder(path: Path, *, without: Collection[str] = ()) -> Contents:
 def read_picture(picture: Path) -> bytes:
     """The bytes of a picture in a regular file."""
     if not picture.is_file() and picture.exists():
-        raise DataError(f"{picture}: is no longer a regular file; an image was replaced while it was in use.")
+        raise DataError(f"{picture}: was replaced during the run, and is no longer a regular file.")
     check_file_size(picture, picture.stat().st_size)
     return picture.read_bytes()
 

@@ -71,7 +71,7 @@ def whole_arrays(spec: str, data: Any) -> Piece | None:
     lengths = [len(part) if _axes(part) else 1 for part in data]
     if len(set(lengths)) > 1:
         raise DataError(
-            f"{spec}: a tuple of arrays is (inputs, targets), and these have {', '.join(map(str, lengths))} points; "
+            f"{spec}: a tuple of arrays is (inputs, targets), and these have {', '.join(map(str, lengths))} examples; "
             "expected as many of each. Batches of inputs alone are a list or an iterator."
         )
     return piece_of(spec, data, single=False)
@@ -135,7 +135,7 @@ def piece_of(spec: str, value: Any, *, single: bool, first: Piece | None = None)
 
 def check_same(spec: str, piece: Piece, layout: Layout | None) -> None:
     if wrong := difference(piece.layout, layout):
-        raise DataError(f"{spec}: gives {wrong}; expected the same inputs for all points. Pad sequences to one length.")
+        raise DataError(f"{spec}: gives {wrong}; expected the same inputs throughout. Pad sequences to one length.")
 
 
 def _split(value: Any, single: bool) -> tuple[Any, Any, int]:
@@ -208,7 +208,7 @@ def concatenated(spec: str, parts: Sequence[NDArray[Any]], single: bool) -> NDAr
     shapes = {part.shape if single else part.shape[1:] for part in parts}
     if len(shapes) > 1 or (not single and any(part.ndim == 0 for part in parts)):
         shown = " and ".join(str(shape) for shape in sorted(shapes)[:2])
-        raise DataError(f"{spec}: gives points of different shapes, {shown or 'or none'}; expected one shape.")
+        raise DataError(f"{spec}: gives examples of different shapes, {shown or 'or none'}; expected one shape.")
     return np.stack(parts) if single else np.concatenate(parts)
 
 
@@ -396,7 +396,7 @@ def _read_object(spec: str, data: Any, *, free_bytes: int | None = None, whole: 
     The items of a Dataset are read as they are needed where it is not to be read `whole`, or is large. DataError where
     all others take more than `free_bytes` bytes while they are joined, or never end.
     """
-    with running(spec, "reading its points"):
+    with running(spec, "reading its examples"):
         if (whole_set := whole_arrays(spec, data)) is not None:
             return contents_of([whole_set], whole_set.inputs, whole_set.label)
         single = gives_single_points(data)
@@ -416,10 +416,10 @@ def _read_object(spec: str, data: Any, *, free_bytes: int | None = None, whole: 
                 "(x, y) or x alone."
             )
     if not pieces:
-        raise DataError(f"{spec}: gave no points; expected at least one.")
+        raise DataError(f"{spec}: gave no examples; expected at least one.")
     labels = [piece.label for piece in pieces if piece.label is not None]
     if labels and len(labels) < len(pieces):
-        raise DataError(f"{spec}: gives targets with some points and not with others.")
+        raise DataError(f"{spec}: gives targets with some examples and not with others.")
     inputs = concatenated(spec, [piece.inputs for piece in pieces], single)
     if isinstance(data, list) and len(data) == 2 and not labels and len({len(part) for part in data}) == 1:
         pair = note("list-is-batches", points=len(data[0]))
@@ -440,7 +440,7 @@ def _pieces_of(
         if len(pieces) >= _MOST or (free_bytes is not None and 2 * size > free_bytes):
             why = f"{_MOST:,} pieces" if len(pieces) >= _MOST else "the free memory"
             raise DataError(
-                f"{spec}: has given {points:,} points ({size / 1e9:.2g} GB) and gives more, beyond {why}. Does it ever "
-                "end? Let it give a part of them."
+                f"{spec}: has given {points:,} examples ({size / 1e9:.2g} GB) and does not end within {why}. "
+                "Let it end, or give fewer examples."
             )
     return pieces

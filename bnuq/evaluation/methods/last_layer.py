@@ -32,15 +32,15 @@ class LastLayerSampler(MethodSampler):
         if network.task.is_dense:
             return "it is not offered for outputs of a segmentation"
         if network.task.outputs == "labels":
-            return "it is for classifiers of one class per point, and here there are several labels per point"
+            return "it is for classifiers of one class per example, and here there are several labels per example"
         if network.untracked:
-            return f"{network.untracked}, so features depend on the other points"
+            return f"{network.untracked}, so features depend on the other examples"
         try:
             head(unconverted(network.model), network.example)
         except NoHeadError as error:
             return f"it needs a network that ends in one linear layer ({error})"
         if network.train is None:
-            return 'there is no reference to fit its posterior to; add --train REF, or train = "REF" under [data]'
+            return 'there is no training set to fit its posterior to; add --train REF, or train = "REF" under [data]'
         return ""
 
     def fitted(self, subject: Subject, progress: Progress, executor: UnitExecutor | None) -> Fit:
@@ -70,7 +70,7 @@ def fit_posterior(
     check_memory_of_last_layer(subject, features=features, outputs=outputs)
     points, train_size = fitted_points(subject), run.train_size or len(train)
     units = tiles("train", points, _TILE, method="curvature", draws=range(1))
-    with progress(f"Curvature of the last layer at {len(points)} reference points", len(points)) as advance:
+    with progress(f"Curvature of the last layer at {len(points)} training examples", len(points)) as advance:
 
         def counted(last: Head) -> Head:
             advance(len(last.features))

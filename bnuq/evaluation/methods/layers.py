@@ -79,7 +79,7 @@ def why_layers_agree(method: Method, subject: Subject) -> str:
     plan = subject.plan
     if method.draws_mini_batches:
         return (
-            f"the outputs are the same for every mini-batch of {plan.batch_size}; is the reference one point "
+            f"the outputs are the same for every mini-batch of {plan.batch_size}; is the training set one example "
             "repeated, or does the output not depend on these BatchNorms?"
         )
     if method.is_sampled_batchnorm:
@@ -95,7 +95,7 @@ def why_no_mini_batches(network: Network) -> str:
     if why := why_no_batchnorm(network):
         return why
     if network.train is None:
-        return 'there is no reference to draw mini-batches from; add --train REF, or train = "REF" under [data]'
+        return 'there is no training set to draw mini-batches from; add --train REF, or train = "REF" under [data]'
     return ""
 
 
@@ -145,7 +145,7 @@ class OwnBatchesSampler(MethodSampler):
         if network.task.is_dense:
             return "it is not offered for a segmentation: the outputs of all images are too large to be kept"
         if network.run.batch_size == 1:
-            return "a point alone has no batch; use --batch-size 2 or more"
+            return "an example alone has no batch; use --batch-size 2 or more"
         return why_no_batchnorm(network)
 
     def engine(self, subject: Subject, draws: range, inputs: SamplerInputs) -> Engine:
@@ -216,6 +216,6 @@ class OwnBatches:
             if not is_out_of_memory(error):
                 raise
         raise SamplingError(
-            f"a batch of {len(inputs)} points does not fit into memory, and deterministic+own cannot cut it into "
+            f"a batch of {len(inputs)} examples does not fit into memory, and deterministic+own cannot cut it into "
             "chunks; use a smaller --batch-size."
         )

@@ -60,7 +60,7 @@ class AugmentationSampler(MethodSampler):
         if augment is None:
             return (
                 "there is no augmentation; add --augment pad=4,crop=32,flip, as in training, or a table [tta] with "
-                "these keys to the run file, for evaluated points alone"
+                "these keys to the run file, for evaluated examples alone"
             )
         if not self.method.draws_mini_batches and (reason := network.why_not_alone(self.method)):
             return reason

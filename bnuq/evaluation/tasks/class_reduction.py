@@ -62,7 +62,7 @@ class ClassReduction:
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its entry of `maps`, and
     then scored like any others, but without scores of logits, which need the network's own. `parts` of labelled points
-    get sums of their own. With `sets`, labelled points get them and a classwise ECE from the probabilities of all
+    get their own sums. With `sets`, labelled points get them and a classwise ECE from the probabilities of all
     classes.
     """
 
@@ -317,7 +317,7 @@ class ClassReduction:
             sample, point = rows[0].tolist()
             where = self._where and f" of {self._where}"
             raise SamplingError(
-                f"the probabilities that the network gives for point {self._n + point}{where} (counted from 0) sum to "
+                f"the network's probabilities for example {self._n + point}{where} (counted from 0) sum to "
                 f"{math.exp(float(log_total[sample, point])):.4g}; expected 1. Check that the outputs are what "
                 "--outputs says."
             )

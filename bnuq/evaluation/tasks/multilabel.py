@@ -1,6 +1,6 @@
 """The estimates of a classifier with several labels per point: of each label, and macro means over the labels.
 
-Each label is a classification of two classes, with the logits 0 and z, and has a reduction of its own. A value of a
+Each label is a classification of two classes, with the logits 0 and z, and has its own reduction. A value of a
 point is the mean over its labels, so that errors over points and OOD separation take a point as a whole.
 """
 

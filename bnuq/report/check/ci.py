@@ -146,7 +146,7 @@ def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
     for each warning, and a notice where the check passed. A regression that was accepted is a warning.
 
     They are ten at most, as many as GitHub shows of a kind: where there are more, the last one counts the rest. No
-    text ends its line or starts a command of its own.
+    text ends its line or starts its own command.
     """
     if isinstance(outcome, str):
         yield _line("error", f"bnuq check: {NOTHING_CHECKED}", " ".join(reasons(outcome)))

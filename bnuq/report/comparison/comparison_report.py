@@ -25,7 +25,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary as summary_of
 from bnuq.report.comparison.settings import Difference, Results, compared
 from bnuq.report.document import BulletList, Cell, Part, Report, ReportSection, Table, explanations, section
-from bnuq.report.numbers import count, digits_of, named, number, with_error
+from bnuq.report.numbers import count, digits_of, full_command, named, number, with_error
 from bnuq.store.table import Row
 
 _ROUNDING = 1e-10  # relative: what differs by less was added up in another order
@@ -114,7 +114,7 @@ def report(results: Results, *, columns: int = 100) -> Report:  # noqa: ARG001 -
         warnings=tuple(warned),
         line=f"{len(results)} results side by side: {all_of(results)}",
         one_screen=(table(results, most), *_words(most), *legend) if most else (),
-        rest="bnuq report … --full",
+        rest=full_command(result.path for result in results.values()),
     )
 
 

@@ -125,7 +125,7 @@ def _first(report: Report) -> tuple[Part, ...]:
 
 
 def _read(section: ReportSection) -> tuple[Part, ...]:
-    """What of a section is no picture."""
+    """What of a section is not a picture."""
     return tuple(part for part in section.parts if not isinstance(part, Picture | Gallery))
 
 

@@ -26,7 +26,7 @@ _STARTS = re.compile(r"(\d*)([.)](?=\s|$)|[-+](?=[\s-]|$)|=)")  # of a line: a l
 def markdown(report: Report, *, level: int = 2) -> str:
     """The report as Markdown; its first heading is of `level`, the others of one more.
 
-    Every text is escaped: none makes markup, a link, a mention or a reference of its own; between two backticks it is
+    Every text is escaped: none makes markup, a link, a mention or its own reference; between two backticks it is
     code. Estimates have their error after them. What is long and seldom read is folded (`<details>`).
     """
     subject = f": {report.subject}" if report.verdict and report.subject else ""

@@ -10,13 +10,12 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from typing import Any, TextIO
 
 from bnuq.findings import all_of
 from bnuq.report import document
 from bnuq.report.document import BulletList, Cell, Facts, Heading, Paragraph, Part, PathLine, Report, Row, Table
-from bnuq.report.numbers import count
+from bnuq.report.numbers import count, full_command
 from bnuq.report.sanitize import printable
 
 Clean = Callable[[str], str]
@@ -72,7 +71,7 @@ def print_record(
 def print_paths(
     paths: Sequence[PathLine], stream: TextIO, *, names: Sequence[str] = (), width: int | None = None
 ) -> None:
-    """Say on `stream` what was written: each path whole on a line of its own, then the names of files in it."""
+    """Say on `stream` what was written: each path whole on its own line, then the names of files in it."""
     columns, clean = columns_of(stream, width), cleaner(getattr(stream, "encoding", None) or "utf-8")
     parts = [*paths, *([BulletList(tuple(names))] if names else [])]
     _print((line for part in parts for line in _part(part, columns, clean)), stream)
@@ -147,15 +146,9 @@ def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
         yield Text(clean(f"  {report.rest}"))
         yield from _section("", report.paths, width, clean)
         return
-    program = report.command.partition(" ")[0]
-    shown = f"  {program} report {'RESULT' if report.path is None else quote(_near(report.path.path))} --full"
+    shown = f"  {full_command([report.path and report.path.path], report.command.partition(' ')[0])}"
     page = "(or --html page.html)" if report.pictures else ""
     yield Text(clean(shown if len(shown) + len(page) + 3 > width else f"{shown}   {page}"))
-
-
-def _near(path: Path) -> str:
-    """A path from the working folder, if it lies below it."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def _shortened(report: Report) -> Iterator[Report]:

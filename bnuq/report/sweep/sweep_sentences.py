@@ -77,7 +77,7 @@ _TEXTS = {
         "statistics: {population:estimates}. The rest is a repair, not a gain from uncertainty."
     ),
     "nothing-random": "at size {sizes:sizes}, no draw changes an output: {spread} is exactly 0.",
-    "whole-reference": "at size {sizes:sizes}, the whole reference, no draw changes an output: {spread} is exactly 0.",
+    "whole-reference": "at size {sizes:sizes}, the whole training set, draws are all the same: {spread} is exactly 0.",
     "different-weights": (
         "Where each size has its own network, the networks have different weights: differences may come from training, "
         "and retraining may change them by more than the stated errors."

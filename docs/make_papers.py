@@ -23,7 +23,13 @@ PAGE = next(page for page in (DOCS / "measured" / "experiments.md", DOCS / "expe
 sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
 SAID = (
     "bn-in-vi",
+    "bn-in-dropout",
     "stochastic-normalization",
+    "normalization-family",
+    "normalization-batch",
+    "batch-size-fashion-mnist",
+    "batch-size-cifar10",
+    "optimum-over-n",
     "bn-noise",
     "divisor-dense",
     "divisor-convolutions",
@@ -53,6 +59,10 @@ def store(file: Path) -> None:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class NotStoredError(Exception):
+    """A result that an item needs is not stored: the item was not run."""
+
+
 def results() -> dict[str, Any]:
     """The stored results, by name."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
@@ -61,6 +71,8 @@ def results() -> dict[str, Any]:
 def value_at(stored: dict[str, Any], path: str) -> Any:
     """RESULT:key/key/…, where an element of a list is named by its number or by its name."""
     name, _, keys = path.partition(":")
+    if name not in stored:
+        raise NotStoredError(name)
     value = stored[name]
     for key in keys.strip().split("/"):
         if isinstance(value, list):
@@ -112,14 +124,36 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
         "sigma_u": _range([layer["sigma_u"] for layer in layers], 3),
         "ratio": _range(ratios, 2),
         "ratio_median": f"{np.median(ratios):.2f}",
-        "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
+        "ratios": _row(learned),
         "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
-        "divisor": " ".join(text for name in SAID if name.startswith("divisor") for text in stored[name]["sentences"]),
+        "divisor": " ".join(
+            text for name in ("divisor-dense", "divisor-convolutions") for text in stored[name]["sentences"]
+        ),
         **_of_sizes(stored["uci-sizes"]),
         "ema": _by_kind(stored["precise-bn"]),
         "by_layer": _by_layer(stored["precise-bn"]),
     }
+    if "batch-size-cifar10" in stored:
+        cifar = stored["batch-size-cifar10"]["networks"]
+        values["cifar_accuracies"] = _row([each["matched"]["accuracy"]["test"]["value"] for each in cifar], 3)
+    if "normalization-family" in stored:
+        values |= _of_family({each["name"]: each for each in stored["normalization-family"]["networks"]})
     return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def _of_family(networks: dict[str, Any]) -> dict[str, str]:
+    shown = [networks[name] for name in ("none", "BN", "WN, projected, Bayesian", "AN, projected, Bayesian")]
+    curves = networks["BN"]["curves"]
+    return {
+        "growth_u": _range(curves["growth of σ_U"], 2),
+        "growth_v": _range(curves["growth of σ_V"], 2),
+        "losses": "; ".join(f"{name} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in [*curves.items()][:3]),
+        "coverage": ", ".join(f"{each['name']} {each['error at 60%']['value']:.3f}" for each in shown),
+        "disturbed": ", ".join(
+            f"{each['name']} {each['accuracy, noise 0.2']['value']:.2f}, {each['accuracy, FGSM 0.02']['value']:.2f}"
+            for each in shown
+        ),
+    }
 
 
 def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
@@ -169,6 +203,10 @@ def _same_sign(score: dict[str, Any]) -> bool:
     return score["value"] * score["published"] > 0
 
 
+def _row(values: list[float], digits: int = 2) -> str:
+    return " ".join(f"{value:.{digits}f}"[0 if value >= 1 else 1 :] for value in values)
+
+
 def _range(values: list[float], digits: int) -> str:
     return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
@@ -186,6 +224,9 @@ def blocks(stored: dict[str, Any]) -> dict[str, str]:
     )
     found = {"papers": f"{head}\n\n{text}"}
     for name in SAID:
+        if name not in stored:
+            found[name] = "Not run yet.\n"
+            continue
         sentences, about = (stored[name][key] for key in ("sentences", "provenance"))
         said = "".join(f"- {sentence}\n" for sentence in sentences)
         found[name] = f"{said}\n{about['time'][:10]}, {about['device']}, torch {about['torch']}.\n"
@@ -214,9 +255,12 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
             for alias, text in aliases.items():
                 line = line.replace(alias, text)
             item, published, measured, rule, command = map(str.strip, line.split("|"))
-            verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            try:
+                measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
+                verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            except NotStoredError:
+                measured, verdict = "–", rule if rule == "no data" else "not run"
             counts[verdict] += 1
-            measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
             command = command if command == "–" else f"`{command}`"
             lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
     text = "\n".join(lines[1:]) + "\n"
@@ -225,6 +269,8 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
 
 def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
     if place.startswith("#"):
+        if place[1:] not in values:
+            raise NotStoredError(place)
         return values[place[1:]]
     path, _, digits = place.partition("!")
     return in_words(value_at(stored, path), int(digits or 4))

@@ -209,6 +209,19 @@ def toy(
 class BatchSizeSettings(Section, frozen=True):
     """The settings of `batch-size`."""
 
+    set: Annotated[Literal["fashion-mnist", "cifar10"], setting("What is trained on.")] = "fashion-mnist"
+    architectures: Annotated[
+        tuple[Literal["small_resnet", "small_vgg", "resnet50", "vgg16"], ...],
+        setting("Networks, with commas.", metavar="LIST", shown="small_resnet; with --full two", commas=True),
+    ] = ()
+    equal_steps: Annotated[
+        bool | None,
+        setting("Train with equal steps too, not with equal epochs alone.", shown="yes; with --full no", no=True),
+    ] = None
+    seeds: Annotated[Positive, setting("Networks of each kind; errors are then over seeds too.")] = 1
+    draw_sets: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Independent draw sets of each estimate.")] = 5
+    train_points: Annotated[Positive, setting("Training examples that an ELBO is computed on.")] = 1000
+
     full: Annotated[
         bool,
         setting(
@@ -271,19 +284,27 @@ def batch_size(
     """
     out, findings = _out(given.out, "reproduce-batch-size.h5", figures)
 
-    from experiments.batch_size.experiment import FULL, QUICK, Request, reproduce
+    from experiments.batch_size.experiment import CIFAR, FULL, FULL_CIFAR, QUICK, Request, reproduce
 
+    is_cifar = settings.set == "cifar10"
+    quick = replace(QUICK, **CIFAR) if is_cifar else QUICK
     overrides: dict[str, Any] = {
+        "architectures": settings.architectures or None,
+        "seeds": settings.seeds,
+        "equal_steps": settings.equal_steps,
         "epochs": settings.epochs,
         "images": settings.images,
         "batch_sizes": _ascending(settings.batch_sizes),
     }
     request = Request(
         protocol=replace(
-            FULL if settings.full else QUICK, **{key: value for key, value in overrides.items() if value is not None}
+            (FULL_CIFAR if is_cifar else FULL) if settings.full else quick,
+            **{key: value for key, value in overrides.items() if value is not None},
         ),
         out=out,
         samples=settings.samples,
+        draw_sets=settings.draw_sets,
+        train_points=settings.train_points,
         limit=given.limit or (None if settings.full else 2000),
         seed=sampling.seed,
         device=given.device or "auto",
@@ -297,8 +318,75 @@ def batch_size(
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
 
+class OptimumSettings(Section, frozen=True):
+    """The settings of `optimum-over-n`."""
+
+    numbers: Annotated[
+        BatchSizes | None,
+        setting("Numbers N of training images, with commas.", shown="1000,4000,16000,60000", expected=_SIZES_EXPECTED),
+    ] = None
+    batch_sizes: Annotated[
+        BatchSizes | None,
+        setting("Mini-batch sizes b, with commas.", shown="16,32,… 2048", expected=_SIZES_EXPECTED),
+    ] = None
+    steps: Annotated[Positive, setting("Mini-batches of 64 that each network is trained with.")] = 1000
+    seeds: Annotated[Positive, setting("Networks of each N.")] = 3
+    samples: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Samples T of a draw set.", short="T")] = 10
+    draw_sets: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Independent draw sets of each estimate.")] = 2
+    train_points: Annotated[Positive, setting("Training examples that the ELBO is computed on.")] = 500
+    workers: Workers = None
+
+
+@with_options(
+    settings=SectionOptions(OptimumSettings),
+    sampling=_SEED,
+    given=SectionOptions(
+        GivenOptions,
+        "out limit device data_root",
+        {"out": "Result file.", "limit": ("At most so many test points.", "500"), "device": _DEVICE_HELP},
+    ),
+    printing=_PRINTING,
+)
+def optimum_over_n(
+    work: Work = None,
+    *,
+    settings: OptimumSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train a small network on 1,000 to 60,000 images of Fashion-MNIST, and show how MCBN's best mini-batch size grows
+    with their number N: Mukhoti et al. 2020 claim that N → ∞ needs b → ∞."""
+    out, _ = _out(given.out, "reproduce-optimum-over-n.h5")
+
+    from experiments.batch_size.experiment import QUICK, Request
+    from experiments.batch_size.optimum import Sizes, reproduce
+
+    grid = _ascending(settings.batch_sizes) or Sizes.grid
+    sizes = Sizes(settings.numbers or Sizes.numbers, settings.steps, settings.seeds, grid)
+    request = Request(
+        protocol=QUICK,
+        out=out,
+        samples=settings.samples,
+        draw_sets=settings.draw_sets,
+        train_points=settings.train_points,
+        limit=given.limit or 500,
+        seed=sampling.seed,
+        device=given.device or "auto",
+        workers=settings.workers,
+        data_root=None if given.data_root is None else expanded(given.data_root),
+        work=work and expanded(work),
+        announce=_announce(printing),
+    )
+    _show(reproduce(request, sizes, progress=_progress(printing)), "optimum-over-n", None, printing)
+
+
 class LearnedSettings(Section, frozen=True):
-    """The settings of `stochastic-normalization` and `bn-in-vi`."""
+    """The settings of `stochastic-normalization`, `normalization-batch` and `bn-in-vi`."""
+
+    full: Annotated[
+        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
+    ] = False
 
     full: Annotated[
         bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
@@ -354,12 +442,15 @@ def _learned(
     _show(record, record.KIND, figures, printing)
 
 
-@with_options(
+_of_learned = with_options(
     settings=SectionOptions(LearnedSettings),
     sampling=_SEED,
     given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
     printing=_PRINTING,
 )
+
+
+@_of_learned
 def stochastic_normalization(
     figures: Figures = None,
     work: Work = None,
@@ -378,15 +469,26 @@ def stochastic_normalization(
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
+@_of_learned
+def normalization_batch(
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, and
+    print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018."""
+    defaults = {"sets": ("fashion-mnist",), "images": 2048, "epochs": 6, "width": 8, "seeds": 3}
+    _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
+
+
+@_of_learned
 def bn_in_vi(
     figures: Figures = None,
     work: Work = None,
+    noise: Annotated[Literal["mean-field", "dropout"], typer.Option(help="What is random.")] = "mean-field",
     *,
     settings: LearnedSettings,
     sampling: SamplingSection,
@@ -395,7 +497,7 @@ def bn_in_vi(
 ) -> None:
     """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
     BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
-    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5}
+    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5, "noise": noise}
     _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
@@ -659,7 +761,9 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "pll-over-samples": ("experiments.pll_over_samples", "experiments.pll_over_samples"),
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
+    "normalization-batch": ("experiments.learned.normalization_batch", "experiments.learned.normalization_batch"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
+    "optimum-over-n": ("experiments.batch_size.optimum", "experiments.batch_size.optimum"),
     "variance-divisor": ("experiments.variance", "experiments.variance"),
     "precise-bn": ("experiments.descent.precise", "experiments.descent.precise"),
     "uci-sizes": ("experiments.uci.sizes", "experiments.uci.sizes"),
@@ -674,7 +778,9 @@ app = program(
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
         "stochastic-normalization": stochastic_normalization,
+        "normalization-batch": normalization_batch,
         "bn-in-vi": bn_in_vi,
+        "optimum-over-n": optimum_over_n,
         "variance-divisor": variance_divisor,
         **_LEARNED,
         "report": report,

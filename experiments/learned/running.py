@@ -33,6 +33,7 @@ class Request:
     limit: int = 2000
     seeds: int = 1
     seed: int = 0
+    noise: str = "mean-field"  # of bn-in-vi
     workers: int | None = None
     data_root: Path | None = None
     work: Path | None = None
@@ -75,6 +76,14 @@ def trained(
             found[job] = arrays
         yield found
         work.opened.extend(job.journal for job in jobs)
+
+
+def by_kind(found: dict[Job, Arrays]) -> dict[tuple[str, str], list[Arrays]]:
+    """The measurements of each set and name, a list over seeds."""
+    kinds: dict[tuple[str, str], list[Arrays]] = {}
+    for each, measured in found.items():
+        kinds.setdefault((each.of, each.name), []).append(measured)
+    return kinds
 
 
 def job(request: Request, of: str, name: str, **values: Any) -> Job:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from bnuq.catalogue import texts
-from bnuq.report.document import BulletList, Cell, Paragraph, PathLine, Report, ReportSection, Table, explanations
+from bnuq.report.document import BulletList, Cell, Paragraph, Report, ReportSection, Table, explanations
 from bnuq.report.render import markdown as as_markdown
+from experiments.summary import report_of
 from experiments.uci.record import METHODS, METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
 _WIDE = 100  # columns beyond which the 95 % intervals are shown
@@ -20,15 +21,13 @@ _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 def report(result: Reproduction, *, columns: int = 100) -> Report:
     """The report: the scores beside the published ones, and what explains them; intervals where there is room."""
-    return Report(
-        command=f"bnuq {result.COMMAND}",
-        version=result.provenance["bnuq"],
+    return report_of(
+        result,
         subject=result.source,
-        facts=tuple(_facts(result)),
-        summary=tuple(_summary(result)),
-        sections=tuple(_sections(result, wide=columns > _WIDE)),
-        notes=tuple(_notes(result)),
-        path=None if result.path is None else PathLine(result.path),
+        facts=_facts(result),
+        summary=_summary(result),
+        sections=_sections(result, wide=columns > _WIDE),
+        notes=_notes(result),
     )
 
 

@@ -53,9 +53,18 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "Wu & Johnson 2021",
         "variance-divisor",
     ),
+    "normalization-batch": (_LEARNED, "Shekhovtsov & Flach", "normalization-batch"),
+    "optimum-over-n": (
+        [
+            *("--numbers", "128,240", "--batch-sizes", "16,32,64", "--steps", "3", "--seeds", "2", "--samples", "2"),
+            *("--train-points", "40", "--limit", "20", "--workers", "1"),
+        ],
+        "Mukhoti et al. 2020",
+        "optimum-over-n",
+    ),
     "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
 }
-_WITHOUT_DEVICE = ("toy", "precise-bn", "stochastic-normalization", "bn-in-vi")
+_WITHOUT_DEVICE = ("toy", "precise-bn", "stochastic-normalization", "normalization-batch", "bn-in-vi")
 
 
 @dataclass(frozen=True)

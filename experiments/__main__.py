@@ -388,10 +388,6 @@ class LearnedSettings(Section, frozen=True):
         bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
     ] = False
 
-    full: Annotated[
-        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
-    ] = False
-
     sets: Annotated[
         tuple[str, ...],
         setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),

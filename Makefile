@@ -148,12 +148,24 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments batch-size --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/batch-size.h5
 	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --epochs 4 --limit 1000 --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/stochastic-normalization.h5
 	$(BIN)/python -m experiments bn-in-vi --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/bn-in-vi.h5
+	$(BIN)/python -m experiments uci --method mnf --sets kin8nm,power,protein --data-root $(BNUQ_TEST_DATA) --out docs/uci-mnf.h5
+	$(BIN)/python -m experiments uci --by-size --sets boston,energy,kin8nm,power,yacht --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/uci-sizes.h5
+	$(BIN)/python -m experiments resnet32 --samples 32 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/resnet32.h5
+	$(BIN)/python -m experiments precise-bn --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn.h5
+	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --images 1000 --epochs 4 --width 8 -T 5 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-family.h5
+	$(BIN)/python -m experiments normalization-batch --epochs 3 --seeds 2 -T 10 --limit 300 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-batch.h5
+	$(BIN)/python -m experiments bn-in-vi --noise dropout --images 2000 --epochs 12 --limit 500 --seeds 3 -T 10 --data-root $(BNUQ_TEST_DATA) --out docs/bn-in-dropout.h5
+	$(BIN)/python -m experiments batch-size --architectures small_vgg --batch-sizes 32,64,128,256,512,1024,2048 --no-equal-steps --seeds 3 --images 4096 --epochs 6 --limit 200 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-fashion-mnist.h5
+	$(BIN)/python -m experiments batch-size --set cifar10 --batch-sizes 32,64,128,256,512 --no-equal-steps --seeds 3 --epochs 8 --limit 200 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-cifar10.h5
+	$(BIN)/python -m experiments optimum-over-n --steps 250 -T 5 --limit 100 --train-points 100 --data-root $(BNUQ_TEST_DATA) --out docs/optimum-over-n.h5
 	$(BIN)/python docs/make_figures.py stochastic-normalization
 	$(BIN)/python docs/make_figures.py bn-in-vi
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size
 	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5
+	$(BIN)/python docs/make_papers.py store docs/uci-mnf.h5 docs/uci-sizes.h5 docs/resnet32.h5 docs/precise-bn.h5
+	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5 docs/normalization-family.h5 docs/normalization-batch.h5 docs/bn-in-dropout.h5 docs/batch-size-fashion-mnist.h5 docs/batch-size-cifar10.h5 docs/optimum-over-n.h5
 	$(BIN)/python docs/make_papers.py
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.

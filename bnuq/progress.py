@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from bnuq import stopping
 
 _FIRST = 2.0  # seconds of work from which a duration is predicted
-READING, CHECKING = "Reading the network and the data", "Checking that samples are exact"
+READING, CHECKING = "Reading the network and the data", "Checking that sampling is exact"
 Advance = Callable[[int], object]
 Announce = Callable[[str], object]
 

@@ -23,10 +23,19 @@ PAGE = next(page for page in (DOCS / "measured" / "experiments.md", DOCS / "expe
 sys.path.insert(0, str(ROOT))  # where experiments/ lies, which is not installed
 SAID = (
     "bn-in-vi",
+    "bn-in-dropout",
     "stochastic-normalization",
+    "normalization-family",
+    "normalization-batch",
+    "batch-size-fashion-mnist",
+    "batch-size-cifar10",
+    "optimum-over-n",
     "bn-noise",
     "divisor-dense",
     "divisor-convolutions",
+    "precise-bn",
+    "resnet32",
+    "uci-sizes",
 )  # whose sentences stand on the page
 VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
 
@@ -50,6 +59,10 @@ def store(file: Path) -> None:
 # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+class NotStoredError(Exception):
+    """A result that an item needs is not stored: the item was not run."""
+
+
 def results() -> dict[str, Any]:
     """The stored results, by name."""
     return {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in sorted(RESULTS.glob("*.json"))}
@@ -58,6 +71,8 @@ def results() -> dict[str, Any]:
 def value_at(stored: dict[str, Any], path: str) -> Any:
     """RESULT:key/key/…, where an element of a list is named by its number or by its name."""
     name, _, keys = path.partition(":")
+    if name not in stored:
+        raise NotStoredError(name)
     value = stored[name]
     for key in keys.strip().split("/"):
         if isinstance(value, list):
@@ -78,7 +93,8 @@ def in_words(value: Any, digits: int) -> str:
 
 def computed(stored: dict[str, Any]) -> dict[str, str]:
     """Values that several stored ones give, by the names that docs/papers.txt has for them."""
-    uci, mnf = _scores(stored["uci"], "mcbn", "mcdo"), _scores(stored["uci-learned"], "mnf")
+    uci = _scores(stored["uci"], "mcbn", "mcdo")
+    mnf = [*_scores(stored["uci-learned"], "mnf"), *_scores(stored["uci-mnf"], "mnf")]
     pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
     gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
     layers = stored["bn-noise"]["noise"]["layers"]
@@ -108,11 +124,36 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
         "sigma_u": _range([layer["sigma_u"] for layer in layers], 3),
         "ratio": _range(ratios, 2),
         "ratio_median": f"{np.median(ratios):.2f}",
-        "ratios": " ".join(f"{ratio:.2f}"[0 if ratio >= 1 else 1 :] for ratio in learned),
+        "ratios": _row(learned),
         "accuracies": " ".join(f"{100 * networks[kind]['accuracy']['value']:.1f}" for kind in kinds),
-        "divisor": " ".join(text for name in SAID[3:] for text in stored[name]["sentences"]),
+        "divisor": " ".join(
+            text for name in ("divisor-dense", "divisor-convolutions") for text in stored[name]["sentences"]
+        ),
+        **_of_sizes(stored["uci-sizes"]),
+        "ema": _by_kind(stored["precise-bn"]),
+        "by_layer": _by_layer(stored["precise-bn"]),
     }
+    if "batch-size-cifar10" in stored:
+        cifar = stored["batch-size-cifar10"]["networks"]
+        values["cifar_accuracies"] = _row([each["matched"]["accuracy"]["test"]["value"] for each in cifar], 3)
+    if "normalization-family" in stored:
+        values |= _of_family({each["name"]: each for each in stored["normalization-family"]["networks"]})
     return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def _of_family(networks: dict[str, Any]) -> dict[str, str]:
+    shown = [networks[name] for name in ("none", "BN", "WN, projected, Bayesian", "AN, projected, Bayesian")]
+    curves = networks["BN"]["curves"]
+    return {
+        "growth_u": _range(curves["growth of σ_U"], 2),
+        "growth_v": _range(curves["growth of σ_V"], 2),
+        "losses": "; ".join(f"{name} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in [*curves.items()][:3]),
+        "coverage": ", ".join(f"{each['name']} {each['error at 60%']['value']:.3f}" for each in shown),
+        "disturbed": ", ".join(
+            f"{each['name']} {each['accuracy, noise 0.2']['value']:.2f}, {each['accuracy, FGSM 0.02']['value']:.2f}"
+            for each in shown
+        ),
+    }
 
 
 def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
@@ -120,8 +161,50 @@ def _scores(result: dict[str, Any], *methods: str) -> list[dict[str, Any]]:
     return [of[method][score] for of in sets for method in methods for score in ("crps", "pll")]
 
 
+def _of_sizes(result: dict[str, Any]) -> dict[str, str]:
+    """What the run over b and T has: raw CRPS and PLL at b = 32, PLL by b and by T, set by set."""
+    at = {(each["set"], each["name"]): each for each in result["networks"]}
+    sets, sizes = result["experiment"]["sets"], result["experiment"]["batch_sizes"]
+
+    def row(of: str, names: list[str], key: str = "pll_mixture") -> str:
+        return " ".join(f"{at[of, name][key]['value']:.2f}" for name in names if (of, name) in at)
+
+    swept = [of for of in sets if (of, f"MCBN, b = {sizes[0]}, T = 500") in at]
+    by_b = [f"MCBN, b = {size}, T = 500" for size in sizes]
+    by_t = [f"MCBN, b = 32, T = {count}" for count in (10, 50, 100, 500)]
+    usual = by_t[-1:]
+    return {
+        "raw": ", ".join(f"{of} {row(of, usual, 'crps')}, {row(of, usual)}" for of in sets),
+        "sizes": " ".join(map(str, sizes)),
+        "over_b": "; ".join(f"{of} {row(of, by_b)}" for of in swept),
+        "over_t": "; ".join(f"{of} {row(of, by_t)}" for of in sets),
+    }
+
+
+def _by_kind(result: dict[str, Any]) -> str:
+    """Test errors of the last epoch in percent, by λ and with precise statistics, of the large mini-batch."""
+    found = [each for each in result["networks"] if each["set"] == result["experiment"]["batch_sizes"][-1]]
+    named = [(each["name"], each["error"]["value"]) for each in found if not each["name"].startswith("statistics")]
+    return ", ".join(f"{name.removeprefix('EMA, ')} {100 * error:.1f}" for name, error in named)
+
+
+def _by_layer(result: dict[str, Any]) -> str:
+    """How far ln σ² is off by layer, by statistics of mini-batches of 2 and of 8, in the networks of the small one."""
+    found = {each["name"]: each for each in result["networks"] if each["set"] == result["experiment"]["batch_sizes"][0]}
+    rows = []
+    for size in (2, 8):
+        of = found[f"statistics of b = {size}"]
+        layers = " ".join(f"{of[key]['value']:.3f}"[1:] for key in of if key.startswith("layer"))
+        rows.append(f"b = {size}: {layers}")
+    return "; ".join(rows)
+
+
 def _same_sign(score: dict[str, Any]) -> bool:
     return score["value"] * score["published"] > 0
+
+
+def _row(values: list[float], digits: int = 2) -> str:
+    return " ".join(f"{value:.{digits}f}"[0 if value >= 1 else 1 :] for value in values)
 
 
 def _range(values: list[float], digits: int) -> str:
@@ -141,6 +224,9 @@ def blocks(stored: dict[str, Any]) -> dict[str, str]:
     )
     found = {"papers": f"{head}\n\n{text}"}
     for name in SAID:
+        if name not in stored:
+            found[name] = "Not run yet.\n"
+            continue
         sentences, about = (stored[name][key] for key in ("sentences", "provenance"))
         said = "".join(f"- {sentence}\n" for sentence in sentences)
         found[name] = f"{said}\n{about['time'][:10]}, {about['device']}, torch {about['torch']}.\n"
@@ -169,9 +255,12 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
             for alias, text in aliases.items():
                 line = line.replace(alias, text)
             item, published, measured, rule, command = map(str.strip, line.split("|"))
-            verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            try:
+                measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
+                verdict = rule if rule in VERDICTS else _verdict(stored, rule)
+            except NotStoredError:
+                measured, verdict = "–", rule if rule == "no data" else "not run"
             counts[verdict] += 1
-            measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
             command = command if command == "–" else f"`{command}`"
             lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
     text = "\n".join(lines[1:]) + "\n"
@@ -180,16 +269,20 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
 
 def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
     if place.startswith("#"):
+        if place[1:] not in values:
+            raise NotStoredError(place)
         return values[place[1:]]
     path, _, digits = place.partition("!")
     return in_words(value_at(stored, path), int(digits or 4))
 
 
 def _verdict(stored: dict[str, Any], rule: str) -> str:
-    """Of `PATH < 0`, where several paths are separated by `&`. None fails: data, network and epochs are others."""
-    paths, _, zero = rule.rpartition(" < ")
+    """Of `PATH < 0` or `PATH > 0`, where several paths are separated by `&`. What fails does so in our networks."""
+    paths, sign, zero = rule.rpartition(" < ") if " < " in rule else rule.rpartition(" > ")
     assert zero == "0", rule
-    return "holds" if all(value_at(stored, path.strip())["high"] < 0 for path in paths.split("&")) else "open"
+    found = [value_at(stored, path.strip()) for path in paths.split("&")]
+    ends = [(each["low"], each["high"]) if sign == " < " else (-each["high"], -each["low"]) for each in found]
+    return "holds" if all(high < 0 for _, high in ends) else "fails" if all(low > 0 for low, _ in ends) else "open"
 
 
 def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:

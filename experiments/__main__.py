@@ -98,6 +98,13 @@ class UciSettings(Section, frozen=True):
             expected=_SIZES_EXPECTED,
         ),
     ] = None
+    by_size: Annotated[
+        bool,
+        setting(
+            "CRPS, PLL and RMSE by b and by T instead, as in the paper's appendix, with few epochs; --figures then "
+            "draws uncertainty and error of every set, of --method mcbn,mnf."
+        ),
+    ] = False
     workers: Workers = None
 
 
@@ -113,6 +120,7 @@ class UciSettings(Section, frozen=True):
 )
 def uci(
     markdown: Annotated[Path | None, typer.Option(help="Write the report as Markdown too.", metavar="FILE")] = None,
+    figures: Figures = None,
     work: Work = None,
     *,
     settings: UciSettings,
@@ -126,22 +134,24 @@ def uci(
 
     Needs the eight UCI sets as uci/NAME/data.csv, target last, below --data-root or $BNUQ_DATA.
     """
-    out, findings = _out(given.out, "reproduce-uci.h5")
+    out, findings = _out(given.out, "reproduce-uci.h5", figures)
     if markdown is not None:
         if markdown.resolve() == out.resolve():
             raise RequestError(f"--markdown {markdown} is the result file too; name another.")
         markdown = checked_target(markdown, "--markdown", "report", b"# Teye, Azizpour and Smith 2018")
 
+    from experiments.uci import sizes
     from experiments.uci.experiment import Request, reproduce
     from experiments.uci.protocol import chosen_methods, chosen_sets
     from experiments.uci.report import markdown as as_markdown
 
-    protocol, sets = chosen_sets(settings.sets, settings.protocol)
+    by_size, words = settings.by_size, settings.sets
+    protocol, sets = chosen_sets(words or ("all",) if by_size else words, settings.protocol)
     request = Request(
-        protocol=protocol,
+        protocol=sizes.QUICK if by_size and settings.protocol == "quick" else protocol,
         sets=sets,
         out=out,
-        methods=chosen_methods(settings.method),
+        methods=chosen_methods(settings.method or ("mcbn",) if by_size else settings.method),
         paper_batches=settings.paper_batches,
         batch_sizes=_ascending(settings.batch_sizes),
         device=given.device or "auto",
@@ -152,10 +162,10 @@ def uci(
         findings=findings,
         announce=_announce(printing),
     )
-    record = reproduce(request, progress=_progress(printing))
-    if markdown is not None:
+    record: Any = (sizes.reproduce if by_size else reproduce)(request, progress=_progress(printing))
+    if markdown is not None and not by_size:
         write_bytes(markdown, as_markdown(record).encode())
-    _show(record, "uci", None, printing)
+    _show(record, record.KIND, figures, printing)
 
 
 class ToySettings(Section, frozen=True):
@@ -198,6 +208,19 @@ def toy(
 
 class BatchSizeSettings(Section, frozen=True):
     """The settings of `batch-size`."""
+
+    set: Annotated[Literal["fashion-mnist", "cifar10"], setting("What is trained on.")] = "fashion-mnist"
+    architectures: Annotated[
+        tuple[Literal["small_resnet", "small_vgg", "resnet50", "vgg16"], ...],
+        setting("Networks, with commas.", metavar="LIST", shown="small_resnet; with --full two", commas=True),
+    ] = ()
+    equal_steps: Annotated[
+        bool | None,
+        setting("Train with equal steps too, not with equal epochs alone.", shown="yes; with --full no", no=True),
+    ] = None
+    seeds: Annotated[Positive, setting("Networks of each kind; errors are then over seeds too.")] = 1
+    draw_sets: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Independent draw sets of each estimate.")] = 5
+    train_points: Annotated[Positive, setting("Training examples that an ELBO is computed on.")] = 1000
 
     full: Annotated[
         bool,
@@ -261,19 +284,27 @@ def batch_size(
     """
     out, findings = _out(given.out, "reproduce-batch-size.h5", figures)
 
-    from experiments.batch_size.experiment import FULL, QUICK, Request, reproduce
+    from experiments.batch_size.experiment import CIFAR, FULL, FULL_CIFAR, QUICK, Request, reproduce
 
+    is_cifar = settings.set == "cifar10"
+    quick = replace(QUICK, **CIFAR) if is_cifar else QUICK
     overrides: dict[str, Any] = {
+        "architectures": settings.architectures or None,
+        "seeds": settings.seeds,
+        "equal_steps": settings.equal_steps,
         "epochs": settings.epochs,
         "images": settings.images,
         "batch_sizes": _ascending(settings.batch_sizes),
     }
     request = Request(
         protocol=replace(
-            FULL if settings.full else QUICK, **{key: value for key, value in overrides.items() if value is not None}
+            (FULL_CIFAR if is_cifar else FULL) if settings.full else quick,
+            **{key: value for key, value in overrides.items() if value is not None},
         ),
         out=out,
         samples=settings.samples,
+        draw_sets=settings.draw_sets,
+        train_points=settings.train_points,
         limit=given.limit or (None if settings.full else 2000),
         seed=sampling.seed,
         device=given.device or "auto",
@@ -287,8 +318,75 @@ def batch_size(
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
 
+class OptimumSettings(Section, frozen=True):
+    """The settings of `optimum-over-n`."""
+
+    numbers: Annotated[
+        BatchSizes | None,
+        setting("Numbers N of training images, with commas.", shown="1000,4000,16000,60000", expected=_SIZES_EXPECTED),
+    ] = None
+    batch_sizes: Annotated[
+        BatchSizes | None,
+        setting("Mini-batch sizes b, with commas.", shown="16,32,… 2048", expected=_SIZES_EXPECTED),
+    ] = None
+    steps: Annotated[Positive, setting("Mini-batches of 64 that each network is trained with.")] = 1000
+    seeds: Annotated[Positive, setting("Networks of each N.")] = 3
+    samples: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Samples T of a draw set.", short="T")] = 10
+    draw_sets: Annotated[int, Meta(ge=2, le=MAX_COUNT), setting("Independent draw sets of each estimate.")] = 2
+    train_points: Annotated[Positive, setting("Training examples that the ELBO is computed on.")] = 500
+    workers: Workers = None
+
+
+@with_options(
+    settings=SectionOptions(OptimumSettings),
+    sampling=_SEED,
+    given=SectionOptions(
+        GivenOptions,
+        "out limit device data_root",
+        {"out": "Result file.", "limit": ("At most so many test points.", "500"), "device": _DEVICE_HELP},
+    ),
+    printing=_PRINTING,
+)
+def optimum_over_n(
+    work: Work = None,
+    *,
+    settings: OptimumSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train a small network on 1,000 to 60,000 images of Fashion-MNIST, and show how MCBN's best mini-batch size grows
+    with their number N: Mukhoti et al. 2020 claim that N → ∞ needs b → ∞."""
+    out, _ = _out(given.out, "reproduce-optimum-over-n.h5")
+
+    from experiments.batch_size.experiment import QUICK, Request
+    from experiments.batch_size.optimum import Sizes, reproduce
+
+    grid = _ascending(settings.batch_sizes) or Sizes.grid
+    sizes = Sizes(settings.numbers or Sizes.numbers, settings.steps, settings.seeds, grid)
+    request = Request(
+        protocol=QUICK,
+        out=out,
+        samples=settings.samples,
+        draw_sets=settings.draw_sets,
+        train_points=settings.train_points,
+        limit=given.limit or 500,
+        seed=sampling.seed,
+        device=given.device or "auto",
+        workers=settings.workers,
+        data_root=None if given.data_root is None else expanded(given.data_root),
+        work=work and expanded(work),
+        announce=_announce(printing),
+    )
+    _show(reproduce(request, sizes, progress=_progress(printing)), "optimum-over-n", None, printing)
+
+
 class LearnedSettings(Section, frozen=True):
-    """The settings of `stochastic-normalization` and `bn-in-vi`."""
+    """The settings of `stochastic-normalization`, `normalization-batch` and `bn-in-vi`."""
+
+    full: Annotated[
+        bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
+    ] = False
 
     sets: Annotated[
         tuple[str, ...],
@@ -304,7 +402,13 @@ class LearnedSettings(Section, frozen=True):
     workers: Workers = None
 
 
-_LEARNED_HELP = {"limit": ("At most so many test points.", "2000"), "out": "Result file."}
+_LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
+_ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
+_FULL: dict[str, dict[str, Any]] = {
+    "stochastic-normalization": _ALL_CNN,
+    "normalization-batch": _ALL_CNN,
+    "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
+}
 
 
 def _learned(
@@ -316,11 +420,12 @@ def _learned(
     from experiments.learned.running import Request
 
     asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
-    values = defaults | {key: value for key, value in asked.items() if value}
+    full = _FULL[name] if settings.full else {}
+    values = defaults | full | {key: value for key, value in asked.items() if value}
     request = Request(
         out=out,
         samples=settings.samples,
-        limit=given.limit or 2000,
+        limit=given.limit or (10_000 if settings.full else 2000),
         seed=seed,
         workers=settings.workers,
         data_root=None if given.data_root is None else expanded(given.data_root),
@@ -329,16 +434,19 @@ def _learned(
         announce=_announce(printing),
         **values,
     )
-    record = import_module(_KINDS[name][0]).reproduce(request)
-    _show(record, name, figures, printing)
+    record = import_module(_KINDS.get(name, (f"experiments.descent.{name}",))[0]).reproduce(request)
+    _show(record, record.KIND, figures, printing)
 
 
-@with_options(
+_of_learned = with_options(
     settings=SectionOptions(LearnedSettings),
     sampling=_SEED,
     given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
     printing=_PRINTING,
 )
+
+
+@_of_learned
 def stochastic_normalization(
     figures: Figures = None,
     work: Work = None,
@@ -357,15 +465,26 @@ def stochastic_normalization(
     _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
-@with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
+@_of_learned
+def normalization_batch(
+    work: Work = None,
+    *,
+    settings: LearnedSettings,
+    sampling: SamplingSection,
+    given: GivenOptions,
+    printing: Printing,
+) -> None:
+    """Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, and
+    print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018."""
+    defaults = {"sets": ("fashion-mnist",), "images": 2048, "epochs": 6, "width": 8, "seeds": 3}
+    _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
+
+
+@_of_learned
 def bn_in_vi(
     figures: Figures = None,
     work: Work = None,
+    noise: Annotated[Literal["mean-field", "dropout"], typer.Option(help="What is random.")] = "mean-field",
     *,
     settings: LearnedSettings,
     sampling: SamplingSection,
@@ -374,7 +493,7 @@ def bn_in_vi(
 ) -> None:
     """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
     BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
-    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5}
+    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5, "noise": noise}
     _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
@@ -506,6 +625,51 @@ def variance_divisor(
     _show(record, "variance-divisor", None, printing)
 
 
+def _learned_command(name: str, about: str, options: str, full: dict[str, Any], defaults: dict[str, Any]) -> Any:
+    """The command of an experiment that trains networks of its own, with what it says of itself."""
+    _FULL[name] = full
+
+    def command(
+        figures: Figures = None,
+        work: Work = None,
+        *,
+        settings: LearnedSettings,
+        sampling: SamplingSection,
+        given: GivenOptions,
+        printing: Printing,
+    ) -> None:
+        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
+
+    command.__doc__ = about
+    return with_options(
+        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
+        sampling=_SEED,
+        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
+        printing=_PRINTING,
+    )(command)
+
+
+_LEARNED = {
+    "precise-bn": _learned_command(
+        "precise-bn",
+        "Train small networks with a small and a large mini-batch, and print their test errors by epoch with running "
+        "averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how far "
+        "statistics of very small mini-batches are off, by layer.",
+        "seeds",
+        {"images": 60_000, "epochs": 100},
+        {"sets": ("fashion-mnist",), "images": 4096, "epochs": 6, "width": 8, "seeds": 3},
+    ),
+    "resnet32": _learned_command(
+        "resnet32",
+        "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, and "
+        "print PLL by the number of samples beside their Table 2.",
+        "samples",
+        {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
+        {"sets": ("cifar10",), "images": 2000, "epochs": 4, "width": 16, "seeds": 1},
+    ),
+}
+
+
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -593,8 +757,12 @@ _KINDS = {  # the modules of a result's `read` and `summary`, and of its `report
     "pll-over-samples": ("experiments.pll_over_samples", "experiments.pll_over_samples"),
     "inspection": ("experiments.bn_noise", "experiments.bn_noise"),
     "stochastic-normalization": ("experiments.learned.normalization", "experiments.learned.normalization"),
+    "normalization-batch": ("experiments.learned.normalization_batch", "experiments.learned.normalization_batch"),
     "bn-in-vi": ("experiments.learned.bn_in_vi", "experiments.learned.bn_in_vi"),
+    "optimum-over-n": ("experiments.batch_size.optimum", "experiments.batch_size.optimum"),
     "variance-divisor": ("experiments.variance", "experiments.variance"),
+    "precise-bn": ("experiments.descent.precise", "experiments.descent.precise"),
+    "uci-sizes": ("experiments.uci.sizes", "experiments.uci.sizes"),
 }
 
 app = program(
@@ -606,8 +774,11 @@ app = program(
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
         "stochastic-normalization": stochastic_normalization,
+        "normalization-batch": normalization_batch,
         "bn-in-vi": bn_in_vi,
+        "optimum-over-n": optimum_over_n,
         "variance-divisor": variance_divisor,
+        **_LEARNED,
         "report": report,
     },
 )

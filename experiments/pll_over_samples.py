@@ -24,12 +24,12 @@ from bnuq.metrics import jackknife_error, standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.summary import estimate_summary
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Row, Table, explanations
+from bnuq.report.document import Cell, Picture, Report, ReportSection, Row, Table, explanations
 from bnuq.report.numbers import count, number, of_reference, signed, total
 from bnuq.shapes import Float64, Int64
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
-from experiments.summary import summary_of
+from experiments.summary import report_of, summary_of
 
 SOURCE = "Teye, Azizpour & Smith 2018, Table 2: ResNet-32 on CIFAR-10"
 REPLICATION = "a third party's replication in PyTorch (Glutamat42/mcbn-pytorch)"
@@ -272,9 +272,8 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
     measured = Table(
         ("first T", "mean of groups", "above deterministic", "groups", "accuracy"), tuple(_measured(record)), True
     )
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         subject=setup["model"],
         facts=(
             ("source", f"{record.published['source']}: PLL of MCBN against the number of samples T"),
@@ -283,14 +282,13 @@ def report(record: PllOverSamples, *, columns: int = 100) -> Report:  # noqa: AR
             ("samples", f"{setup['samples']}, {drawn}, seed {setup['seed']}"),
             ("took", f"{record.seconds['total']:.0f} s on {setup['device']}"),
         ),
-        summary=tuple(_summary(record)),
+        summary=_summary(record),
         sections=(
-            ReportSection("PLL, nats", (Picture(("pll-over-samples",), partial(_draw, record)), measured)),
+            ReportSection("PLL, nats", (Picture((record.KIND,), partial(_draw, record)), measured)),
             ReportSection("Beside the published values", (Table(_COLUMNS, tuple(_beside(record))),)),
             ReportSection("", tuple(explanations(_protocol_notes(record)))),
         ),
         notes=texts(record.findings),
-        path=None if record.path is None else PathLine(record.path),
     )
 
 

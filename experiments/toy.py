@@ -29,7 +29,6 @@ from bnuq.records.summary import json_number
 from bnuq.report import drawing
 from bnuq.report.document import (
     Cell,
-    PathLine,
     Picture,
     Report,
     ReportSection,
@@ -39,7 +38,7 @@ from bnuq.report.document import (
 )
 from bnuq.shapes import Float, Float64, Int64
 from bnuq.store import codec
-from experiments.summary import summary_of
+from experiments.summary import report_of, summary_of
 from experiments.work import one_thread
 
 if TYPE_CHECKING:
@@ -418,9 +417,8 @@ def report(toy: Toy, *, columns: int = 100) -> Report:  # noqa: ARG001 - as of e
     """The report: every curve, its spread where data lie and where not, and its scores."""
     setup = toy.experiment
     near, far = setup["data"]
-    return Report(
-        command=f"bnuq {toy.COMMAND}",
-        version=toy.provenance["bnuq"],
+    return report_of(
+        toy,
         facts=(
             ("source", f"{SOURCE}."),
             ("data", f"{setup['formula']} of sd {setup['noise']}; x in {_clusters(near, far)}"),
@@ -429,9 +427,8 @@ def report(toy: Toy, *, columns: int = 100) -> Report:  # noqa: ARG001 - as of e
             ("samples", f"{setup['samples']} per point, seed {setup['seed']}"),
             ("took", f"{toy.seconds['wall']:.1f} s, one thread"),
         ),
-        summary=tuple(_summary(toy)),
-        sections=tuple(_sections(toy)),
-        path=None if toy.path is None else PathLine(toy.path),
+        summary=_summary(toy),
+        sections=_sections(toy),
     )
 
 

@@ -22,12 +22,13 @@ from bnuq.evaluation.setup import network_of
 from bnuq.metrics import standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
-from bnuq.report.document import PathLine, Report, ReportSection, Table, explanations
+from bnuq.report.document import Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, total, with_error
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
 from experiments.learned.record import Comparison, Network, VarianceDivisor, reader
 from experiments.learned.record import summary as summary
+from experiments.summary import report_of
 from experiments.work import machine
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 128)
@@ -103,17 +104,15 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
         )
         for name in setup["sets"]
     ]
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         facts=(
             ("source", f"{record.published['source']}."),
             ("samples", f"{setup['samples']}, seed {setup['seed']}, the same draws with either divisor"),
             ("time", f"{record.seconds['evaluation'] / 60:.1f} min"),
         ),
-        summary=tuple(sentences(record)),
+        summary=sentences(record),
         sections=(*sections, ReportSection("", tuple(explanations([legend])))),
-        path=None if record.path is None else PathLine(record.path),
     )
 
 

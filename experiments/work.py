@@ -16,11 +16,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 import bnuq
 from bnuq.config import Run
-from bnuq.errors import BnuqError, RequestError
+from bnuq.data.known import data_roots
+from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation.pipeline import device_and_notes
 from bnuq.evaluation.provenance import provenance
 from bnuq.files.content import sha256_of_file
@@ -53,6 +55,15 @@ def size_of(jobs: Sequence[Any], work: str, folder: Path) -> str:
         f"{len(jobs)} {work}; {begun} of them begun before. Finished parts are kept in {folder}: after an interruption "
         "the same command resumes."
     )
+
+
+def pictures_of(reference: str, data_root: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of an npz file below the data root. DataError where it is in none."""
+    file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
+    if file is None:
+        raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
+    with np.load(file) as contents:
+        return contents["x"], contents["y"]
 
 
 def machine(out: Path, device: torch.device) -> dict[str, str]:

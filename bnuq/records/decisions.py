@@ -50,7 +50,7 @@ _SHOWN = 2  # OOD sets by name
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with corrected BatchNorm statistics"}
 _CALIBRATED = {
     "indistinguishable": "Its confidence agrees with how often it is right",
-    "not": "Its confidence does not agree with how often it is right",
+    "not": "Its confidence differs from how often it is right by more than chance",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -460,8 +460,13 @@ def _pipeline(result: Result) -> tuple[str, dict[str, Any]]:
     tries = "" if suggest is None else f" `{suggest}` tries the usual ones."
     of = "the network's BatchNorm statistics"
     why = f"{of} are not those of these data" if is_compared else f"it could not be compared with {of}"
+    right = [
+        result.methods[name].sets["test"].estimates.get("accuracy") for name in _NETWORKS if name in result.methods
+    ]
+    shares = [percent(each.value) for each in right if each is not None]
+    gain = f" ({shares[0]} are right, {shares[1]} with statistics of these data)" if len(shares) == 2 else ""
     text = (
-        f"First check the pipeline ({all_of(f'`{name}`' for name in settings)}): {why}.{tries} If it "
+        f"First check the pipeline ({all_of(f'`{name}`' for name in settings)}): {why}{gain}.{tries} If it "
         "is right, correct the network (`bnuq precise-bn`). Then evaluate again."
     )
     return text, {"settings": settings, "suggest": suggest, "is_compared": is_compared}
@@ -537,9 +542,11 @@ class Promise(Valued):
     refuted: bool | None = None
     parts: tuple[str, int, int] | None = None
 
-    def text(self, what: str) -> str:
+    def text(self, what: str, before: float | None = None) -> str:
+        """What is promised; where nothing is, the option that promises 5 %, unless no more are wrong `before`."""
         if self.risk is None:
-            return f"Measured on these examples; `--risk 0.05` promises at most 5 % {what}."
+            offer = f"; `--risk 0.05` promises at most 5 % {what}" if before is None or before > 0.05 else ""
+            return f"Measured on these examples{offer}."
         sure = "on average over images"
         if self.confidence is not None:
             sure = f"with {percent(self.confidence, SET)} confidence"
@@ -601,7 +608,7 @@ class Defer(Valued):
     @property
     def _of_classes(self) -> str:
         what, error, before, share = self.what, self.error, self.before, self.deferred
-        promise = self.promise.text("wrong")
+        promise = self.promise.text("wrong", before)
         every = "examples" if what == "points" else what
         if before == 0:
             return f"Leave nothing to a person: none of {self.promise.points:,} examples was wrong. {promise}"

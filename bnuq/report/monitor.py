@@ -29,7 +29,7 @@ _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of 
 _TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
 _LEGEND = (
-    "p: in how many cases random examples of the reference differ as much, corrected for all layers, outputs and "
+    "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
     "The distance is a root mean square over channels, minus its random part with so few examples. law: share of "
     "resampled reference batches outside the 95 % region of the normal approximation; 5 % where that holds. p-values "
@@ -76,9 +76,7 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     differs = record.p_value <= record.level
     most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
     answer = "The data have changed" if differs else "No change was found"
-    text = (
-        f"{answer}: random examples of the reference differ as much in {most}{100 * record.p_value:.2g} % of all cases."
-    )
+    text = f"{answer}: without one, a difference of this size has a chance of {most}{100 * record.p_value:.2g} %."
     yield Conclusion("batch-unlike" if differs else "batch-alike", text)
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -27,12 +28,15 @@ from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.shapes import Int64, UInt8
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
-from experiments.batch_size.published import PUBLISHED
+from experiments.batch_size.published import PUBLISHED_OF
 from experiments.batch_size.record import BatchSizes, Network, Point
-from experiments.batch_size.training import MEAN, MOMENTUM, STD, WEIGHT_DECAY, Job, Recipe, Trained, train
-from experiments.work import machine, run_all, size_of, training_device
+from experiments.batch_size.training import MOMENTUM, PIXELS, WEIGHT_DECAY, Job, Recipe, Trained, arguments, train
+from experiments.work import machine, pictures_of, run_all, size_of, training_device
 
-TRAIN, TEST, OOD = "fashion-mnist:train", "fashion-mnist:test", "mnist:test"
+SETS = {  # by name: training, test and OOD images, known sets or below the data root
+    "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test", "mnist:test"),
+    "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"),
+}
 EPOCHS, STEPS = "equal epochs", "equal steps"
 DRAW_SETS = 5  # independent ones that every estimate is the mean of
 METRICS = (  # that are kept
@@ -58,12 +62,19 @@ class Protocol:
     epochs: int
     recipe: Recipe
     equal_steps: bool
+    of: str = "fashion-mnist"
+    seeds: int = 1
 
 
 QUICK = Protocol(("small_resnet",), (32, 128, 512, 2048), 20_000, 60, Recipe("cosine"), equal_steps=True)
 FULL = Protocol(
     ("resnet50", "vgg16"), (32, 64, 128, 256, 512, 1024, 2048), 60_000, 100, Recipe("steps"), equal_steps=False
 )
+CIFAR = {"of": "cifar10", "images": 4660}  # what there is without loss, where asked for this set
+FULL_CIFAR = replace(
+    FULL, architectures=("resnet50",), batch_sizes=(32, 64, 128, 256, 512), images=50_000, epochs=350, of="cifar10",
+    recipe=Recipe("steps", drops=(150 / 350, 250 / 350)),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,8 @@ class Request:
     protocol: Protocol
     out: Path
     samples: int = 20
+    draw_sets: int = DRAW_SETS
+    train_points: int = 1000
     limit: int | None = 2000
     seed: int = 0
     device: str = "auto"
@@ -97,9 +110,8 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     _check(request)
     device = training_device(request.device)
     codec.check_replaceable(request.out)
-    images, labels = _training_images(request)
-    for reference in (TEST, OOD):  # before hours of training: whether they are there
-        read_known(reference, split_default="test", data_root=request.data_root)
+    images, labels = training_images(request)
+    others = [_images(request, reference) for reference in SETS[request.protocol.of][1:]]  # before hours of training
     sha256 = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
     with (
@@ -107,8 +119,12 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
         tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
     ):
         data = Path(files).absolute() / "train.npz"
-        with replaced(data) as file:
-            np.savez(file, x=images, y=labels)
+        written = {"train": (images, labels)}
+        if request.protocol.of == "cifar10":  # which bnuq does not know by name
+            written |= dict(zip(("test", "digits"), others, strict=True))
+        for name, (x, y) in written.items():
+            with replaced(data.with_name(f"{name}.npz")) as file:
+                np.savez(file, x=x, y=y)
         plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
         jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
         seen = sum(job.steps * job.batch_size for job in jobs)
@@ -116,11 +132,11 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
         with progress("training", sum(job.share for job in jobs)) as advance:
             run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
         started = time.perf_counter()
-        runs = _run_files(plans, data, request.keep or data.parent / "networks")
+        runs = run_files(plans, data, request.keep or data.parent / "networks")
         networks, findings = _evaluated(request, plans, runs, work.path, progress)
         record = BatchSizes(
             experiment=_described(request, device, images),
-            published=PUBLISHED,
+            published=PUBLISHED_OF[request.protocol.of],
             networks=tuple(networks),
             findings=(*request.findings, *findings),
             seconds={
@@ -146,38 +162,49 @@ def _check(request: Request) -> None:
         )
 
 
-def _training_images(request: Request) -> tuple[UInt8[np.ndarray, "n 1 h w"], Int64[np.ndarray, " n"]]:
+def training_images(request: Request) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
     """The first images of the training set, always the same ones, and their labels."""
-    contents, _, path = read_known(TRAIN, split_default="train", data_root=request.data_root)
-    images, labels = np.asarray(contents.inputs), contents.targets
-    if images.ndim != 3 or images.dtype != np.uint8 or labels is None or len(images) < request.protocol.images:
-        raise DataError(
-            f"{path}: expected at least {request.protocol.images} labelled images of bytes, and there are "
-            f"{len(images)} of shape {images.shape[1:]} and type {images.dtype}."
-        )
-    count = request.protocol.images
-    return np.ascontiguousarray(images[:count, None]), np.asarray(labels)[:count].astype(np.int64)
+    reference, asked = SETS[request.protocol.of][0], request.protocol.images
+    images, labels = _images(request, reference)
+    if len(images) < asked:
+        raise DataError(f"{reference}: expected at least {asked} labelled images, and there are {len(images)}.")
+    return images[:asked], labels[:asked]
+
+
+def _images(request: Request, reference: str) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
+    """Images and labels of a known set, or of an npz file below the data root."""
+    if reference.endswith(".npz"):
+        x, y = pictures_of(reference, request.data_root)
+    else:
+        contents, _, _ = read_known(reference, split_default="test", data_root=request.data_root)
+        x, y = np.asarray(contents.inputs), contents.targets
+    if x.ndim not in (3, 4) or x.dtype != np.uint8 or y is None:
+        raise DataError(f"{reference}: expected labelled images of bytes, and they are {x.shape[1:]} of {x.dtype}.")
+    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(x), np.asarray(y).astype(np.int64)
 
 
 # ── which networks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """A network of one schedule. Two schedules may ask for the same job."""
 
     schedule: str
     job: Job
     several: bool  # architectures
+    first_seed: int
 
     @property
     def stem(self) -> str:
         """Where its files go, without their suffix, below the folder of the networks."""
         folder = self.schedule.replace(" ", "-")
-        return f"{f'{self.job.architecture}-' if self.several else ''}{folder}/m{self.job.batch_size}"
+        seed = f"-seed{self.job.seed}" if self.job.seed != self.first_seed else ""
+        return f"{f'{self.job.architecture}-' if self.several else ''}{folder}/m{self.job.batch_size}{seed}"
 
 
-def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, folder: Path) -> list[_Plan]:
+def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, folder: Path) -> list[Plan]:
     """Every network: by schedule, architecture, size."""
     protocol = request.protocol
     sizes = sorted(protocol.batch_sizes)
@@ -186,7 +213,7 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, f
     if protocol.equal_steps:
         of_schedule[STEPS] = dict.fromkeys(sizes, of_schedule[EPOCHS][middle])
     return [
-        _Plan(
+        Plan(
             schedule,
             Job(
                 architecture=architecture,
@@ -194,17 +221,20 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, f
                 steps=count,
                 images=protocol.images,
                 recipe=protocol.recipe,
-                seed=request.seed,
+                seed=seed,
                 device=str(device),
                 data=data,
                 sha256=sha256,
                 folder=folder,
+                of=protocol.of,
             ),
             several=len(protocol.architectures) > 1,
+            first_seed=request.seed,
         )
         for schedule, steps in of_schedule.items()
         for architecture in protocol.architectures
         for size, count in steps.items()
+        for seed in range(request.seed, request.seed + protocol.seeds)
     ]
 
 
@@ -219,7 +249,7 @@ def _trained(job: Job) -> Trained:
 # ── their run files ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _run_files(plans: Sequence[_Plan], data: Path, place: Path) -> dict[_Plan, Path]:
+def run_files(plans: Sequence[Plan], data: Path, place: Path) -> dict[Plan, Path]:
     """The networks with a run file each below `place`, their code, and the images that they were trained on."""
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -227,7 +257,8 @@ def _run_files(plans: Sequence[_Plan], data: Path, place: Path) -> dict[_Plan, P
             (place / plan.stem).parent.mkdir(exist_ok=True)
     except OSError as error:
         raise ResultError(f"{place}: networks cannot be put there: {error.strerror}. Name another folder.") from error
-    _copy(data, place / "train.npz")
+    for file in data.parent.glob("*.npz"):
+        _copy(file, place / file.name)
     _copy(_NETWORKS, place / "networks.py")
     files = {}
     for plan in plans:
@@ -243,22 +274,25 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(content, file)
 
 
-def _run_file(plan: _Plan) -> str:
-    job = plan.job
+def _run_file(plan: Plan) -> str:
+    job, pixels = plan.job, [list(values) for values in PIXELS[plan.job.of]]
+    _, test, ood = SETS[job.of]
+    test, ood = ("../test.npz", "../digits.npz") if test.endswith(".npz") else (test, ood)
+    given = "".join(f"arch_args = {{ {name} = {value} }}\n" for name, value in arguments(job).items())
     return f"""\
-# {job.architecture} on the first {job.images} images of Fashion-MNIST, M = {job.batch_size}, {job.steps} steps; made by
+# {job.architecture} on the first {job.images} images of {job.of}, M = {job.batch_size}, {job.steps} steps; made by
 # python -m experiments batch-size ({plan.schedule}). Known sets lie below --data-root or $BNUQ_DATA.
 
 [model]
 checkpoint = "{Path(plan.stem).name}.pt"
 arch = "../networks.py:{job.architecture}"
-train_batch_size = {job.batch_size}
+{given}train_batch_size = {job.batch_size}
 
 [data]
 train = "../train.npz"      # exactly the images it was trained on
-test = "{TEST}"
-ood = ["{OOD}"]
-normalize = {{ mean = [{MEAN}], std = [{STD}] }}     # and no augmentation, as in training
+test = "{test}"
+ood = ["{ood}"]
+normalize = {{ mean = {pixels[0]}, std = {pixels[1]} }}     # and no augmentation, as in training
 
 [sampling]
 methods = ["mcbn"]
@@ -270,7 +304,7 @@ batch_size = {job.batch_size}
 
 
 def _evaluated(
-    request: Request, plans: Sequence[_Plan], files: dict[_Plan, Path], work: Path, progress: Progress
+    request: Request, plans: Sequence[Plan], files: dict[Plan, Path], work: Path, progress: Progress
 ) -> tuple[list[Network], tuple[Finding, ...]]:
     """Each network at b = M; of each schedule and architecture, one at other b too."""
     options = Options(
@@ -281,10 +315,11 @@ def _evaluated(
         data_root=None if request.data_root is None else request.data_root.absolute(),
     )
 
-    def swept(selection: Sequence[_Plan], name: str) -> Sweep:
+    def swept(selection: Sequence[Plan], name: str) -> Sweep:
         runs = [resolve(str(files[plan].absolute()), options, folder=work.absolute()) for plan in selection]
         out = work / f"{name}.sweep.h5"
-        result = sweep(runs, Settings(draw_sets=DRAW_SETS, full_grid=True), out=out, work=work, progress=progress)
+        settings = Settings(draw_sets=request.draw_sets, full_grid=True, train_points=request.train_points)
+        result = sweep(runs, settings, out=out, work=work, progress=progress)
         out.unlink()
         first = {finding.code: finding for finding in reversed(warnings(result.findings))}  # networks repeat each other
         warned = [finding for code, finding in reversed(first.items()) if code not in _OF_THE_CHOICE]
@@ -296,19 +331,51 @@ def _evaluated(
     for schedule, architecture in dict.fromkeys((plan.schedule, plan.job.architecture) for plan in plans):
         members = [plan for plan in plans if (plan.schedule, plan.job.architecture) == (schedule, architecture)]
         name = f"{architecture}-{schedule.replace(' ', '-')}"
-        at = {point.batch_size: point for point in swept(members, name).matched}
-        alone = min(members, key=lambda plan: abs(plan.job.batch_size - _SWEPT))
-        for plan in members:
-            network = _network(plan, at[plan.job.batch_size])
-            if plan is alone:
-                single = swept([plan], f"{name}-alone")
+        by_size: dict[int, list[Network]] = {}
+        for seed in dict.fromkeys(plan.job.seed for plan in members):
+            of_seed = [plan for plan in members if plan.job.seed == seed]
+            at = {point.batch_size: point for point in swept(of_seed, f"{name}-{seed}").matched}
+            for plan in of_seed:
+                by_size.setdefault(plan.job.batch_size, []).append(_network(plan, at[plan.job.batch_size]))
+        alone = min(members, key=lambda plan: abs(plan.job.batch_size - _SWEPT))  # of the first seed
+        for size, of_seeds in by_size.items():
+            network = _over_seeds(of_seeds)
+            if size == alone.job.batch_size:
+                single = swept([alone], f"{name}-alone")
                 slopes = {of: _bare(decay.slope) for of, decay in single.models[0].decay.items()}
                 network = replace(network, single=tuple(map(_point, single.line(0))), slopes=slopes)
             networks.append(network)
     return networks, tuple(distinct(findings).values())
 
 
-def _network(plan: _Plan, matched: SweepPoint) -> Network:
+def _over_seeds(networks: Sequence[Network]) -> Network:
+    """The mean of networks of several seeds, whose errors are over points and seeds; of one seed the network itself."""
+    if len(networks) == 1:
+        return networks[0]
+    points = [network.matched for network in networks]
+    means: dict[str, Any] = {
+        name: {
+            of: {on: _mean([getattr(point, name)[of][on] for point in points]) for on in sets}
+            for of, sets in getattr(points[0], name).items()
+        }
+        for name in ("estimates", "auroc")
+    }
+    return replace(
+        networks[0],
+        loss=fmean(network.loss for network in networks),
+        accuracy=fmean(network.accuracy for network in networks),
+        seconds=sum(network.seconds for network in networks),
+        matched=replace(points[0], **means),
+    )
+
+
+def _mean(of_seeds: Sequence[Estimate]) -> Estimate:
+    values = np.array([estimate.value for estimate in of_seeds])
+    over_points = max(estimate.se or 0.0 for estimate in of_seeds)  # the points are the same ones
+    return Estimate(float(values.mean()), se=float(np.hypot(values.std(ddof=1) / len(values) ** 0.5, over_points)))
+
+
+def _network(plan: Plan, matched: SweepPoint) -> Network:
     job, trained = plan.job, _trained(plan.job)
     return Network(
         schedule=plan.schedule,
@@ -344,6 +411,7 @@ def _bare(estimate: Estimate) -> Estimate:
 
 def _described(request: Request, device: torch.device, images: np.ndarray) -> dict[str, Any]:
     protocol = request.protocol
+    train, test, ood = SETS[protocol.of]
     return {
         "architectures": list(protocol.architectures),
         "images": protocol.images,
@@ -351,12 +419,13 @@ def _described(request: Request, device: torch.device, images: np.ndarray) -> di
         "epochs": protocol.epochs,
         "recipe": asdict(protocol.recipe) | {"momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY},
         "augment": False,
-        "train": TRAIN,
-        "test": TEST,
-        "ood": OOD.partition(":")[0],
+        "train": train,
+        "test": test,
+        "ood": ood.partition(":")[0] if ":" in ood else "digits",
+        "seeds": protocol.seeds,
         "points": request.limit,
         "samples": request.samples,
-        "draw_sets": DRAW_SETS,
+        "draw_sets": request.draw_sets,
         "seed": request.seed,
         "device": str(device),
     }

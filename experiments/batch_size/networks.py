@@ -54,6 +54,17 @@ def vgg16(classes: int = 10, channels: int = 1) -> nn.Module:
     return _initialised(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)))
 
 
+def small_vgg(classes: int = 10, channels: int = 1) -> nn.Module:
+    """The first blocks of a VGG, narrowed: two 3 × 3 convolutions each of 8, 16 and 32 channels, halved after each."""
+    layers: list[nn.Module] = []
+    for width in (8, 16, 32):
+        for _ in range(2):
+            layers += [_convolution(channels, width, 3), nn.BatchNorm2d(width), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2, ceil_mode=True))
+    return _initialised(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)))
+
+
 class _Basic(nn.Module):
     """Two 3 × 3 convolutions beside a shortcut, which is a 1 × 1 convolution where the shape changes."""
 

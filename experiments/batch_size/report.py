@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING, Any
 from bnuq.estimates import Estimate
 from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import error_of, number, total, with_error
 from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
 from experiments.batch_size.record import sentences as notes_of
+from experiments.summary import report_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_NAMES: dict[str, str] = {"small_resnet": "small ResNet", "resnet50": "ResNet-50", "vgg16": "VGG-16"}
+_NAMES: dict[str, str] = {
+    "small_resnet": "small ResNet",
+    "small_vgg": "small VGG",
+    "resnet50": "ResNet-50",
+    "vgg16": "VGG-16",
+}
 _CLEAR = 2  # standard errors, from which on a difference is reported
+_CLAIM = {"mi-falls": "holds", "mi-falls-unsteadily": "holds", "mi-unchanged": "stays open", "mi-rises": "fails here"}
 _ALIKE = 1.25  # factor, up to which the training losses of networks count as alike, and so do the MI of two sets
 _LEARNT = 0.999  # of the training images, from which on they are learnt
 _SEPARATED = 0.6  # AUROC, from which on a set counts as separated
@@ -33,14 +40,12 @@ _HOW = (
 
 def report(record: BatchSizes, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: MI, AUROC and accuracy of every network, at its own batch size and at others."""
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
-        facts=tuple(_facts(record)),
+    return report_of(
+        record,
+        facts=_facts(record),
         summary=sentences(record),
-        sections=tuple(_sections(record)),
+        sections=_sections(record),
         notes=notes_of(record),
-        path=None if record.path is None else PathLine(record.path),
     )
 
 
@@ -108,8 +113,14 @@ def findings(record: BatchSizes) -> Iterator[Finding]:
 
 
 def sentences(record: BatchSizes) -> tuple[str, ...]:
-    """What the findings say."""
-    return tuple(sentence(finding, SENTENCES, _FORMATS) for finding in findings(record))
+    """What the findings say, and whether MI falls with M as published."""
+    found = list(findings(record))
+    claims = (
+        f"{each.values['name']}: that MI falls with M {_CLAIM[each.code]}; networks, images and epochs differ."
+        for each in found
+        if each.code in _CLAIM
+    )
+    return (*(sentence(finding, SENTENCES, _FORMATS) for finding in found), *claims)
 
 
 def _verdict(code: str, **values: Any) -> Finding:
@@ -265,7 +276,12 @@ def _legend(record: BatchSizes) -> Iterator[str]:
     yield (
         f"± points and draws together. MI in nats, plug-in, of {setup['samples']} samples; estimates are means over "
         f"{setup['draw_sets']} independent draw sets. Training loss (nats) and accuracy are of the training images, in "
-        "evaluation mode. One seed: another one trains other networks, which differ by more than the errors."
+        "evaluation mode. "
+        + (
+            f"Means of {seeds} seeds, ± points and seeds."
+            if (seeds := setup.get("seeds", 1)) > 1
+            else "One seed: another one trains other networks, which differ by more than the errors."
+        )
     )
     if any(network.schedule != "equal epochs" for network in record.networks):
         yield (

@@ -21,10 +21,12 @@ from bnuq.shapes import Float32, Int64
 from experiments.batch_size import networks
 from experiments.work import code_of
 
-MEAN, STD = 0.2860, 0.3530  # of Fashion-MNIST's training pixels, scaled to 0-1
+PIXELS = {  # means and standard deviations of training pixels by channel, scaled to 0-1
+    "fashion-mnist": ((0.2860,), (0.3530,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+}
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 _WARM_UP = 0.05  # of the steps, in which the rate of a cosine rises
-_DROPS = (0.4, 0.6)  # of the steps, after each of which a stepped rate falls to a tenth
 _CHUNK = 1000  # images at a time when a finished network is measured
 
 
@@ -40,11 +42,12 @@ class Recipe:
 
     schedule: Literal["cosine", "steps"] = "cosine"
     rate: float = 0.1
+    drops: tuple[float, float] = (0.4, 0.6)  # of the steps, after each of which a stepped rate falls to a tenth
 
     def rate_at(self, step: int, *, steps: int, batch_size: int) -> float:
         """The rate of the step of that number, counted from 0, of so many."""
         if self.schedule == "steps":
-            return self.rate * 0.1 ** sum(step >= drop * steps for drop in _DROPS)
+            return self.rate * 0.1 ** sum(step >= drop * steps for drop in self.drops)
         peak, rise = self.rate * math.sqrt(batch_size / 128), max(1, round(_WARM_UP * steps))
         if step < rise:
             return peak * (step + 1) / rise
@@ -68,6 +71,7 @@ class Job:
     data: Path
     sha256: str
     folder: Path
+    of: str = "fashion-mnist"  # whose pixels are normalised
 
     @property
     def per_epoch(self) -> int:
@@ -93,6 +97,7 @@ class Job:
             "seed": self.seed,
             "device": torch.device(self.device).type,
             "data": self.sha256,
+            "of": self.of,
         }
         return Journal(self.folder, facts)
 
@@ -129,7 +134,7 @@ def train(job: Job, advance: Advance) -> None:
     images, labels = _loaded(job.data, device)
     with generators_restored():
         torch.manual_seed(job.seed)
-        network = getattr(networks, job.architecture)()
+        network = getattr(networks, job.architecture)(**arguments(job))
     network = network.to(device=device, memory_format=torch.channels_last).train()
     optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
@@ -144,7 +149,7 @@ def train(job: Job, advance: Advance) -> None:
         rows = order[first : first + job.batch_size]
         for group in optimiser.param_groups:
             group["lr"] = job.recipe.rate_at(step, steps=job.steps, batch_size=job.batch_size)
-        loss = F.cross_entropy(network(_fed(images[rows])), labels[rows])
+        loss = F.cross_entropy(network(_fed(job, images[rows])), labels[rows])
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -154,7 +159,7 @@ def train(job: Job, advance: Advance) -> None:
         if (step + 1) % job.per_epoch == 0 and step + 1 < job.steps:
             _keep(job, network, optimiser, step + 1, before + clock() - started)
     advance(max(0, job.share - reported))
-    loss, accuracy = _measured(network.eval(), images, labels)
+    loss, accuracy = _measured(job, network.eval(), images, labels)
     measured = {"loss": loss, "accuracy": accuracy, "seconds": before + clock() - started}
     values = {name: np.array(value) for name, value in measured.items()}
     job.journal.save("network", values | _arrays(_NETWORK, network.state_dict()))
@@ -166,9 +171,16 @@ def _loaded(data: Path, device: torch.device) -> tuple[Tensor, Int64[Tensor, " n
         return torch.from_numpy(arrays["x"]).to(device), torch.from_numpy(arrays["y"]).to(device)
 
 
-def _fed(images: Tensor) -> Float32[Tensor, "n 1 h w"]:
+def arguments(job: Job) -> dict[str, int]:
+    """Those of its architecture: the number of channels, where it is not 1."""
+    channels = len(PIXELS[job.of][0])
+    return {} if channels == 1 else {"channels": channels}
+
+
+def _fed(job: Job, images: Tensor) -> Float32[Tensor, "n c h w"]:
     """Images of bytes as bnuq's own pipeline gives them to a network: scaled to 0-1, then normalised."""
-    return ((images.float() / 255 - MEAN) / STD).contiguous(memory_format=torch.channels_last)
+    mean, std = (torch.tensor(values, device=images.device).view(-1, 1, 1) for values in PIXELS[job.of])
+    return ((images.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
 
 
 def _order(job: Job, epoch: int) -> Int64[Tensor, " n"]:
@@ -177,8 +189,8 @@ def _order(job: Job, epoch: int) -> Int64[Tensor, " n"]:
 
 
 @torch.inference_mode()
-def _measured(network: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    logits = torch.cat([network(_fed(chunk)) for chunk in images.split(_CHUNK)]).double()
+def _measured(job: Job, network: nn.Module, images: Tensor, labels: Tensor) -> tuple[float, float]:
+    logits = torch.cat([network(_fed(job, chunk)) for chunk in images.split(_CHUNK)]).double()
     return F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item()
 
 

@@ -4,7 +4,13 @@ from experiments.layers.analytic import AnalyticSequential, propagated
 from experiments.layers.converting import convert
 from experiments.layers.flows import MNFLinear
 from experiments.layers.learned import LearnedNoise, kl
-from experiments.layers.mean_field import MeanFieldConv1d, MeanFieldConv2d, MeanFieldConv3d, MeanFieldLinear
+from experiments.layers.mean_field import (
+    DropoutLinear,
+    MeanFieldConv1d,
+    MeanFieldConv2d,
+    MeanFieldConv3d,
+    MeanFieldLinear,
+)
 from experiments.layers.moments import Moments, data_moments
 from experiments.layers.normalization import (
     BatchNorm,
@@ -20,6 +26,7 @@ from experiments.layers.scales import StochasticScale
 __all__ = [
     "AnalyticSequential",
     "BatchNorm",
+    "DropoutLinear",
     "LearnedNoise",
     "MNFLinear",
     "MeanFieldConv1d",

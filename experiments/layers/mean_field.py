@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -98,6 +99,33 @@ class MeanFieldConv2d(_MeanField, nn.Conv2d):
 
 class MeanFieldConv3d(_MeanField, nn.Conv3d):
     """An `nn.Conv3d` with the distribution of `MeanFieldLinear`."""
+
+
+class DropoutLinear(LearnedNoise, nn.Linear):  # pyrefly: ignore - torch says that its bias is never None
+    """An `nn.Linear` before which inputs are dropped with probability `rate`; those that are kept grow by 1/(1 − rate).
+
+    In training mode they are dropped for each point, with `per="batch"` for all of a mini-batch at once. In evaluation
+    mode none is, and bnuq draws them once for every sample. `kl()` is that of Gal & Ghahramani 2016 from the prior
+    N(0, prior_sd²), without the entropy of the masks, which is constant: (1 − rate)/(2 prior_sd²) of the squared
+    weights, in the scale in which they are kept.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, rate: float, prior_sd: float, per: str = "point") -> None:
+        super().__init__(inputs, outputs)
+        check_choice(per, "per", ("point", "batch"))
+        check_positive(prior_sd, "prior_sd")
+        self.rate, self.prior_sd, self.per = rate, prior_sd, per
+        self.threshold = math.sqrt(2) * float(torch.erfinv(torch.tensor(2 * rate - 1)))  # of a normal value
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
+        shared = input.new_empty(input.shape[1:])
+        noise = standard_normal(input if self.training and self.per == "point" else shared, training=self.training)
+        kept = torch.where(noise == 0, 1.0, (noise > self.threshold) / (1 - self.rate))  # exactly 0 stands for no noise
+        return apply_weights(self, input * kept, self.weight, self.bias)
+
+    def kl(self) -> Tensor:
+        total = (self.weight**2).sum() / (1 - self.rate)
+        return (total if self.bias is None else total + (self.bias**2).sum()) / (2 * self.prior_sd**2)
 
 
 def root(variance: Tensor) -> Tensor:

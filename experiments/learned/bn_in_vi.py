@@ -21,21 +21,18 @@ import torch
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
-from bnuq.report.document import PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
-from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader
+from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader, with_interval
 from experiments.learned.record import summary as summary
-from experiments.learned.running import Request, described, job, trained
+from experiments.learned.running import Request, by_kind, described, job, trained
 from experiments.learned.training import Job
+from experiments.summary import report_of
 from experiments.work import machine
 
 TRAINED = {"point": "local reparametrisation", "batch": "eq. 3"}  # by how often weights are drawn in training
-NETWORKS = {  # by name: with BatchNorm or not, and how often weights are drawn
-    f"VI {'with' if batch_norm else 'without'} BN, {trained}": (batch_norm, per)
-    for per, trained in TRAINED.items()
-    for batch_norm in (False, True)
-}
+SHORT = {"mean-field": "VI", "dropout": "dropout"}  # by what is random
 PUBLISHED: dict[str, Any] = {
     "source": "Mukhoti et al. 2020, On batch normalisation for approximate Bayesian inference, §2, without values",
     "of_networks": {},
@@ -55,10 +52,17 @@ read = reader(BnInVi)
 
 def jobs(request: Request, of: str) -> Iterator[Job]:
     """Every network, from several seeds."""
-    for name, (batch_norm, per) in NETWORKS.items():
-        for seed in range(request.seed, request.seed + request.seeds):
-            options = (("batch_norm", batch_norm), ("units", request.width), ("per", per))
-            yield job(request, of, name, function="dense", options=options, seed=seed, learned=True, mcbn=batch_norm)
+    for per, trained_by in TRAINED.items():
+        for batch_norm in (False, True):
+            for seed in range(request.seed, request.seed + request.seeds):
+                options = {"batch_norm": batch_norm, "units": request.width, "per": per, "noise": request.noise}
+                values: dict[str, Any] = {"options": tuple(options.items()), "learned": True, "mcbn": batch_norm}
+                name = _name(request.noise, trained_by, batch_norm=batch_norm)
+                yield job(request, of, name, function="dense", seed=seed, **values)
+
+
+def _name(noise: str, trained_by: str, *, batch_norm: bool) -> str:
+    return f"{SHORT[noise]} {'with' if batch_norm else 'without'} BN, {trained_by}"
 
 
 def reproduce(request: Request) -> BnInVi:
@@ -66,19 +70,13 @@ def reproduce(request: Request) -> BnInVi:
     with trained(request, lambda of: list(jobs(request, of))) as found:
         networks, differences = [], {}
         for of in request.sets:
-            by_name = {
-                name: [_measured(arrays) for each, arrays in found.items() if (each.of, each.name) == (of, name)]
-                for name in NETWORKS
-            }
-            seconds = {
-                name: sum(float(a["seconds"]) for each, a in found.items() if (each.of, each.name) == (of, name))
-                for name in by_name
-            }
-            networks += [
-                Network(of, name, _means(each), (), len(each), seconds[name]) for name, each in by_name.items()
-            ]
+            kinds = {name: arrays for (its, name), arrays in by_kind(found).items() if its == of}
+            by_name = {name: [*map(_measured, arrays)] for name, arrays in kinds.items()}
+            for name, each in by_name.items():
+                seconds = sum(float(arrays["seconds"]) for arrays in kinds[name])
+                networks.append(Network(of, name, _means(each), (), len(each), seconds))
             for trained_by in TRAINED.values():
-                with_bn, without = by_name[f"VI with BN, {trained_by}"], by_name[f"VI without BN, {trained_by}"]
+                with_bn, without = (by_name[_name(request.noise, trained_by, batch_norm=bn)] for bn in (True, False))
                 differences[f"{of}: training − use, {trained_by}"] = {
                     key: _mean([_minus(each[key], each["elbo"]) for each in with_bn])
                     for key in ("elbo_training", "elbo_one_draw")
@@ -88,7 +86,7 @@ def reproduce(request: Request) -> BnInVi:
                     for key in _COMPARED
                 }
         record = BnInVi(
-            experiment=described(request),
+            experiment={**described(request), "noise": request.noise},
             published=PUBLISHED,
             networks=tuple(networks),
             differences=differences,
@@ -140,12 +138,16 @@ def _means(networks: Sequence[Mapping[str, Estimate]]) -> dict[str, Estimate]:
 def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: the ELBO and its parts with and without BatchNorm, and what is found on the test set."""
     setup = record.experiment
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         facts=(
             ("source", f"{record.published['source']}."),
-            ("network", f"two hidden mean-field layers of {setup['width']} units; prior N(0, 1/inputs)"),
+            (
+                "network",
+                f"two hidden layers of {setup['width']} units, "
+                f"{'dropout of 0.2 before the second and third' if _is_dropout(record) else 'mean-field'}; "
+                "prior N(0, 1/inputs)",
+            ),
             (
                 "trained",
                 f"on the first {setup['images']:,} images of each set, {setup['epochs']} epochs of Adam, mini-batches "
@@ -155,9 +157,8 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
             ("samples", f"{setup['samples']}, of at most {setup['limit']:,} test points"),
             ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
         ),
-        summary=tuple(sentences(record)),
-        sections=tuple(_sections(record)),
-        path=None if record.path is None else PathLine(record.path),
+        summary=sentences(record),
+        sections=_sections(record),
     )
 
 
@@ -171,19 +172,28 @@ def sentences(record: Comparison) -> Iterator[str]:
         if "elbo_one_draw" in estimates:
             change = estimates["elbo_training"].value - estimates["elbo_one_draw"].value
             yield f"ELBO, {name.replace('use', 'one W for batch and point')}: {number(change, 4)}."
+    if _is_dropout(record):
+        yield (
+            "That BatchNorm leaves the objective of MC dropout as it is holds of its prior term, which is that of the "
+            "weights alone; what training minimises differs from the objective in use wherever an interval above "
+            "leaves out 0. No number is published; network and data are bnuq's own."
+        )
+        return
     yield (
         "BatchNorm adds no term to the objective: the divergence is that of the weights, which scale and shift of "
         "BatchNorm, being no random variables, are not part of."
     )
 
 
-def _interval(change: Estimate, seeds: int) -> str:
-    if change.se is None:
-        return f"{number(change.value, 4)} (one seed)"
-    from scipy.stats import t
+def _is_dropout(record: Comparison) -> bool:
+    return record.experiment.get("noise") == "dropout"
 
-    half = float(t.ppf(0.975, seeds - 1)) * change.se
-    low, high = change.value - half, change.value + half
+
+def _interval(change: Estimate, seeds: int) -> str:
+    change = with_interval(change, seeds)
+    low, high = change.low, change.high
+    if low is None or high is None:
+        return f"{number(change.value, 4)} (one seed)"
     verdict = "no difference is shown" if low <= 0 <= high else "more" if change.value > 0 else "less"
     drawn = "" if change.mc_se is None else f"; Monte Carlo ±{number(change.mc_se, 4)}"
     return f"{number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}{drawn}): {verdict}"
@@ -207,8 +217,8 @@ def _sections(record: Comparison) -> Iterator[ReportSection]:
         "training (local reparametrisation, in the table local: for each point; eq. 3: once for a mini-batch), "
         "BatchNorm with the statistics of the mini-batch of 32 that the point is in. In use: with running statistics. "
         "One W for batch and point: weights drawn once, statistics of a mini-batch that the point is not in, as MCBN "
-        "samples. Test NLL: of the mean weights; of samples: of the mean probability over weights, and with BatchNorm "
-        "over mini-batches too."
+        "samples. KL of dropout: without the entropy of its masks, a constant. Test NLL: of the mean weights; of "
+        "samples: of the mean probability over weights, and with BatchNorm over mini-batches too."
     )
     yield ReportSection("", tuple(explanations([legend])))
 
@@ -228,7 +238,7 @@ def _draw(record: Comparison, path: Path) -> None:
     parts = ("elbo_training", "elbo", "kl", "nll_samples")
     with drawing.picture(
         path,
-        title="Mean-field VI with and without BatchNorm",
+        title=f"{'MC dropout' if _is_dropout(record) else 'Mean-field VI'} with and without BatchNorm",
         about=f"nats per point; {record.experiment['seeds']} seeds, ± 1 standard error",
         columns=len(sets),
         size=(5.2, 3.4),

@@ -7,12 +7,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from experiments.bn_noise import PUBLISHED
-from experiments.layers import AnalyticSequential, MeanFieldLinear, NormalizedConv2d, data_moments, start_from_data
+from experiments.layers import (
+    AnalyticSequential,
+    DropoutLinear,
+    MeanFieldLinear,
+    NormalizedConv2d,
+    data_moments,
+    start_from_data,
+)
 
 SLOPE = 0.01  # of a leaky ReLU
 _STRIDES, _SIZES = (1, 1, 2, 1, 1, 2, 1, 1, 1), (3, 3, 3, 3, 3, 3, 3, 1, 1)
 _SMALLEST = 27  # pixels a side that nine convolutions without padding leave one of
 START_POINTS = 128
+DROPOUT = 0.2
 SHIFT_RATIO = 0.54  # σ_V/σ_U of BatchNorm's noise: the median over the layers of a ResNet-20, see `bn_noise`
 
 
@@ -47,18 +55,23 @@ def all_cnn(images: Tensor, *, normalization: str, noise: str, width: int, class
     return network
 
 
-def dense(images: Tensor, *, batch_norm: bool, units: int, per: str = "point", classes: int = 10) -> nn.Sequential:
-    """Two hidden mean-field layers of `units` each, with or without BatchNorm before each ReLU. Weights start at a
+def dense(
+    images: Tensor, *, batch_norm: bool, units: int, per: str = "point", noise: str = "mean-field", classes: int = 10
+) -> nn.Sequential:
+    """Two hidden layers of `units` each, with or without BatchNorm before each ReLU. Mean-field weights start at a
     standard deviation of 0.3/√inputs, their prior is N(0, 1/inputs), the scale that networks are initialised at. In
-    training they are drawn `per` point, locally reparametrised, or once per mini-batch ("batch")."""
+    training they are drawn `per` point, locally reparametrised, or once per mini-batch ("batch"). With
+    `noise="dropout"` inputs of the second and third layer are dropped instead; the prior is the same."""
     layers: list[nn.Module] = [nn.Flatten()]
-    inputs = images[0].numel()
+    inputs, rate = images[0].numel(), 0.0
     for _ in range(2):
-        layers.append(_mean_field(inputs, units, per))
+        layers.append(_noisy(inputs, units, per, noise, rate))
         layers += [nn.BatchNorm1d(units)] * batch_norm + [nn.ReLU()]
-        inputs = units
-    return nn.Sequential(*layers, _mean_field(inputs, classes, per))
+        inputs, rate = units, DROPOUT
+    return nn.Sequential(*layers, _noisy(inputs, classes, per, noise, rate))
 
 
-def _mean_field(inputs: int, outputs: int, per: str) -> MeanFieldLinear:
+def _noisy(inputs: int, outputs: int, per: str, noise: str, rate: float) -> nn.Module:
+    if noise == "dropout":
+        return DropoutLinear(inputs, outputs, rate=rate, prior_sd=inputs**-0.5, per=per)
     return MeanFieldLinear(inputs, outputs, prior_sd=inputs**-0.5, initial_sd=0.3 * inputs**-0.5, per=per)

@@ -7,10 +7,10 @@ a value that is not found again refutes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ import torch
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
-from experiments.learned.record import Comparison, Network, StochasticNormalization, over_seeds, reader
+from experiments.learned.record import Comparison, Network, StochasticNormalization, mean_of, over_seeds, reader
 from experiments.learned.record import summary as summary
-from experiments.learned.running import Request, described, job, trained
-from experiments.learned.training import Job
+from experiments.learned.running import Request, by_kind, described, job, trained
+from experiments.learned.training import COVERAGES, DISTURBED, STILL, Job
+from experiments.summary import report_of
 from experiments.work import machine
 
 PUBLISHED: dict[str, Any] = {
@@ -40,6 +41,12 @@ PUBLISHED: dict[str, Any] = {
     },
     "ratios": [0.39, 0.34, 0.18, 0.29, 0.27, 0.29, 0.31, 0.61, 0.024],
 }
+CURVES = {  # of each network by epoch, by the names of what is measured
+    "loss of training": "epochs_training",
+    "test loss as in training": "epochs_in_training",
+    "test loss in use": "epochs_in_use",
+    "test accuracy in use": "epochs_right",
+}
 _NOISES = {"none": "", "batch": ", noise", "scale": ", Bayesian"}
 _NLL, _SAMPLES = "nll", "nll_samples"
 _COMPARED: tuple[tuple[str, str, str, str, float | None], ...] = (
@@ -53,6 +60,7 @@ _COMPARED: tuple[tuple[str, str, str, str, float | None], ...] = (
     ("WN, projected, Bayesian", "WN, projected", _SAMPLES, _NLL, 0.27 - 0.48),
     ("AN, projected, Bayesian", "AN, projected", _SAMPLES, _NLL, 0.22 - 0.38),
 )
+Kind = TypeVar("Kind", bound=Comparison)
 read = reader(StochasticNormalization)
 
 
@@ -75,20 +83,30 @@ def jobs(request: Request, of: str) -> Iterator[Job]:
 
 def reproduce(request: Request) -> StochasticNormalization:
     """Train every network, measure it, write the record to `request.out`, and give it."""
-    with trained(request, lambda of: list(jobs(request, of))) as found:
-        by_name: dict[tuple[str, str], list[Arrays]] = {}
-        for each, measured in found.items():
-            by_name.setdefault((each.of, each.name), []).append(measured)
+    return compared(request, jobs, StochasticNormalization, _COMPARED, PUBLISHED)
+
+
+def compared(
+    request: Request,
+    jobs_of: Callable[[Request, str], Iterable[Job]],
+    kind: type[Kind],
+    pairs: Sequence[tuple[str, str, str, str, float | None]],
+    published: dict[str, Any],
+) -> Kind:
+    """Train the networks of `jobs_of`, measure them and the differences of `pairs`, and write the record."""
+    with trained(request, lambda of: list(jobs_of(request, of))) as found:
+        by_name = by_kind(found)
         differences: dict[str, dict[str, Estimate]] = {}
         for of in request.sets:
-            for less, more, of_less, of_more, _ in _COMPARED:
-                pairs = zip(by_name[of, less], by_name[of, more], strict=True)
-                differences[f"{of}: {_said(less, of_less)} − {_said(more, of_more)}"] = {
-                    "nll": over_seeds([b[_KEYS[of_more]] - a[_KEYS[of_less]] for a, b in pairs])
+            for one, other, of_one, of_other, _ in pairs:
+                both = zip(by_name[of, one], by_name[of, other], strict=True)
+                metric = "accuracy" if of_one == "accuracy" else "nll"
+                differences[f"{of}: {_said(one, of_one)} − {_said(other, of_other)}"] = {
+                    metric: over_seeds([_of_points(a, of_one) - _of_points(b, of_other) for a, b in both])
                 }
-        record = StochasticNormalization(
+        record = kind(
             experiment=described(request),
-            published=PUBLISHED,
+            published=published,
             networks=tuple(_network(of, name, of_seeds) for (of, name), of_seeds in by_name.items()),
             differences=differences,
             seconds={"training": float(sum(measured["seconds"] for measured in found.values()))},
@@ -99,29 +117,44 @@ def reproduce(request: Request) -> StochasticNormalization:
     return record
 
 
-_KEYS = {_NLL: "single", _SAMPLES: "samples"}
+def _of_points(arrays: Arrays, metric: str) -> np.ndarray:
+    """The values of an estimate, of which it is the mean."""
+    sign = 1 if metric.startswith("accuracy") else -1
+    return sign * arrays[_KEYS[metric]]
+
+
+_KEYS = {_NLL: "single", _SAMPLES: "samples", "accuracy": "single_right", "accuracy_samples": "samples_right"}
 
 
 def _network(of: str, name: str, of_seeds: Sequence[Arrays]) -> Network:
-    estimates = {
-        "nll": over_seeds([-arrays["single"] for arrays in of_seeds]),
-        "accuracy": over_seeds([arrays["single_right"] for arrays in of_seeds]),
-    }
+    known = [name for name, key in _KEYS.items() if key in of_seeds[0]]
+    estimates = {name: over_seeds([_of_points(arrays, name) for arrays in of_seeds]) for name in known}
     if "samples" in of_seeds[0]:
-        estimates |= {
-            "nll_samples": over_seeds([-arrays["samples"] for arrays in of_seeds]),
-            "accuracy_samples": over_seeds([arrays["samples_right"] for arrays in of_seeds]),
-            "nll_change": over_seeds([arrays["single"] - arrays["samples"] for arrays in of_seeds]),
-        }
-    ratios, before = (np.mean([arrays[key] for arrays in of_seeds], 0) for key in ("ratios", "ratios_before"))
-    if len(ratios):
+        estimates["nll_change"] = over_seeds([arrays["single"] - arrays["samples"] for arrays in of_seeds])
+    for kind in DISTURBED:
+        estimates[f"nll, {kind}"] = over_seeds([-arrays[kind] for arrays in of_seeds])
+        estimates[f"accuracy, {kind}"] = over_seeds([arrays[f"{kind}_right"] for arrays in of_seeds])
+    for place, part in enumerate(COVERAGES):
+        estimates[f"error at {part:.0%}"] = mean_of(np.array([arrays["coverage"][place] for arrays in of_seeds]))
+    epochs = min(len(arrays["epochs_training"]) for arrays in of_seeds)  # deviations may have settled at others
+    curves = {label: np.mean([arrays[key][:epochs] for arrays in of_seeds], 0) for label, key in CURVES.items()}
+    if of_seeds[0]["epochs_sigmas"].size:
+        sigmas = np.array([arrays["epochs_sigmas"][[0, -1]] for arrays in of_seeds])  # seed, end, layer, U or V
+        growth = sigmas[:, 1] / sigmas[:, 0].clip(1e-6)
+        curves |= {f"growth of σ_{name}": growth[..., place].mean(0) for place, name in enumerate("UV")}
+        curves |= {f"σ_{name} by layer": sigmas[:, 1, :, place].mean(0) for place, name in enumerate("UV")}
+        estimates["largest growth"] = mean_of(growth.max((1, 2)))
+    ratios = np.array([arrays["epochs_ratios"][-1] for arrays in of_seeds])
+    if ratios.size:
+        before = np.array([arrays["epochs_ratios"][-2 if epochs > 1 else -1] for arrays in of_seeds])
         estimates["ratio_change"] = Estimate(float(np.abs(ratios / before - 1).max()))
     seconds = sum(float(arrays["seconds"]) for arrays in of_seeds)
-    return Network(of, name, estimates, tuple(map(float, ratios)), len(of_seeds), seconds)
+    by_epoch = {label: tuple(map(float, values)) for label, values in curves.items()}
+    return Network(of, name, estimates, tuple(map(float, ratios.mean(0))), len(of_seeds), seconds, by_epoch)
 
 
 def _said(name: str, metric: str) -> str:
-    return f"{name}, samples" if metric == "nll_samples" else name
+    return f"{name}, samples" if metric.endswith("_samples") else name
 
 
 # ── the report ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,63 +162,112 @@ def _said(name: str, metric: str) -> str:
 
 def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: NLL and accuracy of one pass and of samples, beside the published ones; learned deviations."""
-    setup = record.experiment
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
-        facts=(
-            ("source", f"{record.published['source']}."),
-            ("network", f"All-CNN of {setup['width']} and {2 * setup['width']} channels (published: 96 and 192)"),
-            (
-                "trained",
-                f"on the first {setup['images']:,} images of each set, {setup['epochs']} epochs of Adam, mini-batches "
-                "of 32, no augmentation",
-            ),
-            ("samples", f"{setup['samples']}, of at most {setup['limit']:,} test points"),
-            ("seeds", f"{setup['seeds']}, from {setup['seed']}"),
-            ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
-        ),
-        summary=tuple(sentences(record)),
-        sections=tuple(_sections(record)),
-        path=None if record.path is None else PathLine(record.path),
+    about = (
+        "A row for each network: NLL of one pass (filled) and of the mean over samples (open), ± one standard error "
+        "over points; crosses are published, of CIFAR-10."
     )
+    picture = ReportSection("NLL of one pass and of samples", (Picture((record.KIND,), partial(_draw, record), about),))
+    return report_of(record, facts=facts(record), summary=sentences(record), sections=(picture, *sections(record)))
+
+
+def facts(record: Comparison) -> Iterator[tuple[str, str]]:
+    setup = record.experiment
+    yield "source", f"{record.published['source']}."
+    yield "network", f"All-CNN of {setup['width']} and {2 * setup['width']} channels (published: 96 and 192)"
+    yield (
+        "trained",
+        f"on the first {setup['images']:,} images of each set, {setup['epochs']} epochs of Adam, mini-batches of 32, "
+        "no augmentation",
+    )
+    yield "samples", f"{setup['samples']}, of at most {setup['limit']:,} test points"
+    yield "seeds", f"{setup['seeds']}, from {setup['seed']}"
+    yield "time", f"{record.seconds['training'] / 60:.0f} min of CPU time"
 
 
 def sentences(record: Comparison) -> Iterator[str]:
     """Whether each published difference is found: ours, its 95 % interval over points and seeds, the published one."""
+    yield from of_differences(record, _COMPARED)
+    for of in record.experiment["sets"]:
+        known = [each for each in record.networks if each.set == of]
+        sampled = [each for each in known if "nll_samples" in each.estimates]
+        lowest = min(sampled, key=lambda each: each.estimates["nll_samples"].value)
+        nll = number(lowest.estimates["nll_samples"].value, 3)
+        yield f"{of}: the lowest NLL of samples is {nll}, by {lowest.name}."
+        if worse := "; ".join(_worse(each) for each in sampled if _z(each.estimates["nll_change"]) > 3):
+            yield f"{of}: samples raise the NLL of one pass by more than three errors in {worse}."
+        yield from _growth(known)
+        yield from _learned(record, known)
+        errors = {each.name: each.estimates["error at 60%"].value for each in known if "error at 60%" in each.estimates}
+        if errors:
+            best, worst = (end(errors, key=errors.__getitem__) for end in (min, max))
+            yield (
+                f"{of}: the error of the surest 60 % is {number(errors[best], 3)} ({best}) to "
+                f"{number(errors[worst], 3)} ({worst}); published, close to 0: "
+                f"{'holds' if errors[worst] < 0.01 else 'open'}; networks and data are others."
+            )
+
+
+def of_differences(record: Comparison, pairs: Sequence[tuple[str, str, str, str, float | None]]) -> Iterator[str]:
+    """A sentence for each difference, and what sets these networks apart from the published ones."""
+    theirs = {
+        f"{_said(one, of_one)} − {_said(other, of_other)}": value for one, other, of_one, of_other, value in pairs
+    }
     for name, estimates in record.differences.items():
-        change, published = estimates["nll"], _published_difference(name)
+        ((metric, change),) = estimates.items()
+        published = theirs[name.partition(": ")[2]]
         low, high = (change.value if end is None else end for end in (change.low, change.high))
-        theirs = "no number is published" if published is None else f"published {number(published, 2)}"
+        said = "no number is published" if published is None else f"published {number(published, 3)}"
         yield (
-            f"NLL of {name}: {number(change.value, 4)} ({number(low, 4)} to {number(high, 4)}); {theirs}: "
-            f"{_compared(low, high, published)}."
+            f"{'NLL' if metric == 'nll' else metric.capitalize()} of {name}: {number(change.value, 4)} "
+            f"({number(low, 4)} to {number(high, 4)}); {said}: {_compared(low, high, published)}."
         )
     setup = record.experiment
     yield (
-        "Published are All-CNNs six times as wide after 1,200 epochs on CIFAR-10; these saw "
+        f"Published are All-CNNs of 96 and 192 channels after 1,200 epochs on CIFAR-10; these of {setup['width']} saw "
         f"{setup['images']:,} images for {setup['epochs']} epochs. That difference can explain every gap, so no "
         "published value is excluded."
     )
-    for of in record.experiment["sets"]:
-        known = [each for each in record.networks if each.set == of and "nll_samples" in each.estimates]
-        best = min(known, key=lambda each: each.estimates["nll_samples"].value)
-        yield f"{of}: the lowest NLL of samples is {number(best.estimates['nll_samples'].value, 3)}, by {best.name}."
-        if worse := "; ".join(_worse(each) for each in known if _z(each.estimates["nll_change"]) > 3):
-            yield f"{of}: samples raise the NLL of one pass by more than three errors in {worse}."
-    for each in record.networks:
+
+
+def _growth(networks: Sequence[Network]) -> Iterator[str]:
+    for each in networks:
+        if each.name == "BN" and "largest growth" in each.estimates:
+            parts = {name: each.curves[f"growth of σ_{name}"] for name in "UV"}
+            most = each.estimates["largest growth"]
+            said = "; ".join(
+                f"σ_{name} by {number(min(values), 2)} to {number(max(values), 2)}, most in layer "
+                f"{1 + int(np.argmax(values))}" for name, values in parts.items()
+            )  # fmt: skip
+            verdict = "holds, that it grows" if most.se and most.value - 2 * most.se > 1 else "open"
+            yield (
+                f"{each.set}: from the first epoch to the last the noise of BN's statistics changes by a factor, "
+                f"{said}; the largest is {number(most.value, 2)} ± {number(most.se or 0.0, 2)}. Published: up to "
+                f"fivefold, most in the last layer: {verdict}; epochs and data are others."
+            )
+
+
+def _learned(record: Comparison, networks: Sequence[Network]) -> Iterator[str]:
+    for each in networks:
         if "ratio_change" in each.estimates and each.name == "AN, projected, Bayesian":
-            moved = each.estimates["ratio_change"].value
-            yield f"{each.set}: learned σ/s of {each.name} moved by up to {100 * moved:.0f} % in the last quarter."
+            moved, theirs = each.estimates["ratio_change"].value, np.array(record.published["ratios"])
+            ranks = np.argsort(np.argsort(each.ratios)), np.argsort(np.argsort(theirs))
+            rank = float(np.corrcoef(*ranks)[0, 1])
+            yield (
+                f"{each.set}: learned σ/s of {each.name} are {number(min(each.ratios), 2)} to "
+                f"{number(max(each.ratios), 2)} (published .02 to .61; rank correlation over layers {number(rank, 2)}),"
+                f" and moved by up to {100 * moved:.0f} % in their last epoch: "
+                f"{'settled' if moved <= STILL else 'not settled'}. Open: fewer images give the data less weight "
+                "against the prior."
+            )
 
 
 def _compared(low: float, high: float, published: float | None) -> str:
     """What an interval says of a published difference, which is below 0, of networks that were trained otherwise."""
     if low <= 0 <= high:
-        return "no difference is shown"
+        return "open, no difference is shown"
     if high >= 0:
-        return "the opposite sign here"
-    return "agrees" if published is not None and low <= published <= high else "the published sign"
+        return "fails here, the opposite sign"
+    return "holds, agrees" if published is not None and low <= published <= high else "holds, the sign"
 
 
 def _z(change: Estimate) -> float:
@@ -198,40 +280,55 @@ def _worse(network: Network) -> str:
     return f"{text} ({number(change.value, 4)} ± {number(change.se, 4)})"
 
 
-def _published_difference(name: str) -> float | None:
-    names = {
-        f"{_said(less, of_less)} − {_said(more, of_more)}": value for less, more, of_less, of_more, value in _COMPARED
-    }
-    return names[name.partition(": ")[2]]
-
-
-def _sections(record: Comparison) -> Iterator[ReportSection]:
-    about = (
-        "A row for each network: NLL of one pass (filled) and of the mean over samples (open), ± one standard error "
-        "over points; crosses are published, of CIFAR-10."
-    )
-    yield ReportSection("NLL of one pass and of samples", (Picture((record.KIND,), partial(_draw, record), about),))
+def sections(record: Comparison) -> Iterator[ReportSection]:
     header = ("NLL", "accuracy", "NLL, T", "accuracy, T", "change of NLL", "published NLL", "accuracy", "NLL, T")
     for of in record.experiment["sets"]:
-        rows = tuple((each.name, _cells(record, each)) for each in record.networks if each.set == of)
+        networks = [each for each in record.networks if each.set == of]
+        rows = tuple((each.name, _cells(record, each)) for each in networks)
         yield ReportSection(of, (Table(header, rows, stacks=True),))
-        layers = tuple(
-            (each.name, tuple(Cell(number(ratio, 2)) for ratio in each.ratios))
-            for each in record.networks
-            if each.set == of and each.ratios
-        )
-        published = ("AN, published", tuple(Cell(number(ratio, 2)) for ratio in record.published["ratios"]))
-        yield ReportSection(
-            f"{of}: learned σ/s, by layer", (Table(tuple(map(str, range(1, 10))), (*layers, published), stacks=True),)
-        )
+        layers = tuple((each.name, _in_row(each.ratios, 2)) for each in networks if each.ratios)
+        if layers:
+            layers = (*layers, ("AN, published", _in_row(record.published["ratios"], 2)))
+            yield ReportSection(f"{of}: learned σ/s, by layer", (_numbered(layers),))
+        for title, kinds in (
+            ("accuracy under noise and FGSM", {f"accuracy, {kind}": kind for kind in DISTURBED}),
+            ("error over coverage", {f"error at {part:.0%}": f"{part:.0%}" for part in COVERAGES}),
+        ):
+            rows = tuple(
+                (each.name, tuple(with_error(each.estimates.get(key), 3) for key in kinds)) for each in networks
+            )
+            yield ReportSection(f"{of}: {title}", (Table(tuple(kinds.values()), rows, stacks=True),))
+        epochs, by_epoch = record.experiment["epochs"], [each for each in networks if each.curves]
+        for label in CURVES if by_epoch else ():
+            rows = tuple((each.name, _in_row(each.curves[label][:epochs], 3)) for each in by_epoch)
+            yield ReportSection(f"{of}: {label}, by epoch", (_numbered(rows),))
+        of_layers = ("growth of σ_U", "growth of σ_V", "σ_U by layer", "σ_V by layer")
+        noise = tuple(
+            (f"{each.name}: {label}", _in_row(each.curves[label], 3))
+            for each in networks for label in of_layers if label in each.curves
+        )  # fmt: skip
+        if noise:
+            yield ReportSection(f"{of}: noise of BatchNorm by layer, and its growth", (_numbered(noise),))
     legend = (
         "± standard error over points and seeds. NLL and accuracy are those of one pass in evaluation mode; with T, of "
         "the mean probability of T samples, drawn by learned noise, or of BN by mini-batches of 32 (MCBN). Published: "
         "on CIFAR-10, of other width and epochs. Noise: σ_U of the size that the paper measured in its BatchNorms, σ_V "
-        "= 0.54 σ_U, about the median of a ResNet-20's layers. Networks without normalisation and with WN start from "
-        "one pass of 128 images as BatchNorm would start them. σ/s: averages over channels."
+        "= 0.54 σ_U, about the median of a ResNet-20's layers. Noise and FGSM: of pixels of 0 to 1, of the first 200 "
+        "test points, and samples where there are any. Error over coverage: of so many points, the lowest predictive "
+        "entropies first. Growth: from the end of the first epoch to the end. Networks without normalisation and with "
+        "WN start from one pass of 128 images as BatchNorm would start them. σ/s: averages over channels."
     )
     yield ReportSection("", tuple(explanations([legend])))
+
+
+def _in_row(values: Iterable[float], digits: int) -> tuple[Cell, ...]:
+    return tuple(Cell(number(value, digits)) for value in values)
+
+
+def _numbered(rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> Table:
+    most = max(len(cells) for _, cells in rows)
+    padded = tuple((name, (*cells, *[Cell("–")] * (most - len(cells)))) for name, cells in rows)
+    return Table(tuple(str(place + 1) for place in range(most)), padded, stacks=True)
 
 
 def _cells(record: Comparison, network: Network) -> tuple[Cell, ...]:
@@ -266,7 +363,9 @@ def _draw(record: Comparison, path: Path) -> None:
                     markerfacecolor=face, capsize=2,
                 )  # fmt: skip
             published = [record.published["of_networks"].get(each.name, {}) for each in networks]
-            theirs = [(y, of[key]) for y, of in zip(places, published, strict=True) for key in _KEYS if key in of]
+            theirs = [
+                (y, of[key]) for y, of in zip(places, published, strict=True) for key in (_NLL, _SAMPLES) if key in of
+            ]
             axes.plot([value for _, value in theirs], [y for y, _ in theirs], "x", color=drawing.GREY)
             axes.set_yticks(places, [each.name for each in networks])
             axes.set_xlabel("NLL (nats)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -22,7 +22,8 @@ Name = Annotated[str, Coordinate("metric")]
 class Network:
     """One network. `estimates` of NLL are in nats, of accuracy in [0, 1], of "kl" and "elbo" in nats per training
     point; those of several `seeds` are means over them. `ratios` are σ_S/|s| by layer, the average over channels;
-    "ratio_change" is the largest relative change of one in the last quarter of training."""
+    "ratio_change" is the largest relative change of one in the last epoch. `curves` are by epoch of training, but for
+    those of `growth`: by layer, the noise of BatchNorm at the end as a multiple of that after the first epoch."""
 
     set: Annotated[str, Coordinate("set")]
     name: Annotated[str, Coordinate("network")]
@@ -30,6 +31,7 @@ class Network:
     ratios: tuple[float, ...]
     seeds: Size
     seconds: float
+    curves: Mapping[Annotated[str, Coordinate("curve")], tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,23 @@ class StochasticNormalization(Comparison):
 
 
 @dataclass(frozen=True)
+class NormalizationBatch(Comparison):
+    """BatchNorm over mini-batches of one size, in training with mini-batches of another."""
+
+    KIND: ClassVar[str] = "normalization-batch"
+    COMMAND: ClassVar[str] = "experiments normalization-batch"
+
+
+@dataclass(frozen=True)
+class OptimumOverN(Comparison):
+    """Networks of training sets of several sizes, and the mini-batch size that is best for each."""
+
+    KIND: ClassVar[str] = "optimum-over-n"
+    COMMAND: ClassVar[str] = "experiments optimum-over-n"
+    COUNTS: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
 class BnInVi(Comparison):
     """Mean-field networks with and without BatchNorm."""
 
@@ -86,6 +105,23 @@ class VarianceDivisor(Comparison):
     COUNTS: ClassVar[tuple[str, ...]] = ()
 
 
+@dataclass(frozen=True)
+class PreciseBn(Comparison):
+    """Networks by mini-batch of training, with averaged and with precise statistics: test errors by epoch."""
+
+    KIND: ClassVar[str] = "precise-bn"
+    COMMAND: ClassVar[str] = "experiments precise-bn"
+
+
+@dataclass(frozen=True)
+class UciSizes(Comparison):
+    """MCBN and MNF on UCI sets, by b and T: scores, and bins of predicted deviation and error."""
+
+    KIND: ClassVar[str] = "uci-sizes"
+    COMMAND: ClassVar[str] = "experiments uci-sizes"
+    COUNTS: ClassVar[tuple[str, ...]] = ("splits",)
+
+
 def summary(record: Comparison) -> dict[str, Any]:
     """The record as JSON values."""
     return summary_of(
@@ -100,6 +136,7 @@ def summary(record: Comparison) -> dict[str, Any]:
                 "ratios": list(map(json_number, network.ratios)),
                 "seeds": network.seeds,
                 "seconds": network.seconds,
+                "curves": {name: list(map(json_number, curve)) for name, curve in network.curves.items()},
             }
             for network in record.networks
         ],
@@ -130,6 +167,16 @@ def over_seeds(points: Sequence[np.ndarray]) -> Estimate:
     half = float(np.hypot.reduce(np.multiply(errors, quantiles)))
     value = float(means.mean())
     return Estimate(value, se=float(np.hypot.reduce(errors)), low=value - half, high=value + half)
+
+
+def with_interval(mean: Estimate, seeds: int) -> Estimate:
+    """The estimate with its 95 % interval over so many seeds; of one seed as it is."""
+    if mean.se is None or seeds < 2:
+        return mean
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, seeds - 1)) * mean.se
+    return Estimate(mean.value, se=mean.se, mc_se=mean.mc_se, low=mean.value - half, high=mean.value + half)
 
 
 def mean_of(values: np.ndarray) -> Estimate:

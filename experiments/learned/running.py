@@ -17,7 +17,7 @@ from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.report.numbers import count
 from bnuq.store import codec
 from experiments.learned.training import FILES, Job, train, write_data
-from experiments.work import run_all, size_of, training_device
+from experiments.work import Work, run_all, size_of, training_device
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Request:
     limit: int = 2000
     seeds: int = 1
     seed: int = 0
+    noise: str = "mean-field"  # of bn-in-vi
     workers: int | None = None
     data_root: Path | None = None
     work: Path | None = None
@@ -41,8 +42,10 @@ class Request:
 
 
 @contextmanager
-def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterator[dict[Job, Arrays]]:
-    """The measurements of every job of every set. What is finished is kept until the block has ended.
+def trained(
+    request: Request, jobs_of: Callable[[str], Sequence[Any]], work_on: Work = train
+) -> Iterator[dict[Any, Arrays]]:
+    """The measurements of every job of every set, by `work_on`. What is finished is kept until the block has ended.
 
     Raises RequestError for a set that there is none of, DataError for one that is missing, ResultError where files
     cannot be written.
@@ -55,7 +58,7 @@ def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterat
         work_folder(request.out, request.work) as work,
         tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
     ):
-        jobs: list[Job] = []
+        jobs: list[Any] = []
         for name in request.sets:
             path = Path(files).absolute() / f"{name}.npz"
             options = {"images": request.images, "limit": request.limit, "data_root": request.data_root}
@@ -65,14 +68,22 @@ def trained(request: Request, jobs_of: Callable[[str], Sequence[Job]]) -> Iterat
         each = f"networks, each trained for {count(request.epochs, 'epoch')} on {request.images:,} images and sampled"
         request.announce(size_of(jobs, each, work.path))
         with request.progress("training", sum(job.epochs for job in jobs)) as advance:
-            run_all(jobs, train, workers=workers, advance=advance)
-        found: dict[Job, Arrays] = {}
+            run_all(jobs, work_on, workers=workers, advance=advance)
+        found: dict[Any, Arrays] = {}
         for job in jobs:
             arrays = job.finished()
             assert arrays is not None  # run_all has finished it
             found[job] = arrays
         yield found
         work.opened.extend(job.journal for job in jobs)
+
+
+def by_kind(found: dict[Job, Arrays]) -> dict[tuple[str, str], list[Arrays]]:
+    """The measurements of each set and name, a list over seeds."""
+    kinds: dict[tuple[str, str], list[Arrays]] = {}
+    for each, measured in found.items():
+        kinds.setdefault((each.of, each.name), []).append(measured)
+    return kinds
 
 
 def job(request: Request, of: str, name: str, **values: Any) -> Job:

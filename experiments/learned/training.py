@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
-from bnuq.data.known import data_roots, read_known
+from bnuq.data.known import read_known
 from bnuq.errors import DataError
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
@@ -27,10 +28,17 @@ from bnuq.shapes import Float64
 from experiments.layers import StochasticScale, kl, project
 from experiments.layers.learned import positive
 from experiments.learned import networks
-from experiments.work import code_of
+from experiments.work import code_of, pictures_of
 
 BATCH_SIZE, RATE = 32, 2e-3  # of Adam, whose rate falls to 0 along a cosine
 SCALE_RATE = 2e-2  # of the deviations of Bayesian scales: constant, so that they can go where they want to
+STILL, LONGER = 0.02, 2  # relative change in an epoch up to which deviations count as settled; times the epochs at most
+DISTURBED = {  # noise of this sd, or a step of this size along the signs of the loss's gradient, of pixels of 0 to 1
+    "noise 0.2": (0.2, 0.0),
+    "FGSM 0.02": (0.0, 0.02),
+}
+DISTURBED_POINTS = 200
+COVERAGES = (0.2, 0.4, 0.6, 0.8, 1.0)
 FILES = {  # by set: training and test images below the data root
     "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test"),
     "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz"),
@@ -48,7 +56,7 @@ class Data:
         with np.load(self.path) as arrays:
             found = {name: torch.from_numpy(arrays[name]) for name in ("x", "y", "test_x", "test_y")}
         mean, std = found["x"].mean((0, 2, 3), keepdim=True), found["x"].std((0, 2, 3), keepdim=True)
-        return found | {name: (found[name] - mean) / std for name in ("x", "test_x")}
+        return found | {name: (found[name] - mean) / std for name in ("x", "test_x")} | {"mean": mean, "std": std}
 
 
 def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Path | None) -> str:
@@ -59,11 +67,7 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     arrays: dict[str, np.ndarray] = {}
     for reference, prefix, most in zip(FILES[name], ("", "test_"), (images, limit), strict=True):
         if reference.endswith(".npz"):
-            file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
-            if file is None:
-                raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
-            with np.load(file) as contents:
-                x, y = contents["x"], contents["y"]
+            x, y = pictures_of(reference, data_root)
         else:
             found, _, _ = read_known(reference, split_default="train", data_root=data_root)
             assert found.targets is not None
@@ -81,11 +85,12 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
 @dataclass(frozen=True)
 class Job:
     """A network to train and measure. `options` are those of its function in `networks`; `projected` weights are scaled
-    to norm 1 after every step; with `mcbn` samples are drawn by mini-batches, not or not only by learned noise."""
+    to norm 1 after every step; with `mcbn` samples are drawn by mini-batches, not or not only by learned noise. In
+    training BatchNorm normalises over `normalized_over` images, of which the first 32 alone have a loss."""
 
     of: str  # the set
     name: str
-    function: Literal["all_cnn", "dense"]
+    function: Literal["all_cnn", "dense", "small", "resnet32"]
     options: tuple[tuple[str, Any], ...]
     epochs: int
     samples: int
@@ -96,12 +101,13 @@ class Job:
     projected: bool = False
     mcbn: bool = False
     learned: bool = False
+    normalized_over: int = BATCH_SIZE
 
     @property
     def journal(self) -> Journal:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         del settings["data"], settings["folder"]
-        facts = {"torch": torch.__version__, "code": code_of("layers", "learned"), **settings}
+        facts = {"torch": torch.__version__, "code": code_of("layers", "learned", "descent"), **settings}
         return Journal(self.folder, facts | {"options": list(map(list, self.options))})
 
     def finished(self) -> Arrays | None:
@@ -121,22 +127,71 @@ def train(job: Job, advance: Advance) -> None:
         network = getattr(networks, job.function)(images, **dict(job.options)).train()
         steps = max(1, job.epochs * (len(images) // BATCH_SIZE))
         optimiser, schedule = _optimiser(network, steps)
-        ratios_before = ratios(network)
-        for epoch in range(job.epochs):
-            if epoch == 3 * job.epochs // 4:
-                ratios_before = ratios(network)
+        by_epoch: list[Arrays] = []
+        for epoch in range((1 + LONGER) * job.epochs):
+            if epoch >= job.epochs and _settled(network, by_epoch):
+                break
+            losses = []
             order = torch.randperm(len(images))
             for rows in order[: len(order) // BATCH_SIZE * BATCH_SIZE].split(BATCH_SIZE):
-                loss = F.cross_entropy(network(images[rows]), labels[rows]) + kl(network) / len(images)
+                others = torch.randperm(len(images))[: job.normalized_over - BATCH_SIZE]
+                outputs = network(images[torch.cat([rows, others])])[: len(rows)]
+                loss = F.cross_entropy(outputs, labels[rows])
+                losses.append(float(loss.detach()))
                 optimiser.zero_grad()
-                loss.backward()
+                (loss + kl(network) / len(images)).backward()
                 optimiser.step()
                 schedule.step()
                 if job.projected:
                     project(network)
-            advance(1)
-    measured = _measured(job, network.eval(), data) | {"ratios_before": ratios_before}
+            stand = _stand(network, data) if job.function == "all_cnn" else {}
+            by_epoch.append(stand | {"training": np.array(np.mean(losses)), "ratios": ratios(network)})
+            if epoch < job.epochs:
+                advance(1)
+    measured = _measured(job, network.eval(), data)
+    measured |= {f"epochs_{name}": np.stack([each[name] for each in by_epoch]) for name in by_epoch[0]}
     job.journal.save("network", measured | {"seconds": np.array(time.process_time() - started)})
+
+
+def _settled(network: nn.Module, by_epoch: list[Arrays]) -> bool:
+    """Whether no deviation of a Bayesian scale moves any more, average by layer; from the end of training on they move
+    alone."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(name.endswith("scale_u"))
+    last = [each["ratios"] for each in by_epoch[-2:]]
+    return len(last[-1]) == 0 or (len(last) > 1 and float(np.abs(last[1] / last[0] - 1).max()) <= STILL)
+
+
+@torch.no_grad()
+def _stand(network: nn.Module, data: dict[str, Tensor]) -> Arrays:
+    """Losses of the test points with noise as in training, in mini-batches, and without; and of every BatchNorm the
+    standard deviations of U = σ/S and V = (M − μ)/σ over these mini-batches, the average over its channels."""
+    x, y = data["test_x"], data["test_y"]
+    noisy, statistics = copy.deepcopy(network).train(), list[list[tuple[Tensor, Tensor]]]()  # running statistics move
+    for layer in noisy.modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            statistics.append([])
+            layer.register_forward_pre_hook(
+                lambda _, inputs, kept=statistics[-1]: kept.append(
+                    torch.var_mean(inputs[0], [axis for axis in range(inputs[0].dim()) if axis != 1], correction=0)
+                )
+            )
+    batches = torch.arange(len(x)).split(BATCH_SIZE)[: max(1, len(x) // BATCH_SIZE)]
+    in_training = torch.stack([F.cross_entropy(noisy(x[rows]), y[rows]) for rows in batches]).mean()
+    sigmas = []
+    for kept in statistics:
+        variances, means = (torch.stack(each) for each in zip(*kept, strict=True))
+        variance = (variances.mean(0) + means.var(0, correction=0)).clamp(min=1e-12)
+        u, v = (variance / variances.clamp(min=1e-12)).sqrt(), (means - means.mean(0)) / variance.sqrt()
+        sigmas.append([float(each.std(0, correction=min(1, len(batches) - 1)).mean()) for each in (u, v)])
+    outputs = torch.cat([network.eval()(rows) for rows in x.split(500)])
+    network.train()
+    return {
+        "in_training": in_training.double().numpy(),
+        "in_use": F.cross_entropy(outputs, y).double().numpy(),
+        "right": (outputs.argmax(1) == y).double().mean().numpy(),
+        "sigmas": np.array(sigmas).reshape(-1, 2),
+    }
 
 
 def _optimiser(network: nn.Module, steps: int) -> tuple[torch.optim.Adam, torch.optim.lr_scheduler.LambdaLR]:
@@ -145,7 +200,7 @@ def _optimiser(network: nn.Module, steps: int) -> tuple[torch.optim.Adam, torch.
     for name, parameter in network.named_parameters():
         groups[name.endswith("scale_u")].append(parameter)
     rates = {
-        False: (RATE, lambda step: 0.5 * (1 + math.cos(math.pi * step / steps))),
+        False: (RATE, lambda step: 0.5 * (1 + math.cos(math.pi * min(1, step / steps)))),
         True: (SCALE_RATE, lambda _: 1.0),
     }
     used = [key for key, parameters in groups.items() if parameters]
@@ -167,13 +222,20 @@ def _measured(job: Job, network: nn.Module, data: dict[str, Tensor]) -> Arrays:
     if job.mcbn:
         options: dict[str, Any] = {"batch_size": BATCH_SIZE, "seed": job.seed, **draws}
         draws["omega"] = bnuq.draw(network, x, samples=job.samples, **options)
+    mean = _mean_log_p(network, test_x, draws)
     if draws:
-        outputs = bnuq.predict(network, test_x, **draws)
-        mean = torch.logsumexp(outputs.double().log_softmax(2), 0) - np.log(job.samples)
         found |= {
             "samples": mean.gather(1, test_y[:, None])[:, 0].numpy(),
             "samples_right": (mean.argmax(1) == test_y).double().numpy(),
         }
+    if job.function == "all_cnn":
+        wrong = (mean.argmax(1) != test_y).double()[(-mean.exp() * mean).sum(1).argsort()]  # the surest come first
+        found["coverage"] = np.array([float(wrong[: round(part * len(wrong))].mean()) for part in COVERAGES])
+        y = test_y[:DISTURBED_POINTS]
+        for name, images in _disturbed(job, network, data):
+            log_p = _mean_log_p(network, images, draws)
+            found[f"{name}_right"] = (log_p.argmax(1) == y).double().numpy()
+            found[name] = log_p.gather(1, y[:, None])[:, 0].numpy()
     if job.function == "dense":
         found |= {
             "training": _expected_log_p(job, network, x, y, of_mini_batches=True),
@@ -182,6 +244,23 @@ def _measured(job: Job, network: nn.Module, data: dict[str, Tensor]) -> Arrays:
     if job.function == "dense" and job.mcbn:  # one W for the mini-batch and the point, whose common noise cancels
         found["one_draw"] = _log_p(bnuq.predict(network, x, **draws), y).mean(1)
     return found
+
+
+def _mean_log_p(network: nn.Module, x: Tensor, draws: dict[str, Any]) -> Tensor:
+    """ln of the mean probability of the classes over samples, or of one pass where there are no draws."""
+    outputs = bnuq.predict(network, x, **draws) if draws else Evaluation(network).passes(x)
+    return torch.logsumexp(outputs.double().log_softmax(2), 0) - math.log(len(outputs))
+
+
+def _disturbed(job: Job, network: nn.Module, data: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The first test images with noise, and after one step along the signs of the gradient of one pass's loss."""
+    x, y = data["test_x"][:DISTURBED_POINTS], data["test_y"][:DISTURBED_POINTS]
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(job.seed))
+    asked = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(F.cross_entropy(network(asked), y), asked)
+    for name, (sd, step) in DISTURBED.items():
+        pixels = x * data["std"] + data["mean"] + sd * noise + step * gradient.sign()
+        yield name, (pixels.clamp(0, 1) - data["mean"]) / data["std"]
 
 
 def _expected_log_p(

@@ -20,7 +20,7 @@ from experiments.uci.networks import Kind
 from experiments.uci.protocol import TAU_RANGES, UNITS, Learned, Method, Protocol
 from experiments.uci.published import GAL_RMSE, GAL_SOURCE, SOURCE, TABLE_1
 from experiments.uci.record import METRICS, Choices, MethodOutcome, Reproduction, Runs, SetOutcome
-from experiments.uci.selection import Choice, evaluate, select
+from experiments.uci.selection import Choice, Score, evaluate, select
 from experiments.uci.sets import UciSet, cross_validation, final, read_set, split
 from experiments.work import code_of, machine, run_all, size_of, training_device
 
@@ -64,7 +64,7 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
     workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
     with work_folder(request.out, request.work) as folder:
         jobs = [
-            _Job(data[name], KINDS[method], _protocol_of(request, name, method), request.seed, str(device), folder.path)
+            Job(data[name], KINDS[method], _protocol_of(request, name, method), request.seed, str(device), folder.path)
             for name in request.sets
             for method in request.methods
         ]
@@ -74,13 +74,13 @@ def reproduce(request: Request, *, progress: Progress) -> Reproduction:
         request.announce(size_of(jobs, size, folder.path))
         with progress("training", sum(job.share for job in jobs)) as advance:
             longest_first = sorted(jobs, key=lambda job: -job.share)
-            run_all(longest_first, _work_off, workers=workers, advance=advance)
+            run_all(longest_first, work_off, workers=workers, advance=advance)
         cpu = sum(job.cpu_seconds() for job in jobs)
         result = Reproduction(
             experiment="uci",
             source=SOURCE,
             gal_source=GAL_SOURCE,
-            protocol=_told(request.protocol, request.methods),
+            protocol=_told(request.protocol, request.methods, _protocol_of(request, request.sets[0])),
             seed=request.seed,
             device=str(device),
             workers=min(workers, len(jobs)),
@@ -100,9 +100,10 @@ def _protocol_of(request: Request, name: str, method: Method = "mcbn") -> Protoc
     return of_set.for_learned() if method in _WORK else of_set
 
 
-def _told(protocol: Protocol, methods: Sequence[Method]) -> dict[str, Any]:
-    """A protocol as the record has it; where noise is learned, with what holds for that."""
-    learned = {"learned": asdict(protocol.for_learned()) | {"batch": variational.BATCH}}
+def _told(protocol: Protocol, methods: Sequence[Method], of_set: Protocol | None = None) -> dict[str, Any]:
+    """A protocol as the record has it; where noise is learned, with what holds for that, of a set."""
+    learning = (of_set or protocol).for_learned()
+    learned = {"learned": asdict(learning) | {"batch": variational.batch_of(learning)}}
     return asdict(protocol) | (learned if _WORK.keys() & set(methods) else {})
 
 
@@ -110,8 +111,9 @@ def _told(protocol: Protocol, methods: Sequence[Method]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One kind of network on one set: the choice of its settings, then its runs, each a unit of a journal."""
+class Job:
+    """One kind of network on one set: the choice of its settings, then its runs, each a unit of a journal.
+    A `score` of its own gives what is kept of a run."""
 
     data: UciSet
     kind: Kind | Learned
@@ -119,6 +121,7 @@ class _Job:
     seed: int
     device: str
     folder: Path
+    score: Score | None = None
 
     @property
     def share(self) -> int:
@@ -144,7 +147,7 @@ class _Job:
             "units": UNITS[self.data.name],
             "seed": self.seed,
             "device": torch.device(self.device).type,
-        }
+        } | ({} if self.score is None else {"score": self.score.__name__})
         return Journal(self.folder, facts)
 
     def choices(self, advance: Advance) -> tuple[Choice, ...]:
@@ -184,8 +187,8 @@ class _Job:
         """Every estimate of every run: (split, seed)."""
 
         def compute() -> Arrays:
-            score: Any = variational.evaluate if self.kind in _WORK else evaluate
-            estimates = score(
+            evaluated: Any = variational.evaluate if self.kind in _WORK else evaluate
+            estimates = evaluated(
                 self.kind,
                 UNITS[self.data.name],
                 final(self.data, splits=self._splits),
@@ -195,6 +198,7 @@ class _Job:
                 seed=self.seed,
                 device=torch.device(self.device),
                 advance=advance,
+                score=self.score,
             )
             return {name: np.array(values, np.float64) for name, values in estimates.items()}
 
@@ -219,7 +223,7 @@ class _Job:
         return sum(float(unit[_SECONDS]) for unit in units)
 
 
-def _work_off(job: _Job, advance: Advance) -> None:
+def work_off(job: Job, advance: Advance) -> None:
     """Both parts of a job, its progress adding up to its share."""
     reported, done = 0, 0.0
 
@@ -241,7 +245,7 @@ def _work_off(job: _Job, advance: Advance) -> None:
 # ── the outcome ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _outcome(request: Request, data: UciSet, jobs: list[_Job]) -> SetOutcome:
+def _outcome(request: Request, data: UciSet, jobs: list[Job]) -> SetOutcome:
     protocol = _protocol_of(request, data.name)
     train, test = split(len(data.y), 1)
     used = min(len(train), protocol.most_rows or len(train))

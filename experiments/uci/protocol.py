@@ -39,7 +39,8 @@ class Protocol:
     setting ends `patience` evaluations after its best, or at `max_epochs`. With `race`, from epoch `race_from` and
     step `race_from_step` on, a setting whose best is more than that share above the best one of its split (and batch
     size) is given up.
-    `paper_batches` keeps batch sizes above half a fold. `most_rows` of a split take part in cross-validation.
+    `paper_batches` keeps batch sizes above half a fold. `most_rows` of a split take part in cross-validation. A `large`
+    set has less of each where noise is learned.
     """
 
     name: Name
@@ -60,6 +61,7 @@ class Protocol:
     race_from_step: int = 1000
     paper_batches: bool = False
     most_rows: int | None = None
+    large: bool = False
 
     def of(
         self, name: str, *, paper_batches: bool | None = None, batch_sizes: tuple[int, ...] | None = None
@@ -83,13 +85,15 @@ class Protocol:
         return replace(result, **{key: value for key, value in overrides.items() if value is not None})
 
     def for_learned(self) -> Protocol:
-        """That of the networks whose noise is learned, which cost more: fewer weight decays, seeds and epochs."""
+        """That of the networks whose noise is learned, which cost more: fewer weight decays, seeds and epochs; on large
+        sets one of each decay and seed, and T = 100, the default of the authors' code."""
         if self.name == "paper":
             return self
         quick, smoke = {"seeds": 2, "max_epochs": 500, "patience": 5}, {"splits": 3, "seeds": 1, "max_epochs": 40}
-        less = smoke if self.name == "smoke" else quick
+        large = {"seeds": 1, "max_epochs": 12, "interval": 4, "samples": 100}
+        less = smoke if self.name == "smoke" else quick | (large if self.large else {})
         smaller = {key: min(value, getattr(self, key)) for key, value in less.items()}
-        decays = self.weight_decays if self.name == "smoke" else (1e-2, 1e-4)
+        decays = self.weight_decays if self.name == "smoke" else (1e-4,) if self.large else (1e-2, 1e-4)
         return replace(self, race=None, weight_decays=decays, **smaller)
 
     def batches_for(self, fold_rows: int) -> tuple[int, ...]:
@@ -105,6 +109,7 @@ _LARGE = {
     "max_epochs": 400,
     "race": 0.04,
     "race_from": 40,
+    "large": True,
 }
 _PROTEIN = {"weight_decays": (1e-4, 1e-6), "max_epochs": 200, "most_rows": 5000, "dropouts": (0.05, 0.01, 0.005)}
 

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from bnuq.catalogue import texts
-from bnuq.report.document import BulletList, Cell, Paragraph, PathLine, Report, ReportSection, Table, explanations
+from bnuq.report.document import BulletList, Cell, Paragraph, Report, ReportSection, Table, explanations
 from bnuq.report.render import markdown as as_markdown
+from experiments.summary import report_of
 from experiments.uci.record import METHODS, METRICS, VERDICTS, MethodOutcome, Reproduction, SetOutcome
 
 _WIDE = 100  # columns beyond which the 95 % intervals are shown
@@ -20,15 +21,13 @@ _VERDICT_STYLES = {"agrees": "green", "differs": "yellow"}
 
 def report(result: Reproduction, *, columns: int = 100) -> Report:
     """The report: the scores beside the published ones, and what explains them; intervals where there is room."""
-    return Report(
-        command=f"bnuq {result.COMMAND}",
-        version=result.provenance["bnuq"],
+    return report_of(
+        result,
         subject=result.source,
-        facts=tuple(_facts(result)),
-        summary=tuple(_summary(result)),
-        sections=tuple(_sections(result, wide=columns > _WIDE)),
-        notes=tuple(_notes(result)),
-        path=None if result.path is None else PathLine(result.path),
+        facts=_facts(result),
+        summary=_summary(result),
+        sections=_sections(result, wide=columns > _WIDE),
+        notes=_notes(result),
     )
 
 
@@ -230,6 +229,11 @@ def _notes(result: Reproduction) -> Iterator[str]:
             differences.append(f"at most {chosen['max_epochs']} epochs, racing at {100 * (chosen['race'] or 0):g} %")
         if differences and len(outcome.learned) < len(outcome.methods):
             yield f"{name}: its own grid: {'; '.join(differences)}."
+        if outcome.learned and (less := chosen["learned"])["max_epochs"] != grid["learned"]["max_epochs"]:
+            yield (
+                f"{name}, learned noise: at most {less['max_epochs']} epochs, mini-batches of {less['batch']}, T = "
+                f"{less['samples']}."
+            )
         if chosen["most_rows"] is not None:
             yield (
                 f"{name}: cross-validation saw {chosen['most_rows']} of {outcome.train} training rows; the final "

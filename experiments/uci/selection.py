@@ -7,7 +7,7 @@ epochs after another; whatever has ended is taken out of the pool, so that the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ from experiments.uci.sets import Material
 
 # What random numbers are for; part of what a seed means.
 _INITIAL, _ORDER, _MASKS, _BATCHES, _PASSES = range(5)
+
+Score = Callable[..., dict[str, Any]]  # of a run's outputs, deterministic outputs, targets and `Choice`
 
 
 @dataclass(frozen=True)
@@ -404,8 +406,10 @@ def evaluate(
     seed: int,
     device: torch.device,
     advance: Advance,
-) -> dict[str, list[list[float]]]:
-    """The estimates of every run, by name and then by split and seed, of networks trained anew on all training rows.
+    score: Score | None = None,
+) -> dict[str, list[list[Any]]]:
+    """The estimates of every run, by name and then by split and seed, of networks trained anew on all training rows;
+    those of `estimates_of_run`, or what `score` gives instead.
 
     `epochs` of each split, its seeds differing in start, order of rows and draws. `advance` is told the epochs of the
     longest training.
@@ -436,7 +440,7 @@ def evaluate(
             rows = torch.from_numpy(np.flatnonzero(ready)).to(device)
             parameters[torch.from_numpy(nets[ready]).to(device)] = state.parameters[rows]
             nets, state = nets[~ready], state.of(torch.from_numpy(np.flatnonzero(~ready)).to(device))
-    estimates: dict[str, list[list[float]]] = {}
+    estimates: dict[str, list[list[Any]]] = {}
     rows = int(material.rows.min())
     for setting in dict.fromkeys(settings):
         nets = np.flatnonzero([settings[split] == setting for split in of])
@@ -447,7 +451,8 @@ def evaluate(
             for column, net in enumerate(nets[few]):
                 split, number = streams[net][0], int(net) % seeds
                 f = outputs[:, column].double().cpu().numpy()
-                run_estimates = estimates_of_run(f, plain[few][column], material.target[split], choices[split])
+                of_run = score or estimates_of_run
+                run_estimates = of_run(f, plain[few][column], material.target[split], choices[split])
                 for name, value in run_estimates.items():
                     estimates.setdefault(name, [[math.nan] * seeds for _ in range(splits)])[split][number] = value
     return estimates

@@ -7,7 +7,8 @@ stack share one prior, and are trained in one computation over stacked parameter
 Where the MNF of Teye et al. 2018 is told, this differs from it: the linear output is mean-field, without a flow; the
 standard deviation of the likelihood is learned with the weights, and serves training alone; the prior is N(0, 1/(λN)),
 as of weight decay λ over N rows, and λ is chosen with the epochs by RMSE on a fifth of the training rows, as the
-authors hold out one part; mini-batches have 50 rows, not 100, of which a fold of Yacht has one; there are fewer seeds.
+authors hold out one part; mini-batches of the small sets have 50 rows, not 100, of which a fold of Yacht has
+one; there are fewer seeds.
 T, τ, the baseline and the scores are those of the other methods.
 """
 
@@ -30,13 +31,17 @@ from bnuq.shapes import Float64, Int64
 from experiments.layers import MeanFieldLinear, MNFLinear, kl
 from experiments.uci.networks import LEARNING_RATE, seed_number
 from experiments.uci.protocol import Learned, Protocol
-from experiments.uci.selection import Choice, estimates_of_run, fitted
+from experiments.uci.selection import Choice, Score, estimates_of_run, fitted
 from experiments.uci.sets import Material
 
-BATCH = 50  # rows of a mini-batch
 _ROWS_AT_ONCE = 2**14  # of an evaluation
 
 State = dict[str, Tensor]
+
+
+def batch_of(protocol: Protocol) -> int:
+    """Rows of a mini-batch: the authors' 100 on large sets, half of it on small ones."""
+    return 100 if protocol.large else 50
 
 
 class Regression(nn.Module):
@@ -66,10 +71,12 @@ class Stack:
     """Networks of one kind and one prior, one for each place in `data`, trained together on `material`."""
 
     def __init__(
-        self, kind: Learned, units: int, material: Material, data: Sequence[int], decay: float, device: torch.device
-    ) -> None:
+        self, kind: Learned, units: int, material: Material, data: Sequence[int], decay: float, device: torch.device,
+        *, batch: int = 50,
+    ) -> None:  # fmt: skip
         self.material, self.data, self.decay = material, np.asarray(data), decay
         self.rows = int(material.rows[self.data].min())
+        self.batch = min(batch, self.rows)
         prior_sd = (decay * self.rows) ** -0.5
         networks = [Regression(kind, material.x.shape[2], units, prior_sd=prior_sd) for _ in data]
         self.network = networks[0].to(device)
@@ -82,7 +89,7 @@ class Stack:
 
     def train(self, epochs: int) -> None:
         """So many more epochs; the rows that fill no whole mini-batch are dropped anew in each."""
-        batch, nets = min(BATCH, self.rows), len(self.data)
+        batch, nets = self.batch, len(self.data)
         self.network.train()
         losses = vmap(
             lambda state, x, y: functional_call(self.network, state, (x, y, self.rows)), randomness="different"
@@ -172,7 +179,8 @@ def select(
     correction = 1 / samples - 1 / drawn if samples < drawn else 0.0
     with _seeded(seed, 0):
         candidates = [
-            _Candidate(Stack(kind, units, material, first, decay, device)) for decay in protocol.weight_decays
+            _Candidate(Stack(kind, units, material, first, decay, device, batch=batch_of(protocol)))
+            for decay in protocol.weight_decays
         ]
         done = 0
         while done < protocol.max_epochs and (going := [one for one in candidates if one.going_on(done, protocol)]):
@@ -195,7 +203,7 @@ def _choice(candidates: list[_Candidate], split: int, protocol: Protocol, tau_ra
     fits = fitted(stack.target(split) - f.mean(0), f.var(0), np.full(points, 1 / points), tau_range)
     return Choice(
         weight_decay=stack.decay,
-        batch_size=min(BATCH, stack.rows),
+        batch_size=stack.batch,
         dropout=0.0,
         epochs=epochs,
         rmse=float(best.best[split]),
@@ -215,15 +223,16 @@ def evaluate(
     seed: int,
     device: torch.device,
     advance: Advance,
-) -> dict[str, list[list[float]]]:
+    score: Score | None = None,
+) -> dict[str, list[list[Any]]]:
     """As `selection.evaluate`: the estimates of every run, by name and then by split and seed."""
     seeds, reported = range(protocol.seeds), 0
-    estimates: dict[str, list[list[float]]] = {}
+    estimates: dict[str, list[list[Any]]] = {}
     for decay in sorted({choice.weight_decay for choice in choices}):
         data = [split for split, choice in enumerate(choices) if choice.weight_decay == decay for _ in seeds]
         until = np.array([epochs[split] for split in data])
         with _seeded(seed, 1, round(1e12 * decay)):
-            stack, done = Stack(kind, units, material, data, decay, device), 0
+            stack, done = Stack(kind, units, material, data, decay, device, batch=batch_of(protocol)), 0
             trained = stack.copied()
             while done < until.max():
                 stop = min(done + protocol.interval, int(until[until > done].min()))
@@ -233,7 +242,7 @@ def evaluate(
                 stack.keep(trained, np.flatnonzero(until == stop))
             for net, split in enumerate(data):
                 f, plain = (stack.outputs(trained, net, samples) for samples in (protocol.samples, 0))
-                of_run = estimates_of_run(f, plain[0], stack.target(net), choices[split])
+                of_run = (score or estimates_of_run)(f, plain[0], stack.target(net), choices[split])
                 for name, value in of_run.items():
                     rows: Any = estimates.setdefault(name, [[] for _ in choices])
                     rows[split].append(value)

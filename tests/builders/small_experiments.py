@@ -19,6 +19,11 @@ from experiments.uci import protocol
 _LEARNED = ["--images", "32", "--epochs", "1", "--width", "4", "--limit", "10", "--samples", "2", "--workers", "1"]
 EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
     "uci": (["--sets", "smoke", "--workers", "1", "--markdown", "page.md"], "Teye, Azizpour", "uci"),
+    "precise-bn": (
+        ["--images", "64", "--epochs", "2", "--width", "4", "--limit", "10", "--workers", "1"],
+        "Wu & Johnson 2021",
+        "precise-bn",
+    ),
     "toy": (["--samples", "100", "--figures", "pictures"], "Teye, Azizpour", "toy"),
     "batch-size": (
         [
@@ -48,9 +53,18 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "Wu & Johnson 2021",
         "variance-divisor",
     ),
+    "normalization-batch": (_LEARNED, "Shekhovtsov & Flach", "normalization-batch"),
+    "optimum-over-n": (
+        [
+            *("--numbers", "128,240", "--batch-sizes", "16,32,64", "--steps", "3", "--seeds", "2", "--samples", "2"),
+            *("--train-points", "40", "--limit", "20", "--workers", "1"),
+        ],
+        "Mukhoti et al. 2020",
+        "optimum-over-n",
+    ),
     "bn-in-vi": ([*_LEARNED, "--seeds", "2", "--figures", "pictures"], "Mukhoti et al. 2020", "bn-in-vi"),
 }
-_WITHOUT_DEVICE = ("toy", "stochastic-normalization", "bn-in-vi")
+_WITHOUT_DEVICE = ("toy", "precise-bn", "stochastic-normalization", "normalization-batch", "bn-in-vi")
 
 
 @dataclass(frozen=True)

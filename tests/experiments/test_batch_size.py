@@ -23,10 +23,11 @@ from bnuq.findings import Finding
 from bnuq.report.document import Table
 from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
-from experiments.batch_size import experiment, networks, training
+from experiments.batch_size import experiment, networks, optimum, training
 from experiments.batch_size.experiment import QUICK, Protocol, Request, reproduce
 from experiments.batch_size.record import BatchSizes, Network, Point, read
 from experiments.batch_size.report import SENTENCES, findings, report, sentences
+from experiments.learned.record import mean_of, with_interval
 
 pytestmark = pytest.mark.nightly  # not installed; test_commands.py runs four whole experiments
 
@@ -341,3 +342,33 @@ def test_a_small_run_on_the_real_images_is_learnt_and_measured(data_pack, tmp_pa
         network.accuracy > 0.85 and network.matched.estimates["accuracy"]["test"].value > 0.78 for network in of_epochs
     )
     assert -1.25 < of_epochs[-1].slopes["test"].value < -0.8
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [((0.5, 0.6, 0.7), "holds"), ((-0.5, -0.6, -0.7), "fails"), ((-1, 2, 0.3), "open"), ((1,), "open")],
+)
+def test_an_optimum_grows_with_n_where_the_interval_of_its_slope_is_above_0(
+    values: tuple[float, ...], said: str
+) -> None:
+    slope = with_interval(mean_of(np.array(values)), len(values))
+    assert optimum.grows(slope).partition(" ")[0].rstrip(",") == said
+
+
+def test_coloured_images_are_trained_on_from_several_seeds_which_are_averaged(
+    request_of: Request, small_root: Path
+) -> None:
+    protocol = replace(TINY, of="cifar10", images=64, batch_sizes=(8, 16), seeds=2, equal_steps=False)
+    (small_root / "ood").mkdir(exist_ok=True)
+    digits = np.random.default_rng(0).integers(0, 256, (30, SIDE, SIDE, 3)).astype(np.uint8)
+    np.savez(small_root / "ood" / "pcbdigits32.npz", x=digits, y=np.arange(30) % 10)
+    both = reproduce(replace(request_of, protocol=protocol, keep=request_of.out.parent / "kept", draw_sets=2))
+    kept = sorted(path.name for path in (request_of.out.parent / "kept" / "equal-epochs").glob("*.toml"))
+    assert kept == ["m16-seed1.toml", "m16.toml", "m8-seed1.toml", "m8.toml"]
+    assert (both.ood, len(both.networks)) == ("digits", 2)
+    one = replace(request_of, protocol=replace(protocol, seeds=1), draw_sets=2)
+    alone = [reproduce(replace(one, seed=seed)).networks[0].loss for seed in (0, 1)]
+    assert both.networks[0].loss == pytest.approx(np.mean(alone))
+    mi = both.networks[0].matched.mutual_information("digits")
+    assert mi.se is not None and mi.mc_se is None
+    assert both.published["batch_sizes"][-1] == 512

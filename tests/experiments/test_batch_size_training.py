@@ -47,7 +47,7 @@ def weights(job: Job) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(
     ("name", "parameters", "norms"),
-    [("small_resnet", 77_754, 9), ("resnet50", 23_519_690, 53), ("vgg16", 14_722_890, 13)],
+    [("small_resnet", 77_754, 9), ("small_vgg", 18_434, 6), ("resnet50", 23_519_690, 53), ("vgg16", 14_722_890, 13)],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 def test_networks_are_as_large_as_published_and_normalise_after_every_convolution(name, parameters, norms):

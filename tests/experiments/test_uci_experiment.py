@@ -206,7 +206,7 @@ def test_an_interrupted_run_goes_on_bitwise_as_if_it_had_not_been(made_up, tiny,
 
 
 def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(made_up, tiny, tmp_path):
-    job = experiment._Job(read_set("boston", made_up), "batchnorm", tiny, 0, "cpu", tmp_path)
+    job = experiment.Job(read_set("boston", made_up), "batchnorm", tiny, 0, "cpu", tmp_path)
     job.choices(lambda _: None)
     assert job.cpu_seconds() > 0
     assert replace(job, seed=1).cpu_seconds() == 0
@@ -220,7 +220,7 @@ def test_a_part_of_another_seed_or_protocol_or_one_cut_short_does_not_count(made
 
 
 def test_final_networks_take_as_many_steps_as_capped_cross_validation_chose(made_up: Path, tiny: Protocol) -> None:
-    job = experiment._Job(
+    job = experiment.Job(
         read_set("boston", made_up), "batchnorm", replace(tiny, most_rows=40), 0, "cpu", Path("nowhere")
     )
     choice = Choice(1e-3, 8, 0.0, 20, 1.0, 1.0, 1.0, 1.0, "", False)
@@ -229,13 +229,13 @@ def test_final_networks_take_as_many_steps_as_capped_cross_validation_chose(made
 
 
 def test_progress_adds_up_to_what_it_promised(made_up: Path, tiny: Protocol, tmp_path: Path) -> None:
-    job = experiment._Job(read_set("boston", made_up), "dropout", tiny, 0, "cpu", tmp_path)
+    job = experiment.Job(read_set("boston", made_up), "dropout", tiny, 0, "cpu", tmp_path)
     assert job.share >= 1
     steps: list[int] = []
-    experiment._work_off(job, steps.append)
+    experiment.work_off(job, steps.append)
     assert sum(steps) == job.share
     again: list[int] = []
-    experiment._work_off(job, again.append)  # from its files
+    experiment.work_off(job, again.append)  # from its files
     assert sum(again) == job.share
 
 

@@ -195,7 +195,7 @@ def test_a_separation_without_known_errors_is_called_so():
         return replace(point, auroc={"mutual_information": {"svhn": auroc}})
 
     found = verdicts(changed(small_sweep.single(), change), "svhn")
-    assert "told from the test set, with an unknown error: 90 %" in found["ood-separated"]
+    assert "separated from the test set, with an unknown error: 90 %" in found["ood-separated"]
 
 
 def ranked(sweep: Sweep, values: dict[int, float], *, se: float = 0.01, mc: float = 0.002) -> Sweep:
@@ -276,7 +276,7 @@ def test_a_recommendation_has_its_size_its_criterion_and_how_flat_it_is():
         (
             {"criterion": "auroc", "of": "test"},
             "recommended-by-auroc",
-            "svhn and pcbdigits32 are told from the test set",
+            "svhn and pcbdigits32 are separated from the test set",
         ),
         ({"behind": {64: Estimate(0.0), 32: Estimate(3.0, mc_se=math.nan)}}, "recommended-without-errors", "unknown"),
     ],

@@ -507,7 +507,7 @@ def test_the_file_is_readable_without_bnuq_and_every_number_has_a_unit(finished)
 def test_the_summary_names_both_tests_and_is_json(finished):
     _, several = finished
     summary = json.loads(json.dumps(several_file.summary(several), allow_nan=False))
-    assert (summary["command"], summary["schema"], len(summary["runs"])) == ("evaluate", 1, 6)
+    assert (summary["command"], summary["schema"], len(summary["runs"])) == ("evaluate", 2, 6)
     assert summary["runs"][3].items() >= {"split": 1, "seed": 1}.items() and Path(summary["runs"][3]["result"]).exists()
     normalised = summary["aggregate"]["mcdo"]["normalized"]["crps"]
     assert set(normalised) == {"mean", "sd", "values", "ratio_of_means", "t_test", "nadeau_bengio"}

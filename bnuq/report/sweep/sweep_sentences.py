@@ -143,9 +143,9 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str) -> Iterator[Conclusion]:
     """Whether an OOD set stays separated where the size of the score does not."""
     aurocs = ((point.batch_size, auroc_of(sweep, point, name)) for point in line.random)
     known = [(b, auroc) for b, auroc in aurocs if auroc is not None and not math.isnan(auroc.estimate.value)]
-    told = "told from the test set"
+    separated = "separated from the test set"
     if len(known) < 2:
-        yield Conclusion("ood-too-few-sizes", f"too few sizes to say how well {name} is {told}.", name)
+        yield Conclusion("ood-too-few-sizes", f"too few sizes to say how well {name} is {separated}.", name)
         return
     (smallest, first), (largest, last) = known[0], known[-1]
     ends = [percent(auroc.estimate.value) for auroc in (first, last)]
@@ -161,19 +161,19 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str) -> Iterator[Conclusion]:
         if all(high < 0.5 for _, high in intervals):
             yield said("familiar", "appears more familiar than the test set")
         elif any(high - low > _VAGUE for low, high in intervals):
-            yield said("unclear", f"may or may not be {told}, as samples differ widely")
+            yield said("unclear", f"may or may not be {separated}, as samples differ widely")
         else:
-            yield said("not-separated", f"is not {told} at any size")
+            yield said("not-separated", f"is not {separated} at any size")
         return
     change = change_of(first, last)
     error = error_of(change)
     if error is None or not math.isfinite(error):
-        yield said("separated", f"is {told}, with an unknown error")
+        yield said("separated", f"is {separated}, with an unknown error")
     elif abs(change.value) <= 2 * error:
-        yield said("separated-equally", f"is {told} equally well at all sizes")
+        yield said("separated-equally", f"is {separated} equally well at all sizes")
     else:
         how = "less" if change.value < 0 else "better"
-        yield said(f"separated-{how}", f"is {told} {how.replace('less', 'less well')} by larger mini-batches")
+        yield said(f"separated-{how}", f"is {separated} {how.replace('less', 'less well')} by larger mini-batches")
     if chance_from is not None:
         text = f"From size {chance_from:,} on, that is no more than chance may give."
         yield Conclusion("ood-chance", text, name)
@@ -217,8 +217,8 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         why = {
             "elbo": "they explain the training set best, by the lower bound on its likelihood",
             "pll": f"they explain the {chosen.of} set best, by its log-likelihood",
-            "auroc": f"{all_of(ood) if ood else ''} {'is' if len(ood) == 1 else 'are'} told from the {chosen.of} set"
-            f"{' on average' * (len(ood) > 1)} best by these",
+            "auroc": f"{all_of(ood) if ood else ''} {'is' if len(ood) == 1 else 'are'} separated from the {chosen.of} "
+            f"set{' on average' * (len(ood) > 1)} best by these",
         }[chosen.criterion]
         whose = f" for {network}" if len(sweep.models) > 1 and not is_matched else ""
         of = f" (the network {network})" if is_matched else ""

@@ -74,5 +74,5 @@ def test_a_signal_still_ends_the_work(clock, monkeypatch):
 def test_a_command_writes_lines_unless_it_is_quiet(cli, monkeypatch, quiet):
     monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)
     outcome = cli("evaluate", "run.toml", "--method", "mcbn", "--limit", "8", "--json", *(["--quiet"] if quiet else []))
-    titles = ("Reading the network and the data", "Checking that samples are exact", "Drawing 8 mini-batches of 16")
+    titles = ("Reading the network and the data", "Checking that sampling is exact", "Drawing 8 mini-batches of 16")
     assert outcome.code == 0 and [f"{title}: 100 % done." in outcome.err for title in titles] == [not quiet] * 3

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from bnuq.methods import METHODS
 from bnuq.perturbations import KINDS
@@ -142,8 +143,16 @@ class Price:
 
 def capabilities() -> list[Capability]:
     """Those of docs/capabilities.toml."""
-    tables = tomllib.loads((ROOT / "docs" / "capabilities.toml").read_text(encoding="utf-8"))
-    return [Capability(name, **table) for name, table in tables.items()]
+    return [Capability(name, **table) for name, table in _tables().items() if name != "most"]
+
+
+def most() -> dict[str, int]:
+    """The lines that the package and the tests may have."""
+    return dict(_tables()["most"])
+
+
+def _tables() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "docs" / "capabilities.toml").read_text(encoding="utf-8"))
 
 
 def owner(file: Path, paths: dict[str, str]) -> str | None:

@@ -41,6 +41,8 @@ _BLOCK = 2**18  # numbers of a block
 _SAMPLED = 10_000  # points that tell the kind
 _FEW = 10  # points, all of which may have the same class by chance
 WITH_MARKS = re.compile(r"[-+]?\d*([ ,'’\u00a0\u202f.]\d+)*%?")  # with a decimal comma, or between thousands
+_WITH_COMMAS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})*%?").fullmatch  # perhaps between thousands
+_EUROPEAN = re.compile(r"[-+]?\d{1,3}(\.\d{3})*(,\d+)?%?").fullmatch
 _WHOLE = re.compile(r"-?\d+").fullmatch
 SPREADS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {  # of a Gaussian: σ by what a column holds
     "sigma": np.asarray,
@@ -155,13 +157,15 @@ class GivenSet:
 @frozen
 class Sought:
     """The predictions that are looked for: by the options, of this task, for so many `points`, whose labels are in the
-    column `label`; of the kind of those that they are `like`, where no name tells."""
+    column `label`, `beside` the columns of another file; of the kind of those that they are `like`, where no name
+    tells."""
 
     section: ScoreSection
     task: Task
     points: int | None = None
     label: str | None = None
     like: GivenSet | None = None
+    beside: Columns | None = None
 
 
 def as_logits(p: Float[np.ndarray, "sample point output"], *, several_labels: bool) -> NDArray[Any]:
@@ -234,8 +238,9 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
         true, said = named.true_and_pred(columns)
-        are_several = len(true) > 1 and not {*true}.isdisjoint(unknown)
-        raise named.without_role(columns, unknown, labels=[",".join(true)] * are_several, said=said * are_several)
+        true, said = (true, said) if len(true) > 1 and not {*true}.isdisjoint(unknown) else ((), ())
+        ids = [name for name in unknown if sought.beside and _tells_rows_apart(name, columns, sought.beside)][:1]
+        raise named.without_role(columns, unknown, labels=[",".join(true)] * bool(true), said=said, ids=ids)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -246,6 +251,14 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
+
+
+def _tells_rows_apart(name: str, columns: Columns, others: Columns) -> bool:
+    """Whether a column of both files has the same different values in both."""
+    if name not in others.values or columns[name].ndim > 1 or others[name].ndim > 1:
+        return False
+    texts, wanted = ({*of.texts(name).tolist()} for of in (columns, others))
+    return texts == wanted and len(texts) == len(columns[name]) == len(others[name])
 
 
 def _check_used(
@@ -633,11 +646,21 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
     cure, mark = "", (re.search(r"\d([ ,'’\u00a0\u202f])\d", texts[row]) or [""] * 2)[1]
     if mark and all(map(WITH_MARKS.fullmatch, texts)):
-        grouped = mark != "," or any("." in text or text.count(",") > 1 for text in texts)
-        what = "between thousands" if grouped else "as the decimal point; if it stands between thousands, thousands=','"
-        options = f"sep={columns.separator!r}, {'thousands' if grouped else 'decimal'}={mark!r}"
-        cure = f" With {mark!r} {what}." if columns.separator is None else f" With {mark!r} {what}:\n  "
-        cure += as_csv(columns.source, options) if columns.separator else ""
+        if any("." in text and "," in text for text in texts) and all(map(_EUROPEAN, texts)):
+            what, options = "as the decimal point and '.' between thousands", "thousands='.', decimal=','"
+        else:
+            in_groups = all(map(_WITH_COMMAS, texts))
+            grouped = mark != "," or in_groups or any("." in text or text.count(",") > 1 for text in texts)
+            what = (
+                "between thousands"
+                if grouped
+                else "as the decimal point; if it stands between thousands, thousands=','"
+            )
+            what += "; if it is the decimal point, decimal=','" * (mark == "," and in_groups)
+            options = f"{'thousands' if grouped else 'decimal'}={mark!r}"
+        cure = f" With {mark!r} {what}"
+        sep = f"sep={columns.separator!r}, "
+        cure += "." if columns.separator is None else f":\n  {as_csv(columns.source, sep + options)}"
     raise DataError(
         f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
         f"numbers.{cure}"

@@ -292,22 +292,29 @@ def _has_numbers(values: NDArray[Any]) -> bool:
 
 
 def without_role(
-    columns: Columns, names: Names, *, labels: Names = (), said: tuple[str, ...] = (), found: bool = True
+    columns: Columns,
+    names: Names,
+    *,
+    labels: Names = (),
+    said: tuple[str, ...] = (),
+    found: bool = True,
+    ids: Names = (),
 ) -> UnclearError:
     """The error for columns that have no role: what each looks like. Its cure takes the first of what may be `labels`,
-    ignores what looks like ids, texts or kinds of rows, and names predictions by what is `said` or by their looks;
-    where these are `found`, it ignores other numbers, too."""
+    and `ids`, which both files have; it ignores what looks like ids, texts or kinds of rows, and names predictions by
+    what is `said` or by their looks; where these are `found`, it ignores other numbers, too."""
     shown = "".join(f"\n  {name!r}: {_look(columns[name])}" for name in names[:_SHOWN])
     shown += f"\n  … and {len(names) - _SHOWN} more" * (len(names) > _SHOWN)
     label, named = next(iter(labels), ""), {of.rpartition("=")[2] for of in said}
     of_natures: dict[str, list[str]] = {}
     for name in names:
-        if name not in (label, *label.split(","), *named):
+        if name not in (label, *label.split(","), *named, *ids):
             of_natures.setdefault(_nature(columns, name), []).append(name)
     kinds, draws, numbers, spreads, bounds, errors = (
         of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound", "standard_error")
     )
     told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
+    told += [f"Both files have {name!r}, with the same different values: it tells their rows apart." for name in ids]
     if kinds:
         text = max(columns[kinds[0]].tolist(), key=lambda of: of == "test")  # the first one where none is "test"
         told += [f"{listed(kinds)} may tell kinds of rows apart: --ignore scores all together; keep one, in pandas, by"]
@@ -323,15 +330,18 @@ def without_role(
         told[-1] += f" Only if it is their standard deviation: --columns sigma={errors[0]}."
     if len(bounds) == 2:
         middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
-        said = _ends(bounds, middle, 0.025)
-        told += [f"{listed(bounds)} may be the ends of an interval of 95 %; of one of 80 %, as Prophet's, they are "]
-        told[-1] += f"--columns {as_option(*_ends(bounds, middle, 0.1))}."
+        low, other = (0.1, 0.025) if bounds[0].startswith("yhat") else (0.025, 0.1)  # Prophet's have 80 % by default
+        said = _ends(bounds, middle, low)
+        shares = [f"{100 - 200 * of:g} %" for of in (low, other)]
+        told += [f"{listed(bounds)} may be the ends of an interval of {shares[0]}; of one of {shares[1]} they are "]
+        told[-1] += f"--columns {as_option(*_ends(bounds, middle, other))}."
     if numbers and not (found or said):
         said, *others = _of_predictions(columns, numbers) or [()]
         options = [f"--columns {as_option(*each)}" for each in (said, *others)]
         told += [f"The predictions of one model: {' or '.join(options)}."] * bool(said)
     left = errors if said else [*errors, *itertools.chain(*of_natures.values()), *(numbers if found else ())]
-    cure = {"ignore": (*kinds, *left), "columns": said, "labels": label and f"{columns.source}:{label}"}
+    cure: dict[str, Any] = {"ignore": (*kinds, *left), "columns": said, "ids": "".join(ids)}
+    cure["labels"] = label and f"{columns.source}:{label}"
     count = f"{len(names)} columns have" if len(names) > 1 else "1 column has"
     shown = f"{columns.source}: {count} no role (prediction, label, …):{shown}"
     return UnclearError(
@@ -412,7 +422,7 @@ def _look(values: NDArray[Any]) -> str:
     if not is_numeric(values):
         words = {*values.tolist()}
         if _has_numbers(values[:1]) and not str(values[0]).isdigit():
-            return f"numbers as texts, such as {str(values[0])[:40]!r} (in pandas, read_csv(FILE, sep=';', decimal=',')"
+            return f"numbers as texts, such as {str(values[0])[:40]!r}"
         if len(words) == 1:
             return f"{str(values[0])[:40]!r} in every row"
         return f"{len(words)} different texts, such as {str(values[0])[:40]!r}{': ids?' * (len(words) == len(values))}"

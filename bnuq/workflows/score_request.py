@@ -195,7 +195,8 @@ def _loaded(request: ScoreRequest) -> Loaded:
     task = matching.task_of(truth, replace(first, classes=of_labels), section)
     given: dict[str, dict[str, GivenSet]] = {}
     for number, (name, columns) in enumerate(files.items()):
-        sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns)))
+        beside = None if truth.source == columns.source else truth.columns
+        sets = given_sets(columns, Sought(section, task, truth.single, truth.label_in(columns), beside=beside))
         _add_others(sets, request, section, (number, len(files)), task)
         given[name] = {set_: of if set_ == VALIDATION else of.with_scores(section.scores) for set_, of in sets.items()}
         _check_draws(sets["test"], request)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import mmap
+import re
 from array import array
 from collections import Counter, UserDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ _TOO_MANY = f" has more than {_MOST_NAMES:,} names. Write them as .npy or .npz."
 _FEW = 2**16  # texts, of each of which there is one string
 _SHORT = 16  # letters of texts in an array of fixed length, which takes a third of the memory of objects
 _CELLS = 200_000  # of a table that are parsed together
+_WITH_THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})*").fullmatch
 _MISSING = ("", "na", "n/a", "#n/a", "<na>", "null", "none")
 UNNAMED = "column 0"  # the only column, where its first line, 0, is no name
 _SCALARS = (str, int, float, type(None))  # bool is an int
@@ -252,6 +254,12 @@ def _of_table(path: Path) -> Columns:
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
+    for name in (name for at, name in enumerate(names) if separator == ";" and at in joined and np.any(joined[at] % 1)):
+        if all(map(_WITH_THOUSANDS, cells := texts(name))):
+            shown = next(text for text in cells if "." in text)
+            thousands, plain = (as_csv(f"{path}", options) for options in ("sep=';', thousands='.'", "sep=';'"))
+            text = f"{path}: {name!r} has numbers such as {shown}. Is the point between thousands, or a decimal one?"
+            raise DataError(f"{text}\nBetween thousands: {thousands}\nA decimal one: {plain}")
     by_name = {name: joined.get(at) for at, name in enumerate(names)}
     read = _Lazy(by_name, lambda name: _as_lists(texts(name)))
     return Columns(f"{path}", read, exact=texts, separator=separator)

@@ -644,6 +644,14 @@ def _numbered(
         str(name)
         for name in classes or truth.classes or (present[:_MOST_CLASSES].tolist() if len(present) == outputs else ())
     ]
+    forms = {" ".join(text.casefold().split()) for text in present.tolist()}
+    if len(forms) < len(present) and (len(names) != outputs or not {*present.tolist()} <= {*names}):
+        shown = ", ".join(map(repr, sorted(present.tolist(), key=str.casefold)[:4]))
+        column = f"table[{truth.name!r}]"
+        text = (
+            f"{truth.source}: {truth.found} has words that differ in case or spaces alone ({shown}); expected one form."
+        )
+        raise DataError(f"{text} In pandas: {column} = {column}.str.strip().str.lower()")
     if len(names) != outputs:
         raise DataError(
             f"{truth.source}: {truth.found} holds {len(present)} names, such as {str(present[0])!r}, and the "

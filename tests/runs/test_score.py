@@ -506,9 +506,11 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         ("prob_a,prob_b,label\nx,0.3,a\n0.5,0.5,b\n", "'prob_a' holds text, first 'x' in row 0"),
         ("mean;sigma;label\n0,5;0,5;1\n", "'mean' holds text, first '0,5' in row 0"),
         ("0.5,0.5,1\n0.5,0.5,0\n", "Its first line names no columns"),
+        ("mean;sigma;y\n987;2;1.213\n1.102;2;987\n", "between thousands, or a decimal one"),
     ):
         (tmp_path / "table.csv").write_text(text)
-        assert expected in (told := refusal(tmp_path / "table.csv")) and ("decimal=','" in told) == (";" in text)
+        told = refusal(tmp_path / "table.csv")
+        assert expected in told and ("decimal=','" in told) == (";" in text and "1.213" not in text)
 
 
 def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -578,6 +580,9 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"label": LABELS, "pred": LABELS}, "no uncertainty (100.0% are right"),
         ({"label": ["a,b", "b", "a", ""] * (N // 4), "prob_a": P[:, 0], "prob_b": P[:, 1]}, ".str.get_dummies(',')"),
         ({"y": ["1,204.5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "thousands=','"),
+        ({"y": ["1,204", "987"] * (N // 2), "mean": P[:, 0], "sigma": P[:, 0]}, "thousands=','"),
+        ({"y": ["1.204,5"] * N, "mean": P[:, 0], "sigma": P[:, 0]}, "thousands='.', decimal=','"),
+        ({"label": ["Yes", "yes ", "no", "NO"] * (N // 4), "p_yes": P[:, 0], "p_no": 1 - P[:, 0]}, "in case or spaces"),
         ({"label": np.array(["a", "b"])[LABELS % 2], "score": P[:, 0]}, "pipeline of Hugging Face"),
         ({"label": LABELS % 2, "a": P[:, 0], "b": P[:, 1]}, "2 columns have no role"),
         ({"y": LABELS, "label": LABELS, "p": P[:, 0]}, "names of labels"),
@@ -884,8 +889,7 @@ def test_nothing_imports_torch(tmp_path: Path) -> None:
 def test_a_temperature_at_a_limit_of_the_search_is_not_recommended(logits: np.ndarray, text: str) -> None:
     [decision, *others] = decided(bnuq.score(logits, LABELS, outputs="logits", calibrate="cross").record)
     assert decision.text.startswith(text)
-    said = "Leave nothing to a person: none of 240 examples was wrong. Measured on these examples; "
-    said += "`--risk 0.05` promises at most 5 % wrong."
+    said = "Leave nothing to a person: none of 240 examples was wrong. Measured on these examples."
     assert [each.text for each in others] == [said] * (decision.code == "use")
 
 
@@ -902,6 +906,10 @@ def test_zero_shot_labels_indexes_out_of_order_and_numbered_headers_are_what_the
     pd.DataFrame(P[order], index=order).to_csv(shuffled := tmp_path / "s.csv")
     pd.DataFrame({"x": RNG.normal(size=N), "label": LABELS}).to_csv(tmp_path / "l.csv", index=False)
     assert "index '(index)' is not in order" in refusal(shuffled, f"{tmp_path / 'l.csv'}:label")
+    names = [f"tile {number}" for number in range(N)]
+    pd.DataFrame(P, columns=[f"p{k}" for k in range(K)]).assign(tile=names).to_csv(tmp_path / "p.csv", index=False)
+    pd.DataFrame({"label": LABELS, "tile": names}).iloc[order].to_csv(tmp_path / "l.csv", index=False)
+    assert "--ids tile\n" in refusal(tmp_path / "p.csv", f"{tmp_path / 'l.csv'}:label")
     pd.DataFrame(LOGITS, columns=[*range(1, K + 1)]).to_csv(tmp_path / "n.csv", index=False)
     assert f"{K} columns have no role" in refusal(tmp_path / "n.csv", LABELS, outputs="logits")
     assert "has no levels beside it" in refusal({"m": {"quantiles": np.ones((N, 3))}}, np.zeros(N))

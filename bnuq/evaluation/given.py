@@ -237,10 +237,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     used = {*roles, *names}
     rest = [name for name in columns.values if name not in used]
     if unknown := [name for name in rest if not section.columns or named.role_by_name(name) in ("kinds", "draws")]:
-        true, said = named.true_and_pred(columns)
-        true, said = (true, said) if len(true) > 1 and not {*true}.isdisjoint(unknown) else ((), ())
-        ids = [name for name in unknown if sought.beside and _tells_rows_apart(name, columns, sought.beside)][:1]
-        raise named.without_role(columns, unknown, labels=[",".join(true)] * bool(true), said=said, ids=ids)
+        raise _without_role(columns, unknown, sought)
     if given.kind == "confidences":
         roles |= {of: "correct" if roles[of] == "correct" else "hard" for of in names[1:]}
         names = names[:1]
@@ -251,6 +248,14 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
         roles = {of: "ignored" if role == "hard" else role for of, role in roles.items()}
     in_words = named.in_words(roles | dict.fromkeys([*rest, *columns.nested], "ignored"), names)
     return replace(given, roles=in_words, **beside)
+
+
+def _without_role(columns: Columns, unknown: Names, sought: Sought) -> DataError:
+    """The error for columns beside the predictions that have no role: they may be several targets, or ids."""
+    true, said = named.true_and_pred(columns)
+    true, said = (true, said) if len(true) > 1 and not {*true}.isdisjoint(unknown) else ((), ())
+    ids = [name for name in unknown if sought.beside and _tells_rows_apart(name, columns, sought.beside)][:1]
+    return named.without_role(columns, unknown, labels=[",".join(true)] * bool(true), said=said, ids=ids)
 
 
 def _tells_rows_apart(name: str, columns: Columns, others: Columns) -> bool:

@@ -329,12 +329,8 @@ def without_role(
         told += [f"{errors[0]!r} is a standard error by its name: of the mean, and targets spread further around it."]
         told[-1] += f" Only if it is their standard deviation: --columns sigma={errors[0]}."
     if len(bounds) == 2:
-        middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
-        low, other = (0.1, 0.025) if bounds[0].startswith("yhat") else (0.025, 0.1)  # Prophet's have 80 % by default
-        said = _ends(bounds, middle, low)
-        shares = [f"{100 - 200 * of:g} %" for of in (low, other)]
-        told += [f"{listed(bounds)} may be the ends of an interval of {shares[0]}; of one of {shares[1]} they are "]
-        told[-1] += f"--columns {as_option(*_ends(bounds, middle, other))}."
+        said, text = _interval(columns, bounds)
+        told.append(text)
     if numbers and not (found or said):
         said, *others = _of_predictions(columns, numbers) or [()]
         options = [f"--columns {as_option(*each)}" for each in (said, *others)]
@@ -361,6 +357,15 @@ def _nature(columns: Columns, name: str) -> str:
     words = {*values.tolist()}
     is_text = not is_numeric(values) and (not 1 < len(words) <= _WORDS or words <= columns.classes)
     return "beside" if is_text or len(words) == len(values) else "kinds" if 1 < len(words) <= _WORDS else "numbers"
+
+
+def _interval(columns: Columns, bounds: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """How --columns names the ends of an interval, and that its level is a guess: Prophet's have 80 % by default."""
+    middle = [name for name in columns.values if role_by_name(name) in ("mean", "hard")][:1]
+    low, other = (0.1, 0.025) if bounds[0].startswith("yhat") else (0.025, 0.1)
+    level, other_level = (f"{100 - 200 * of:g} %" for of in (low, other))
+    text = f"{listed(bounds)} may be the ends of an interval of {level}; of one of {other_level} they are "
+    return _ends(bounds, middle, low), f"{text}--columns {as_option(*_ends(bounds, middle, other))}."
 
 
 def _ends(bounds: Sequence[str], middle: Sequence[str], low: float) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def test_the_summary_has_the_documented_keys_and_types(whole):
     } <= set(content)
     check = content["reference_check"]
     assert check is None or (type(check["passed"]), [*check["layers"][0]]) == (bool, ["name", "mean", "log_variance"])
-    assert (content["bnuq"], content["schema"], content["command"]) == ("0.2.0", 1, "evaluate")
+    assert (content["bnuq"], content["schema"], content["command"]) == ("0.2.0", 2, "evaluate")
     assert content["model"] | {"classes": 0} == {
         "path": str(small / "model.pt"),
         "sha256": sha256_of_file(small / "model.pt"),

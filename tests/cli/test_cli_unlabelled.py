@@ -92,7 +92,9 @@ def test_a_sweep_recommends_by_the_elbo_and_not_by_a_likelihood_that_needs_label
     done = cli("sweep-batch-size", *options, "--json")
     assert done.code == 0, done.err
     [first, _] = json.loads(done.out)["points"]
-    assert "elbo" in first and "test" in first["mutual_information"] and not LABELLED & set(first)
+    assert (
+        "elbo" in first and "test" in first["estimates"]["mutual_information"] and not LABELLED & {*first["estimates"]}
+    )
     refused = cli("sweep-batch-size", *options, "--criterion", "pll")
     assert refused.code == 2
     assert re.search(r"--criterion pll: the test set bare\.npz has no labels; name --validation REF", refused.message)

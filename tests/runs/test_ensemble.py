@@ -175,7 +175,7 @@ def another_width(folder: Path) -> tuple[str, ...]:
 
 
 WRONG: list[tuple[Callable[[Path], tuple[str, ...]], str]] = [
-    (wrong_classes, "gives 5 outputs for an example, and that of .* gives 3"),
+    (wrong_classes, "gives 5 outputs per example, and that of .* gives 3"),
     (another_width, r"have another shape.*Networks of other architectures need one --arch for each"),
     (cut, "cut.pt"),
     (lambda _: ("missing.pt",), "missing.pt"),

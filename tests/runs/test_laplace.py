@@ -190,7 +190,7 @@ def test_a_layer_too_large_for_the_memory_is_refused_with_what_fits(monkeypatch:
     monkeypatch.setattr(memory, "available", lambda _device: 2**27)
 
     def asked(laplace: str, samples: int) -> Any:
-        return SimpleNamespace(run=SimpleNamespace(sampler=SimpleNamespace(laplace=laplace), samples=samples))
+        return SimpleNamespace(draws=SimpleNamespace(sampler=SimpleNamespace(laplace=laplace), samples=samples))
 
     check_memory_of_last_layer(asked("diag", 8), features=4095, outputs=500)
     with pytest.raises(RequestError, match=r"factors of a last layer of 4,095 features .* Use --laplace diag"):

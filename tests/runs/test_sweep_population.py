@@ -92,7 +92,7 @@ def test_where_the_check_passes_nothing_is_compared(folder: Path) -> None:
 
 
 def test_report_and_json_tell_what_is_repair(stale: Sweep) -> None:
-    assert "on the test set, MCBN minus the deterministic network: 0.2" in words_of(stale)
+    assert "of MCBN minus that of the deterministic network: 0.2" in words_of(stale)
     assert "The rest is a repair, not a gain from uncertainty." in words_of(stale)
     assert "deterministic population statistics MCBN − deterministic MCBN − population" in words_of(stale)
     for point, of_file in zip(json.loads(json.dumps(summary(stale)))["points"], stale.points, strict=True):

@@ -310,9 +310,7 @@ def test_what_overflows_is_refused_by_layer_also_where_it_is_squashed_later(stac
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=2**28 if stacked else 0))
     engine, _ = sampled(FLOAT32, scaled(1e6, squash))
     assert engine.deviation is None
-    said = (
-        "--precision float16: two overflows in the first points, where 65,504 is the largest number; use bfloat16 or f"
-    )
+    said = "--precision float16: two overflows in the first examples, where 65,504 is the largest number; use bfloat16 "
     with pytest.raises(SamplingError, match=said):
         sampled(FLOAT16, scaled(1e6, squash))
     assert sampled(FLOAT16, scaled(100, squash))[0].deviation is not None

@@ -254,15 +254,21 @@ def _of_table(path: Path) -> Columns:
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
         return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
-    for name in (name for at, name in enumerate(names) if separator == ";" and at in joined and np.any(joined[at] % 1)):
+    if separator == ";":
+        _check_points(path, texts, [name for at, name in enumerate(names) if at in joined and np.any(joined[at] % 1)])
+    by_name = {name: joined.get(at) for at, name in enumerate(names)}
+    read = _Lazy(by_name, lambda name: _as_lists(texts(name)))
+    return Columns(f"{path}", read, exact=texts, separator=separator)
+
+
+def _check_points(path: Path, texts: Callable[[str], NDArray[Any]], names: Sequence[str]) -> None:
+    """DataError where the points of a column, in a table that may be European, may stand between thousands."""
+    for name in names:
         if all(map(_WITH_THOUSANDS, cells := texts(name))):
             shown = next(text for text in cells if "." in text)
             thousands, plain = (as_csv(f"{path}", options) for options in ("sep=';', thousands='.'", "sep=';'"))
             text = f"{path}: {name!r} has numbers such as {shown}. Is the point between thousands, or a decimal one?"
             raise DataError(f"{text}\nBetween thousands: {thousands}\nA decimal one: {plain}")
-    by_name = {name: joined.get(at) for at, name in enumerate(names)}
-    read = _Lazy(by_name, lambda name: _as_lists(texts(name)))
-    return Columns(f"{path}", read, exact=texts, separator=separator)
 
 
 def _as_lists(texts: NDArray[Any]) -> NDArray[Any]:

@@ -155,9 +155,9 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --images 1000 --epochs 4 --width 8 -T 5 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-family.h5
 	$(BIN)/python -m experiments normalization-batch --epochs 3 --seeds 2 -T 10 --limit 300 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-batch.h5
 	$(BIN)/python -m experiments bn-in-vi --noise dropout --images 2000 --epochs 12 --limit 500 --seeds 3 -T 10 --data-root $(BNUQ_TEST_DATA) --out docs/bn-in-dropout.h5
-	$(BIN)/python -m experiments batch-size --architectures small_vgg --batch-sizes 32,64,128,256,512,1024,2048 --no-equal-steps --seeds 3 --images 4096 --epochs 6 --limit 200 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-fashion-mnist.h5
-	$(BIN)/python -m experiments batch-size --set cifar10 --batch-sizes 32,64,128,256,512 --no-equal-steps --seeds 3 --epochs 8 --limit 200 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-cifar10.h5
-	$(BIN)/python -m experiments optimum-over-n --steps 250 -T 5 --limit 100 --train-points 100 --data-root $(BNUQ_TEST_DATA) --out docs/optimum-over-n.h5
+	$(BIN)/python -m experiments batch-size --architectures small_vgg --batch-sizes 32,64,128,256,512,1024,2048 --no-equal-steps --seeds 1 --images 4096 --epochs 3 --limit 100 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-fashion-mnist.h5
+	$(BIN)/python -m experiments batch-size --set cifar10 --batch-sizes 32,64,128,256,512 --no-equal-steps --images 2048 --epochs 3 --seeds 2 --limit 100 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-cifar10.h5
+	$(BIN)/python -m experiments optimum-over-n --seeds 3 --steps 100 -T 4 --draw-sets 2 --batch-sizes 16,64,256,1024,2048 --train-points 60 --limit 60 --data-root $(BNUQ_TEST_DATA) --out docs/optimum-over-n.h5
 	$(BIN)/python docs/make_figures.py stochastic-normalization
 	$(BIN)/python docs/make_figures.py bn-in-vi
 	$(BIN)/python docs/make_figures.py uci

@@ -201,7 +201,11 @@ def _label_of(columns: Columns, section: ScoreSection) -> str | None:
     names += [of for of in free if (v := columns[of]).ndim == 1 and not is_numeric(v) and {*v.tolist()} <= classes]
     if len(names) > 1:
         is_top = not {"score", "confidence"}.isdisjoint(roles.values())  # `label` of Hugging Face is the prediction
-        by_word = sorted(names, key=lambda of: (of == "label" and is_top, "pred" in of, role_by_name(of) == "labels"))
+        texts = [columns[of] for of in names if columns[of].ndim == 1 and not is_numeric(columns[of])]
+        words = {text for values in texts for text in values.tolist()}  # which name classes, perhaps columns of them
+        by_word = sorted(
+            names, key=lambda of: (of in words, of == "label" and is_top, "pred" in of, role_by_name(of) == "labels")
+        )
         text = f"{columns.source}: {listed(names)} all have names of labels, or hold those of classes; expected one."
         raise _several_labels(columns, by_word, text)
     return names[0] if names else None

@@ -586,6 +586,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"label": np.array(["a", "b"])[LABELS % 2], "score": P[:, 0]}, "pipeline of Hugging Face"),
         ({"label": LABELS % 2, "a": P[:, 0], "b": P[:, 1]}, "2 columns have no role"),
         ({"y": LABELS, "label": LABELS, "p": P[:, 0]}, "names of labels"),
+        ({"x": P[:, 0], "y": 1 - P[:, 0], "label": [*"xy"] * (N // 2)}, ":label or"),
         (
             {"label": LABELS, "probs_0": P[:, 0], "probs_1": 1 - P[:, 0], "logit_0": P[:, 0], "logit_1": P[:, 0]},
             "several",

@@ -146,7 +146,7 @@ def capabilities() -> list[Capability]:
     return [Capability(name, **table) for name, table in _tables().items() if name != "most"]
 
 
-def most() -> dict[str, int]:
+def limits() -> dict[str, int]:
     """The lines that the package and the tests may have."""
     return dict(_tables()["most"])
 

@@ -53,6 +53,7 @@ def store(file: Path) -> None:
     text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     if "model" in values:  # where it lies is of this machine alone
         text = text.replace(f"{Path(values['model']['path']).parent}/", "")
+    text = re.sub(r"(?<=--data-root )\S+", "DATA", re.sub(r"\S+\.work/files-\w+/", "", text))  # and of this run
     (RESULTS / f"{file.stem}.json").write_text(text, encoding="utf-8")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from bnuq.config import Options, resolve_sweep
-from bnuq.workflows.sweep import _networks, sweep
+from bnuq.studies.sweep.compute import _networks, sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = {"fashion_cnn": "quickstart.toml", "diabetes_mlp": "regression.toml", "fmnist_mlp": "fmnist_mlp.toml"}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bnuq.sampling.engine import Predictor, predict
     from bnuq.sampling.noise import Learned
     from bnuq.sampling.statistics import draw, statistics_of
-    from bnuq.workflows.precise_bn import precise_bn
+    from bnuq.studies.precise_bn.compute import precise_bn
 
 __version__ = "0.2.0"
 
@@ -49,7 +49,7 @@ _HOMES = {
     "inspect": "bnuq.api",
     "check": "bnuq.api",
     "open": "bnuq.api",
-    "precise_bn": "bnuq.workflows.precise_bn",
+    "precise_bn": "bnuq.studies.precise_bn.compute",
     "population_statistics": "bnuq.evaluation.population",
     "held_out_rows": "bnuq.sampling.counter_rng",
     "Monitor": "bnuq.api",

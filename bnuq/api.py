@@ -246,8 +246,8 @@ def score(
     `groups` and `ids` are arrays, or as on the command line. `settings` are the options of `bnuq score`: classes,
     calibrate, risk, seed, … Raises BnuqError if the request cannot be carried out.
     """
-    from bnuq.workflows.score import score as run_scoring
-    from bnuq.workflows.score_request import ScoreRequest, in_memory, is_of_one_method, method_name
+    from bnuq.studies.score.compute import score as run_scoring
+    from bnuq.studies.score.request import ScoreRequest, in_memory, is_of_one_method, method_name
 
     if not isinstance(predictions, Mapping) or is_of_one_method(predictions):
         is_file = isinstance(predictions, str | Path)
@@ -286,7 +286,7 @@ def score(
 
 def _each(values: Any, name: str) -> list[Any]:
     """The predictions of a set, of several methods as a list; (predictions, labels) of one are a pair."""
-    from bnuq.workflows.score_request import in_memory
+    from bnuq.studies.score.request import in_memory
 
     return [
         in_memory({"": of[0], "label": of[1]} if isinstance(of, tuple) and len(of) == 2 else of, name)
@@ -326,7 +326,7 @@ def sweep_batch_size(
     `settings` may also hold keys of [sweep]: batch_sizes, draw_sets, criterion, …"""
     from torch import nn
 
-    from bnuq.workflows.sweep import sweep
+    from bnuq.studies.sweep.compute import sweep
 
     sets = {"train": train, "test": test, "ood": ood, "validation": validation}
     of_sweep = {key: settings.pop(key) for key in settings_of(SweepSection) if key in settings}
@@ -353,8 +353,8 @@ def inspect(
     """What in `model` can be stochastic, and how healthy its BatchNorm is: `bnuq inspect`. Arguments are those of
     `evaluate`; `settings` may also hold the options of `bnuq inspect`: points, draws, suggest_pipeline, input_shape, …
     """
-    from bnuq.workflows.inspect import Settings
-    from bnuq.workflows.inspect import inspect as run_inspection
+    from bnuq.studies.inspect.compute import Settings
+    from bnuq.studies.inspect.compute import inspect as run_inspection
 
     keys = [key for key in settings_of(InspectSection) if key in settings]
     section = section_from(InspectSection, {key: settings.pop(key) for key in keys})
@@ -390,8 +390,8 @@ class Monitor:
         resamples: int = MonitorSection().resamples,
         **settings: Any,
     ) -> None:
-        from bnuq.records.monitor import read_baseline, read_stream
-        from bnuq.workflows.monitor import Session
+        from bnuq.studies.monitor.compute import Session
+        from bnuq.studies.monitor.record import read_baseline, read_stream
 
         section_from(MonitorSection, {"level": level, "resamples": resamples})
         with _at_rest(model, settings) as (network, placed):
@@ -430,7 +430,7 @@ def check(current: Result | str | Path, baseline: Result | str | Path | None = N
     two cannot be compared."""
     from bnuq.gate import GateSettings, summary
     from bnuq.gate import check as compared
-    from bnuq.report.check import report
+    from bnuq.studies.check.view import report
 
     patterns = section_from(GateSection, {"estimates": settings.pop("gate", ())}).estimates
     section = section_from(CheckSection, settings)

@@ -38,16 +38,16 @@ from bnuq.config import Options, resolve, resolve_sweep
 from bnuq.estimates import Estimate
 from bnuq.methods import method_named
 from bnuq.records import evaluation_file
-from bnuq.records import sweep as sweep_file
 from bnuq.records.evaluation import Result
-from bnuq.report import sweep as sweep_report
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import named, total
 from bnuq.report.render import draw_pictures, print_record
 from bnuq.report.render.markdown import markdown
 from bnuq.store import codec
+from bnuq.studies.sweep import record as sweep_file
+from bnuq.studies.sweep import view as sweep_report
+from bnuq.studies.sweep.compute import sweep
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.sweep import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"

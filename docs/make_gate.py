@@ -47,9 +47,9 @@ from bnuq.methods import DETERMINISTIC
 from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
-from bnuq.report.check.check_numbers import chance
-from bnuq.report.check.check_sentences import estimate_name
 from bnuq.report.numbers import count, named, number
+from bnuq.studies.check.findings import estimate_name
+from bnuq.studies.check.numbers import chance
 from bnuq.workflows.evaluate import evaluate
 
 FOLDER = DOCS / "gate"

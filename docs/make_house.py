@@ -25,7 +25,7 @@ from bnuq.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_COMPLEX, MOST_IMPORTS = 25, 25
-MAINTAINED = ("evaluation/runner.py", "gate/*.py", "report/inspection/*findings.py", "models/*.py")
+MAINTAINED = ("evaluation/runner.py", "gate/*.py", "studies/inspect/findings.py", "models/*.py")
 _LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip

@@ -18,12 +18,12 @@ from make_figures import MEASURED, made_by, run_files
 
 from bnuq.cli.progress import Bars
 from bnuq.config import Named, Options, Run, resolve
-from bnuq.records.inspection import Inspection
-from bnuq.records.precise_bn import PreciseBN
-from bnuq.report.inspection import report
 from bnuq.report.render import print_record
-from bnuq.workflows.inspect import Settings, inspect
-from bnuq.workflows.precise_bn import precise_bn
+from bnuq.studies.inspect.compute import Settings, inspect
+from bnuq.studies.inspect.record import Inspection
+from bnuq.studies.inspect.view import report
+from bnuq.studies.precise_bn.compute import precise_bn
+from bnuq.studies.precise_bn.record import PreciseBN
 
 NETWORKS = ("cifar_resnet20", "cifar_resnet32", "cifar_resnet56", "fmnist_mlp", "mnist_mlp")
 

@@ -26,16 +26,16 @@ from scipy import stats
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.data import Points
 from bnuq.evaluation.datasets import limited, read_named
-from bnuq.inspection.load import LoadedNetwork, load_network
 from bnuq.metrics import certificates
-from bnuq.monitoring.baseline import codes, split, watched_blocks
-from bnuq.monitoring.features import Watch, features_of
-from bnuq.monitoring.program import LEVELS as OF_DRIFT
-from bnuq.monitoring.program import Law, law_of, threshold, thresholds
-from bnuq.monitoring.testing import Wealth, absorbed, compared
-from bnuq.records.monitor import STEPS, WatchedBlock
 from bnuq.sampling.head import head
 from bnuq.sampling.interception import forward, undisturbed
+from bnuq.studies.inspect.load import LoadedNetwork, load_network
+from bnuq.studies.monitor.baseline import codes, split, watched_blocks
+from bnuq.studies.monitor.features import Watch, features_of
+from bnuq.studies.monitor.program import LEVELS as OF_DRIFT
+from bnuq.studies.monitor.program import Law, law_of, threshold, thresholds
+from bnuq.studies.monitor.record import STEPS, WatchedBlock
+from bnuq.studies.monitor.testing import Wealth, absorbed, compared
 from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task
 
 LEVEL, LEVELS = 0.01, (0.05, 0.01)

@@ -16,8 +16,10 @@ import made_up_monitor
 import small_sweep
 from report_text import rendered
 
-from bnuq.report import inspection, monitor, sweep
 from bnuq.report.evaluation import report
+from bnuq.studies.inspect import view as inspection
+from bnuq.studies.monitor import view as monitor
+from bnuq.studies.sweep import view as sweep
 
 PAGE = Path(__file__).resolve().parent / "measured" / "screens.md"
 TITLES = {

@@ -14,16 +14,16 @@ from bnuq.catalogue import advised, noted
 from bnuq.config import Run
 from bnuq.errors import ResultError
 from bnuq.progress import Progress, silent
-from bnuq.records import inspection
 from bnuq.records.as_json import json_of
-from bnuq.records.inspection import Inspection, NoiseBySize
 from bnuq.report.document import Cell, Paragraph, PathLine, Report, ReportSection, Table
-from bnuq.report.inspection.inspection_findings import independence
-from bnuq.report.inspection.inspection_plots import noise_panels
-from bnuq.report.inspection.inspection_report import name_width
-from bnuq.report.inspection.layer_tables import brief, noise_parts
 from bnuq.report.numbers import and_error, count, number
-from bnuq.workflows.inspect import Settings, inspect
+from bnuq.studies.inspect import record as inspection
+from bnuq.studies.inspect.compute import Settings, inspect
+from bnuq.studies.inspect.findings import independence
+from bnuq.studies.inspect.layer_tables import brief, noise_parts
+from bnuq.studies.inspect.plots import noise_panels
+from bnuq.studies.inspect.record import Inspection, NoiseBySize
+from bnuq.studies.inspect.view import name_width
 
 BATCH_SIZE, DRAWS, SIZE_DRAWS = 32, 256, 64
 BEYOND = 8  # times the batch size, up to which its variance is measured

@@ -38,11 +38,11 @@ from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.interception import DropoutCall
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
+from bnuq.studies.export.compute import export
+from bnuq.studies.inspect.compute import Settings, inspect
+from bnuq.studies.precise_bn.compute import precise_bn
+from bnuq.studies.sweep.compute import sweep
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.export import export
-from bnuq.workflows.inspect import Settings, inspect
-from bnuq.workflows.precise_bn import precise_bn
-from bnuq.workflows.sweep import sweep
 from experiments.layers import (
     AnalyticSequential,
     MeanFieldConv2d,

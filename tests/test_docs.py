@@ -41,9 +41,9 @@ from bnuq.config.schema import (
 )
 from bnuq.errors import RequestError
 from bnuq.evaluation import recalibration
-from bnuq.evaluation.roles import NAMES, PREFIXES
-from bnuq.inspection import pipelines
 from bnuq.report.document import Report
+from bnuq.studies.inspect import pipelines
+from bnuq.studies.score.roles import NAMES, PREFIXES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -212,10 +212,9 @@ LONG = {
 # And of these nothing, as their commands are of other kinds; tests of cli/ and runs/ call what they call.
 LATER = {"gate.md", "library.md", "score.md"}
 WORKFLOWS = (
-    *("evaluate.evaluate", "export.export", "inspect.inspect", "multirun.evaluate_several", "precise_bn.precise_bn"),
-    "sweep.sweep",
+    *("workflows.evaluate.evaluate", "workflows.multirun.evaluate_several"),
+    *(f"studies.{name}.compute.{name}" for name in ("export", "inspect", "precise_bn", "sweep")),
 )
-
 BEGINNING = ("evaluate", "export", "inspect", "precise-bn", "sweep-batch-size")
 
 
@@ -227,7 +226,7 @@ def test_every_command_of_a_long_page_is_a_request(name, own_folder, monkeypatch
         raise RequestError("the workflow begins")
 
     for place in WORKFLOWS:
-        monkeypatch.setattr(f"bnuq.workflows.{place}", begins)
+        monkeypatch.setattr(f"bnuq.{place}", begins)
     for form in ("scripted.pt", "exported.pt2", "scales.pt"):  # that it is there is seen before
         shutil.copy("model.pt", form)
     (own_folder / "shards").mkdir()

@@ -12,66 +12,37 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from bnuq.studies import STUDIES
+
 PACKAGE = Path(__file__).resolve().parent.parent / "bnuq"
 
 # A file imports only from floors below its own, or from its own room.
 FLOORS = [
-    {"frozen", "shapes"},
-    {
-        "arithmetic",
-        "demo",
-        "devices",
-        "estimates",
-        "findings",
-        "methods",
-        "nn",
-        "perturbations",
-        "stopping",
-        "surroundings",
-    },
-    {"errors", "tasks"},
-    {"catalogue", "metrics", "files", "packing", "randomness", "progress", "user_code"},
-    {"trust", "forms"},
-    {"config"},
-    {"store"},
-    {"sampling", "models", "data", "records"},
-    {"evaluation", "gate"},
-    {"inspection", "monitoring", "sweeping"},
-    {"workflows"},
-    {"report"},
-    {"cli"},
-    {"api"},
+    {*rooms.split()}
+    for rooms in (
+        "frozen shapes",
+        "arithmetic demo devices estimates findings methods nn perturbations stopping surroundings",
+        "errors tasks",
+        "catalogue metrics files packing randomness progress user_code",
+        "trust forms",
+        "config",
+        "store",
+        "sampling models data records",
+        "evaluation gate",
+        "workflows",
+        "report",
+        "cli",
+        "studies",
+        "api",
+    )
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
 WITHOUT_TORCH = {
-    "frozen",
-    "shapes",
-    "errors",
-    "estimates",
-    "findings",
-    "methods",
-    "perturbations",
-    "stopping",
-    "surroundings",
-    "tasks",
+    *"frozen shapes errors estimates findings methods perturbations stopping surroundings tasks arithmetic".split(),
+    *"progress packing user_code metrics files trust config store catalogue records gate report cli".split(),
 }
-WITHOUT_TORCH |= {
-    "arithmetic",
-    "progress",
-    "packing",
-    "user_code",
-    "metrics",
-    "files",
-    "trust",
-    "config",
-    "store",
-    "catalogue",
-    "records",
-    "gate",
-    "report",
-    "cli",
-}
+LIGHT_IN_STUDIES = {*"__init__ command findings plots record request tables view".split()}
 
 
 def modules() -> list[Path]:
@@ -105,6 +76,8 @@ def test_a_file_imports_only_from_floors_below() -> None:
         for name, _ in imports(path):
             first, _, second = name.partition(".")
             below = second.partition(".")[0]
+            if name == "bnuq.studies":  # the list of studies, which is a list of names
+                continue
             if first == "experiments":
                 wrong.append(f"{path} imports {name}, which stands on the package")
             elif first == "bnuq" and below not in ("", room, "__version__") and FLOOR_OF[below] >= FLOOR_OF[room]:
@@ -112,8 +85,31 @@ def test_a_file_imports_only_from_floors_below() -> None:
     assert wrong == []
 
 
+FINISHES = {"init": "inspect", "export": "monitor"}  # what a study does with what another has found
+
+
+def test_a_study_is_named_by_the_list_and_by_the_python_interface_alone() -> None:
+    """What is in its folder imports no other study but the one that it finishes; nothing outside imports it."""
+    wrong = []
+    for path in modules():
+        room, *inside = path.relative_to(PACKAGE).with_suffix("").parts
+        study = inside[0] if room == "studies" else None
+        studies = {name.split(".")[2] for name, _ in imports(path) if name.startswith("bnuq.studies.")}
+        if room not in ("__init__", "api") and studies - {study, FINISHES.get(str(study))}:
+            wrong.append((path, studies))
+    assert wrong == []
+    folders = {path.parent.name for path in (PACKAGE / "studies").glob("*/__init__.py")}
+    assert folders == {study.folder for study in STUDIES.values()}
+
+
+def test_the_list_of_studies_says_of_which_kind_their_results_are() -> None:
+    for name, study in STUDIES.items():
+        assert study.result is None or name == study.result_class().COMMAND
+        assert study.kind is None or study.kind == study.result_class().KIND
+
+
 CORE = ("data", "evaluation/methods", "evaluation/tasks", "metrics", "sampling")
-MOST_READERS = 25  # files that read the request and turn it into settings, beside the package that makes it
+MOST_READERS = 25  # files that turn the request into settings, beside the package that makes it and what refuses it
 
 
 def test_the_core_knows_no_request_and_few_files_read_it() -> None:
@@ -125,11 +121,12 @@ def test_the_core_knows_no_request_and_few_files_read_it() -> None:
         if any(alias.name == "Run" for alias in node.names)
     ]
     assert [path for path in readers if path.as_posix().startswith(CORE)] == []
-    assert len({path for path in readers if path.parts[0] != "config"}) <= MOST_READERS
+    assert len({path for path in readers if path.parts[0] != "config" and path.stem != "request"}) <= MOST_READERS
 
 
 def test_rooms_that_must_be_light_do_not_import_torch_at_the_top() -> None:
     light = [path for path in modules() if room_of(path) in WITHOUT_TORCH | FRONT_DOORS]
+    light += [path for path in modules() if room_of(path) == "studies" and path.stem in LIGHT_IN_STUDIES]
     heavy = [(path, name) for path in light for name, top in imports(path) if top and name.split(".")[0] == "torch"]
     assert light and heavy == []
 

@@ -22,18 +22,19 @@ from bnuq.cli.help import Command, CommandGroup, first_sentence
 from bnuq.cli.streams import importing, own_the_process, print_line, reserved_stdout, stdout_to_stderr
 from bnuq.errors import NoModelError, RequestError
 from bnuq.files.folders import strictly
+from bnuq.studies import STUDIES
 
 
 class Later(NamedTuple):
-    """A command that is imported when it is asked for, from `bnuq.cli`."""
+    """A command that is imported when it is asked for, from a module of `bnuq`."""
 
     module: str
 
     @property
     def help(self) -> str:
         """The docstring of its function, without the import."""
-        text = Path(__file__).with_name(f"{self.module}.py").read_text(encoding="utf-8")
-        return text.partition("\ndef command(")[2].split('"""')[1]
+        path = Path(bnuq.__file__).parent / f"{self.module.replace('.', '/')}.py"
+        return path.read_text(encoding="utf-8").partition("\ndef command(")[2].split('"""')[1]
 
 
 class _Commands(Mapping[str, Any]):
@@ -46,7 +47,7 @@ class _Commands(Mapping[str, Any]):
         command = self._commands[name]
         if isinstance(command, Later):
             with importing():
-                command = importlib.import_module(f"bnuq.cli.{command.module}").command
+                command = importlib.import_module(f"bnuq.{command.module}").command
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
         app.command(name, cls=Command)(_wrapping_exceptions(command, name))
         return typer.main.get_command(app)
@@ -126,21 +127,13 @@ def _installed(package: str) -> str:
 app = program(
     "How far can I trust this network's predictions? Uncertainty of trained networks, from BatchNorm and dropout.",
     {
-        "demo": Later("demo"),
-        "evaluate": Later("evaluate"),
-        "score": Later("score"),
-        "init": Later("init"),
-        "sweep-batch-size": Later("sweep"),
-        "shift": Later("shift"),
-        "inspect": Later("inspect"),
-        "precise-bn": Later("precise_bn"),
-        "export": Later("export"),
-        "monitor": Later("monitor"),
-        "check": Later("check"),
-        "report": Later("report"),
-        "data": Later("data"),
-        "metrics": Later("metrics"),
-        "methods": Later("methods"),
+        "demo": Later("cli.demo"),
+        "evaluate": Later("cli.evaluate"),
+        **{name: Later(f"studies.{study.folder}.command") for name, study in STUDIES.items()},
+        "report": Later("cli.report"),
+        "data": Later("cli.data"),
+        "metrics": Later("cli.metrics"),
+        "methods": Later("cli.methods"),
     },
     _options,
     completes=True,

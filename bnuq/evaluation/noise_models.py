@@ -14,7 +14,7 @@ from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.methods import Method
 from bnuq.progress import Progress
-from bnuq.records.sweep import LayerCounts
+from bnuq.records.approximation import LayerCounts
 from bnuq.sampling import counter_rng
 from bnuq.sampling.analytic import LayerNoiseModel, draw_chi2, draw_empirical, draw_gaussian, noise_model_of
 from bnuq.sampling.batch_statistics import BatchStatistics

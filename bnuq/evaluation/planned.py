@@ -23,14 +23,7 @@ from bnuq.evaluation.plan import check_random, plan_of
 from bnuq.evaluation.provenance import Stopwatch, behaviour, digest_of, identity, provenance, surrounding
 from bnuq.evaluation.recalibration import check_calibration
 from bnuq.evaluation.resources import check_resources
-from bnuq.evaluation.setup import (
-    Prepared,
-    findings_on_labels,
-    findings_on_outputs,
-    prepare,
-    scored_sets,
-    subject_of,
-)
+from bnuq.evaluation.setup import Prepared, findings_on_labels, findings_on_outputs, prepare, scored_sets, subject_of
 from bnuq.evaluation.subject import VALIDATION, Subject, described
 from bnuq.evaluation.tasks.multilabel import MultilabelScorer
 from bnuq.evaluation.tasks.regression import RegressionScorer

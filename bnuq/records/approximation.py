@@ -102,3 +102,15 @@ def _change(analytic: Estimate, real: Estimate) -> Estimate:
     if analytic.mc_se is None or real.mc_se is None:
         return Estimate(analytic.value - real.value)
     return Estimate(analytic.value - real.value, mc_se=math.hypot(analytic.mc_se, real.mc_se))
+
+
+@frozen
+class LayerCounts:
+    """The numbers of values a channel of one layer has for each item of a mini-batch: `nominal` (its positions), and
+    how many independent ones its mean (`mean`) and its deviation (`sd`) move like; NaN if that is unknown."""
+
+    name: str
+    channels: int
+    nominal: float
+    mean: float
+    sd: float

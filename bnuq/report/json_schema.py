@@ -21,10 +21,11 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 
 from bnuq.estimates import Estimate, InRecord
 from bnuq.gate import records as gate
-from bnuq.records import approximation, decisions, evaluation, inspection, monitor, multirun, precise_bn, sweep
+from bnuq.records import approximation, decisions, evaluation, multirun
 from bnuq.records.as_json import APART, SCHEMA, names_of
 from bnuq.store.annotations import fields_of, metadata
 from bnuq.store.codec import FORMAT
+from bnuq.studies import STUDIES
 
 ADDRESS = "https://bnuq.github.io/bnuq/schema/"
 Number = float | Literal["inf", "-inf", "nan"]
@@ -207,14 +208,11 @@ def _check() -> type:
 
 _RECORDS = {
     "evaluate": evaluation.Result, "score": evaluation.Scored, "several": multirun.Several,
-    "sweep-batch-size": sweep.Sweep, "inspect": inspection.Inspection, "monitor": monitor.Monitored,
+    **{name: study.result_class() for name, study in STUDIES.items() if study.kind},
 }  # fmt: skip
 _SUMMARIES: dict[str, Callable[[], type]] = {
     "evaluate": _evaluate, "score": partial(_evaluate, "score"), "several": _several, "check": _check,
-    **{
-        of.COMMAND: partial(_derived, of)
-        for of in (sweep.Sweep, inspection.Inspection, precise_bn.PreciseBN, monitor.Monitored)
-    },
+    **{name: partial(_derived, study.result_class()) for name, study in STUDIES.items() if study.result},
 }  # fmt: skip
 
 

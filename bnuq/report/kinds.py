@@ -9,6 +9,7 @@ from typing import Any
 
 from bnuq.frozen import frozen
 from bnuq.report.document import Report
+from bnuq.studies import STUDIES
 
 
 @frozen
@@ -23,7 +24,12 @@ class Kind:
 
 def kind_named(name: str) -> Kind:
     """The kind that a result file says it is of, see `store.codec.kind_of_result`."""
-    return _KINDS[name]()
+    if name in _KINDS:
+        return _KINDS[name]()
+    from bnuq.records.as_json import json_of
+
+    command, study = next((command, study) for command, study in STUDIES.items() if study.kind == name)
+    return Kind(f"bnuq {command}", study.module("record").read, json_of, study.module("view").report)
 
 
 def _evaluate() -> Kind:
@@ -57,35 +63,4 @@ def _several() -> Kind:
     return Kind("bnuq evaluate for several runs", read, summary, report)
 
 
-def _sweep() -> Kind:
-    from bnuq.records.as_json import json_of
-    from bnuq.records.sweep import read
-    from bnuq.report.sweep import report
-
-    return Kind("bnuq sweep-batch-size", read, json_of, report)
-
-
-def _inspection() -> Kind:
-    from bnuq.records.as_json import json_of
-    from bnuq.records.inspection import read
-    from bnuq.report.inspection import report
-
-    return Kind("bnuq inspect", read, json_of, report)
-
-
-def _monitor() -> Kind:
-    from bnuq.records.as_json import json_of
-    from bnuq.records.monitor import read
-    from bnuq.report.monitor import report
-
-    return Kind("bnuq monitor", read, json_of, report)
-
-
-_KINDS: dict[str, Callable[[], Kind]] = {
-    "evaluate": _evaluate,
-    "score": _score,
-    "several": _several,
-    "sweep": _sweep,
-    "inspection": _inspection,
-    "monitor": _monitor,
-}
+_KINDS: dict[str, Callable[[], Kind]] = {"evaluate": _evaluate, "score": _score, "several": _several}

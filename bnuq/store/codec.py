@@ -40,9 +40,10 @@ from bnuq.metrics.registry import is_known, is_score
 from bnuq.store.annotations import arguments, axes_of, fields_of, metadata, record_of
 from bnuq.store.datasets import Writer, digest_of, name_of
 from bnuq.store.table import read_table, rows_of, unit_of, write_table
+from bnuq.studies import STUDIES
 
 FORMAT = 1
-KINDS = ("evaluate", "score", "several", "sweep", "inspection", "monitor")  # what `bnuq report` shows
+KINDS = ("evaluate", "score", "several", *(study.kind for study in STUDIES.values() if study.kind))  # in a report
 _DAMAGE = (
     KeyError, ValueError, TypeError, OSError, IndexError, AttributeError, RuntimeError, ArithmeticError, RecursionError
 )  # fmt: skip

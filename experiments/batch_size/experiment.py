@@ -24,10 +24,10 @@ from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
 from bnuq.findings import Finding, about, warnings
 from bnuq.progress import Announce, Progress, silence, silent
-from bnuq.records.sweep import Sweep, SweepPoint
 from bnuq.shapes import Int64, UInt8
 from bnuq.store import codec
-from bnuq.workflows.sweep import Settings, sweep
+from bnuq.studies.sweep.compute import Settings, sweep
+from bnuq.studies.sweep.record import Sweep, SweepPoint
 from experiments.batch_size.published import PUBLISHED_OF
 from experiments.batch_size.record import BatchSizes, Network, Point
 from experiments.batch_size.training import MOMENTUM, PIXELS, WEIGHT_DECAY, Job, Recipe, Trained, arguments, train

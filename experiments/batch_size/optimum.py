@@ -22,11 +22,11 @@ from bnuq.errors import RequestError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.progress import Progress, silent
-from bnuq.records.sweep import Sweep
 from bnuq.report.document import Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
-from bnuq.workflows.sweep import Settings, sweep
+from bnuq.studies.sweep.compute import Settings, sweep
+from bnuq.studies.sweep.record import Sweep
 from experiments.batch_size.experiment import QUICK, Plan, Request, run_files, training_images
 from experiments.batch_size.training import Job, train
 from experiments.learned.record import Comparison, Network, OptimumOverN, mean_of, reader, with_interval

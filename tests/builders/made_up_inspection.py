@@ -9,7 +9,7 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
-from bnuq.records.inspection import (
+from bnuq.studies.inspect.record import (
     Crossing,
     Domain,
     Domains,

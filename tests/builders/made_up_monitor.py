@@ -10,7 +10,7 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
-from bnuq.records.monitor import Baseline, BlockTest, Monitored, Stream, WatchedBlock
+from bnuq.studies.monitor.record import Baseline, BlockTest, Monitored, Stream, WatchedBlock
 
 PROVENANCE = {"bnuq": "0.1.0", "torch": "2.13.0", "time": "2026-11-26T00:00:00+00:00"}
 MODEL = {"path": "net.pt", "fingerprint": "0" * 64, "task": "classification", "outputs": "classes"}

@@ -11,11 +11,11 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
-from bnuq.records.sweep import (
+from bnuq.records.approximation import LayerCounts
+from bnuq.studies.sweep.record import (
     Decay,
     Elbo,
     ElboTerms,
-    LayerCounts,
     Protocol,
     Recommended,
     Repeated,

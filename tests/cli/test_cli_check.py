@@ -192,7 +192,7 @@ def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: st
 
 @pytest.mark.parametrize(
     "place",
-    ["bnuq.gate.check", "bnuq.report.check.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
+    ["bnuq.gate.check", "bnuq.studies.check.ci.junit", "bnuq.gate.baseline.accept", "bnuq.report.render.print_record"],
 )
 def test_a_fault_in_the_command_is_exit_code_3_and_never_1(there, cli, monkeypatch, place):
     monkeypatch.setattr(place, Mock(side_effect=ZeroDivisionError("a slip")))

@@ -23,10 +23,10 @@ from bnuq.config import Named, Options, read_run_file, resolve
 from bnuq.data import load_points
 from bnuq.errors import RequestError
 from bnuq.evaluation.completeness import beside
-from bnuq.inspection import pipelines
-from bnuq.records.inspection import Pipelines
-from bnuq.workflows import init as workflow
-from bnuq.workflows.run_file_lines import pipeline_lines
+from bnuq.studies.init import compute as workflow
+from bnuq.studies.init.run_file_lines import pipeline_lines
+from bnuq.studies.inspect import pipelines
+from bnuq.studies.inspect.record import Pipelines
 
 COMPLETE = ("--arch", "net.py:net", "--train", "train.npz", "--test", "test.npz")
 FAST = ("--normalize", "none", "--augment", "none")  # no search
@@ -35,7 +35,7 @@ FAST = ("--normalize", "none", "--augment", "none")  # no search
 @pytest.mark.nightly  # a search in full; a short one below
 def test_the_quickstarts_run_file_is_found_again_and_evaluates_without_asking(cli, tmp_path, monkeypatch):
     effort = replace(pipelines.QUICK, finalists=3, batches=12)  # which tells as much here
-    monkeypatch.setattr("bnuq.workflows.init.QUICK", effort)
+    monkeypatch.setattr("bnuq.studies.init.compute.QUICK", effort)
     monkeypatch.chdir(shutil.copytree(DEMO, tmp_path / "q", ignore=shutil.ignore_patterns("*.toml")))
     sets = ("--train", "fashion_train.npz", "--test", "fashion_test.npz", "--ood", "digits=mnist.npz")
     done = cli("init", "fashion_cnn.pt", "--arch", "net.py:small_cnn", *sets)

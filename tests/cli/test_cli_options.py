@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bnuq.cli import check, data, evaluate, methods, metrics, precise_bn, report, score, sweep
-from bnuq.cli import inspect as inspection
+from bnuq.cli import data, evaluate, methods, metrics, report
 from bnuq.cli.derived import option
 from bnuq.cli.output import Printing
 from bnuq.config import Options, read_run_file, resolve
@@ -33,6 +32,11 @@ from bnuq.config.schema import (
     extra_of,
 )
 from bnuq.errors import RequestError
+from bnuq.studies.check import command as check
+from bnuq.studies.inspect import command as inspection
+from bnuq.studies.precise_bn import command as precise_bn
+from bnuq.studies.score import command as score
+from bnuq.studies.sweep import command as sweep
 
 COMMANDS = {
     "evaluate": evaluate,

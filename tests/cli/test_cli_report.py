@@ -14,7 +14,7 @@ import small_regression
 import small_run
 import small_sweep
 
-from bnuq.records import sweep as sweep_file
+from bnuq.studies.sweep import record as sweep_file
 
 RESULT = "model.bnuq.h5"
 pytestmark = pytest.mark.usefixtures("there")

@@ -15,7 +15,7 @@ from bnuq.cli.main import main as bnuq_main
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
 from bnuq.findings import warning
-from bnuq.records.inspection import Inspection, read, write
+from bnuq.studies.inspect.record import Inspection, read, write
 from experiments.bn_noise import PUBLISHED, panels, report, reproduce
 
 

@@ -15,8 +15,8 @@ import pytest
 from disturbed import assert_same
 
 from bnuq.files import apart
-from bnuq.records.inspection import Inspection, read
 from bnuq.store.codec import write
+from bnuq.studies.inspect.record import Inspection, read
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="a folder has an owner and a mode on POSIX alone")
 

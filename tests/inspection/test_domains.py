@@ -19,10 +19,10 @@ from bnuq.data.points import Contents
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.findings import note
-from bnuq.inspection import domains as stage
-from bnuq.inspection.domains import domains
-from bnuq.records.inspection import Crossing, Domains
 from bnuq.sampling.site_search import find_sites
+from bnuq.studies.inspect import domains as stage
+from bnuq.studies.inspect.domains import domains
+from bnuq.studies.inspect.record import Crossing, Domains
 
 CLASSES, FEATURES = 3, 6
 CENTRES = 2.5 * np.random.default_rng(7).normal(size=(CLASSES, FEATURES))

@@ -16,7 +16,9 @@ from bnuq.data import Points
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import reference_batches
-from bnuq.inspection.health import (
+from bnuq.progress import silent
+from bnuq.sampling.site_search import find_sites
+from bnuq.studies.inspect.health import (
     batch_statistics,
     findings_on_gap,
     findings_on_noise,
@@ -25,10 +27,8 @@ from bnuq.inspection.health import (
     not_finite,
     site_rows,
 )
-from bnuq.inspection.noise import noise
-from bnuq.progress import silent
-from bnuq.records.inspection import Gap, LayerNoise, NoiseBySize
-from bnuq.sampling.site_search import find_sites
+from bnuq.studies.inspect.noise import noise
+from bnuq.studies.inspect.record import Gap, LayerNoise, NoiseBySize
 
 M = 128
 

@@ -13,13 +13,13 @@ from bnuq.config import PointSettings
 from bnuq.data import Points
 from bnuq.evaluation.pipeline import Pipeline
 from bnuq.evaluation.population import reference_batches
-from bnuq.inspection.health import batch_statistics
-from bnuq.inspection.noise import _spatial_slope, noise, sizes_for
 from bnuq.metrics.noise import small_sample_slope
 from bnuq.progress import silent
-from bnuq.records.inspection import LayerNoise, NoiseBySize
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import BatchNormSite
+from bnuq.studies.inspect.health import batch_statistics
+from bnuq.studies.inspect.noise import _spatial_slope, noise, sizes_for
+from bnuq.studies.inspect.record import LayerNoise, NoiseBySize
 
 CHANNELS = 24
 

@@ -19,12 +19,12 @@ from bnuq.data import Points, augmented, load_points, normalized
 from bnuq.errors import SamplingError
 from bnuq.evaluation.draws import check_reference
 from bnuq.evaluation.pipeline import Pipeline
-from bnuq.inspection import pipeline_settings, pipelines
-from bnuq.inspection.pipeline_settings import DATA_OWN
-from bnuq.inspection.pipelines import findings, suggest
 from bnuq.progress import silent
-from bnuq.records.inspection import Pipelines
 from bnuq.sampling.site_search import find_sites
+from bnuq.studies.inspect import pipeline_settings, pipelines
+from bnuq.studies.inspect.pipeline_settings import DATA_OWN
+from bnuq.studies.inspect.pipelines import findings, suggest
+from bnuq.studies.inspect.record import Pipelines
 
 RUN = PointSettings()
 IMAGENET = Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -29,7 +29,7 @@ from bnuq.models.recognition import (
     write_index,
 )
 from bnuq.models.suggestions import suggested_architectures
-from bnuq.workflows import init
+from bnuq.studies.init import compute as init
 
 HEAD = (("fc.bias", 0), ("fc.weight", 0))
 

@@ -11,10 +11,10 @@ import torch
 from nets import trained_cnn, trained_small
 from torch import nn
 
-from bnuq.monitoring.baseline import block_test, codes, mean_scores, split, watched_blocks, whitening
-from bnuq.monitoring.features import MOST_CHANNELS, Block, Watch
-from bnuq.records.monitor import STEPS
 from bnuq.sampling.statistics import statistics_of
+from bnuq.studies.monitor.baseline import block_test, codes, mean_scores, split, watched_blocks, whitening
+from bnuq.studies.monitor.features import MOST_CHANNELS, Block, Watch
+from bnuq.studies.monitor.record import STEPS
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, SEGMENTATION
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from bnuq.monitoring.testing import POWERS, Wealth, absorbed, choices, compared, random_rows
+from bnuq.studies.monitor.testing import POWERS, Wealth, absorbed, choices, compared, random_rows
 
 STARTS, LAYERS = [0, 6, 12], [0, 1]
 

@@ -10,7 +10,7 @@ import made_up_inspection
 import pytest
 
 from bnuq.records.as_json import json_of
-from bnuq.records.inspection import Inspection
+from bnuq.studies.inspect.record import Inspection
 
 
 def told(made: Inspection) -> dict[str, Any]:

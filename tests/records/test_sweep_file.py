@@ -20,8 +20,8 @@ from bnuq.estimates import Estimate
 from bnuq.findings import note
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.as_json import json_of as summary
-from bnuq.records.sweep import Elbo, Sweep, read, write
 from bnuq.store.codec import kind_of_result
+from bnuq.studies.sweep.record import Elbo, Sweep, read, write
 
 
 @pytest.fixture(params=small_sweep.ALL)

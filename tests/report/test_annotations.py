@@ -8,7 +8,7 @@ import pytest
 import small_verdicts as made
 
 from bnuq.findings import warning
-from bnuq.report.check import annotations
+from bnuq.studies.check.ci import annotations
 
 LINE = re.compile(r"::(error|warning|notice) title=([^:,\r\n]*)::([^\r\n]*)")
 

@@ -16,8 +16,10 @@ import small_run
 import small_segmentation
 import small_sweep
 
-from bnuq.report import comparison, evaluation, inspection, render, sweep
+from bnuq.report import comparison, evaluation, render
 from bnuq.report.document import Report
+from bnuq.studies.inspect import view as inspection
+from bnuq.studies.sweep import view as sweep
 
 pytestmark = [
     pytest.mark.skipif(browser.found() is None, reason="no Chromium on the PATH"),

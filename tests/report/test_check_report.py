@@ -15,10 +15,10 @@ from report_text import rendered
 
 from bnuq.gate.records import CheckVerdict
 from bnuq.metrics import METRICS
-from bnuq.report.check import report
-from bnuq.report.check.check_sentences import SENTENCES, change, findings, headline, in_words, judgement
 from bnuq.report.render import markdown
 from bnuq.report.sanitize import printable
+from bnuq.studies.check.findings import SENTENCES, change, findings, headline, in_words, judgement
+from bnuq.studies.check.view import report
 
 drawn = partial(rendered, report, width=80)
 whole = partial(rendered, partial(report, full=True), width=80)

@@ -12,7 +12,6 @@ import pytest
 import small_sweep
 
 from bnuq.cli.main import main
-from bnuq.records import sweep as sweep_file
 from bnuq.report import drawing
 from bnuq.report.document import (
     BulletList,
@@ -30,6 +29,7 @@ from bnuq.report.document import (
 )
 from bnuq.report.render import draw_pictures, page
 from bnuq.report.render.pictures import drawn_for_page
+from bnuq.studies.sweep import record as sweep_file
 
 VOID = {"meta", "img", "br", "wbr", "use", "path", "rect", "stop"}
 

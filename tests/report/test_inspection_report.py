@@ -24,14 +24,14 @@ from bnuq.cli.main import main
 from bnuq.config import Options, resolve
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning, warnings
-from bnuq.records.inspection import Inspection, PipelineFit, Pipelines, write
 from bnuq.report import drawing
 from bnuq.report.document import Listing, ReportSection, Table
-from bnuq.report.inspection import report
-from bnuq.report.inspection.inspection_findings import findings, noise_findings
-from bnuq.report.inspection.inspection_plots import chi2_density, nominal_deviations
 from bnuq.report.render import draw_pictures, markdown, page
-from bnuq.workflows.inspect import inspect
+from bnuq.studies.inspect.compute import inspect
+from bnuq.studies.inspect.findings import findings, noise_findings
+from bnuq.studies.inspect.plots import chi2_density, nominal_deviations
+from bnuq.studies.inspect.record import Inspection, PipelineFit, Pipelines, write
+from bnuq.studies.inspect.view import report
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/model.inspect.h5")
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 import small_verdicts as made
 
-from bnuq.report.check import junit
+from bnuq.studies.check.ci import junit
 
 
 def suite_of(document: bytes) -> ElementTree.Element:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from report_text import rendered
 
-from bnuq.records.monitor import read_baseline, read_stream, write
-from bnuq.report.monitor import findings, pictures_of, report
+from bnuq.studies.monitor.record import read_baseline, read_stream, write
+from bnuq.studies.monitor.view import findings, pictures_of, report
 
 
 def text(record, width: int = 100) -> str:

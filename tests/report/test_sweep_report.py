@@ -22,12 +22,12 @@ from report_text import rendered
 from bnuq.cli.main import main
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, warning
-from bnuq.records.sweep import Decay, Repeated, Sweep, SweepPoint, write
 from bnuq.report import drawing
 from bnuq.report.document import ReportSection, Table
 from bnuq.report.render import draw_pictures, page
-from bnuq.report.sweep import report
-from bnuq.report.sweep.sweep_sentences import change_of, conclusions, sentences
+from bnuq.studies.sweep.findings import change_of, conclusions, sentences
+from bnuq.studies.sweep.record import Decay, Repeated, Sweep, SweepPoint, write
+from bnuq.studies.sweep.view import report
 
 HERE = Path("/results/of/a/long/path/that/is/printed/whole/sweep.h5")
 LONG = "even_stranger_things_seen_at_night_from_far"

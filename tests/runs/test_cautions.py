@@ -14,7 +14,7 @@ from findings_of import values_of, warned
 from bnuq.config import Options, resolve
 from bnuq.errors import DataError, ModelError
 from bnuq.report.evaluation import report
-from bnuq.workflows.precise_bn import precise_bn
+from bnuq.studies.precise_bn.compute import precise_bn
 
 SOFTMAX = small_run.NET.replace("nn.Linear(8, classes),", "nn.Linear(8, classes),\n        nn.Softmax(1),")
 UNTRACKED = small_run.NET.replace("nn.BatchNorm2d(4)", "nn.BatchNorm2d(4, track_running_stats=False)")

@@ -29,10 +29,10 @@ from bnuq.records.certificate import Certificate, certified, outcomes, resampled
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
-from bnuq.report.check import report as report_check
 from bnuq.report.evaluation import report
 from bnuq.report.render.markdown import markdown
-from bnuq.workflows import export as exporting
+from bnuq.studies.check.view import report as report_check
+from bnuq.studies.export import compute as exporting
 
 POINTS = 400
 LESS: dict[str, Any] = {"methods": ("mcbn",), "samples": 8, "ood": (), "post_hoc": False}

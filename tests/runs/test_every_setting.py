@@ -28,8 +28,8 @@ from bnuq.errors import BnuqError
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
+from bnuq.studies.sweep.compute import sweep
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.sweep import sweep
 
 NOT_VARIED = {  # by the beginnings of their places
     "sweep.": "of a sweep, which no record repeats",

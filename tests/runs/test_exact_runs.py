@@ -13,9 +13,9 @@ from findings_of import values_of
 from bnuq.config import Options, resolve
 from bnuq.errors import SamplingError
 from bnuq.evaluation import exactness
-from bnuq.workflows.inspect import inspect
-from bnuq.workflows.precise_bn import precise_bn
-from bnuq.workflows.sweep import sweep
+from bnuq.studies.inspect.compute import inspect
+from bnuq.studies.precise_bn.compute import precise_bn
+from bnuq.studies.sweep.compute import sweep
 
 FORWARDS = {
     "slices": "return torch.cat([super(Net, self).forward(part) for part in x.split(8)])",

@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from written import folder_of
 
 import bnuq
-from bnuq.cli.export import _lines
 from bnuq.cli.main import main
 from bnuq.config import Options, Run, resolve, resolve_again, resolve_ensemble
 from bnuq.errors import BnuqError, RequestError, ResultError, SamplingError
@@ -38,9 +37,10 @@ from bnuq.sampling.predictor import SamplePasses
 from bnuq.sampling.program_draws import BankDraws, MaskDraws
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
-from bnuq.workflows import export as exporting
+from bnuq.studies.export import compute as exporting
+from bnuq.studies.export.command import _lines
+from bnuq.studies.export.compute import Exported
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.export import Exported
 
 place = folder_of(small_run)
 

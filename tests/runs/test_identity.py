@@ -29,11 +29,11 @@ from bnuq.gate.settings import GateSettings
 from bnuq.records import evaluation_file, identity
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
-from bnuq.records.sweep import Sweep
 from bnuq.report.comparison import compared
+from bnuq.studies.sweep.compute import sweep
+from bnuq.studies.sweep.record import Sweep
 from bnuq.workflows.evaluate import evaluate
 from bnuq.workflows.multirun import evaluate_several
-from bnuq.workflows.sweep import sweep
 
 RESIZED = '[data]\nresize = 8\ncrop = 6\ninterpolation = "bicubic"\n'
 FUNCTION = "from shades import SIZE\n\n\ndef darker(x, severity, random):\n    return x - SIZE * severity\n"
@@ -153,7 +153,7 @@ def test_an_interrupted_sweep_does_not_go_on_with_units_of_other_points(folder, 
     coloured(folder)
     options = Options(samples=4, ood=(), out=Path("s.h5"), resize=8, crop=6, interpolation="bicubic")
     runs, settings = resolve_sweep(("run.toml",), options, {"draw_sets": 2, "batch_sizes": (8,)}, folder=folder)
-    interrupted(monkeypatch, "bnuq.workflows.sweep._result", lambda: sweep(runs, settings))
+    interrupted(monkeypatch, "bnuq.studies.sweep.compute._result", lambda: sweep(runs, settings))
     assert [*(folder / "s.h5.work").glob("*.part")]
     runs = [replace(run, **changed) for run in runs]
     resumed = sweep(runs, settings)

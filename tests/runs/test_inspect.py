@@ -19,9 +19,9 @@ from written import folder_of
 
 from bnuq.config import Named, Options, Run, resolve
 from bnuq.errors import BnuqError, DataError, ModelError, RequestError
-from bnuq.records.inspection import Inspection, read
+from bnuq.studies.inspect.compute import Settings, inspect
+from bnuq.studies.inspect.record import Inspection, read
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.inspect import Settings, inspect
 
 FEW = Settings(draws=12)
 
@@ -197,7 +197,7 @@ def test_a_network_without_batchnorm_has_sites_and_nothing_to_measure(tmp_path):
 
 
 def test_the_model_is_left_as_it_was(folder, monkeypatch):
-    module = import_module("bnuq.workflows.inspect")
+    module = import_module("bnuq.studies.inspect.compute")
     seen = []
     was = module.load_network
 
@@ -232,7 +232,10 @@ def test_settings_out_of_range_are_refused_by_name(folder, settings, message):
 
 @pytest.mark.parametrize("suggest", [False, True])
 def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(folder, suggest, monkeypatch):
-    for module, name in (("bnuq.inspection.health", "batch_statistics"), ("bnuq.workflows.inspect", "suggest")):
+    for module, name in (
+        ("bnuq.studies.inspect.health", "batch_statistics"),
+        ("bnuq.studies.inspect.compute", "suggest"),
+    ):
         monkeypatch.setattr(import_module(module), name, lambda *_, **__: pytest.fail("something passed"))
     settings = Settings(batch_size=49, suggest_pipeline=suggest)
     with pytest.raises(RequestError, match=r"--batch-size is 49, and .* has 96 examples; expected at most 48, half"):

@@ -37,12 +37,12 @@ from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.sampling.engine import Stochastic
-from bnuq.sweeping.sizes import _AllSizes
+from bnuq.studies.sweep.compute import sweep
+from bnuq.studies.sweep.sizes import _AllSizes
 from bnuq.workflows import on_ray
 from bnuq.workflows.evaluate import compute, evaluate
 from bnuq.workflows.multirun import evaluate_several
 from bnuq.workflows.processes import Job, Processes, forgive
-from bnuq.workflows.sweep import sweep
 
 pytestmark = [pytest.mark.held(False), pytest.mark.less(False)]  # other processes do all the work
 # A unit holds something else in each task, whoever computes it.

@@ -16,10 +16,10 @@ from torch import nn
 import bnuq
 from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, DataError, RequestError, ResultError
-from bnuq.monitoring.baseline import LEAST
-from bnuq.monitoring.program import Drift, law_of, threshold, thresholds
-from bnuq.records.monitor import STEPS
-from bnuq.workflows.export import export
+from bnuq.studies.export.compute import export
+from bnuq.studies.monitor.baseline import LEAST
+from bnuq.studies.monitor.program import Drift, law_of, threshold, thresholds
+from bnuq.studies.monitor.record import STEPS
 
 
 def pictures(seed: int, count: int, shift: float = 0.0) -> np.ndarray:
@@ -236,7 +236,7 @@ def test_files_of_other_networks_and_streams_are_refused(watched, tmp_path):
 
 
 def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
-    from bnuq.records.monitor import write
+    from bnuq.studies.monitor.record import write
 
     found = monitor(watched).take(pictures(3, 60, shift=1.0), name="tuesday")
     write(found.record, tmp_path / "tuesday.h5")

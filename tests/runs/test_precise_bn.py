@@ -22,9 +22,9 @@ from bnuq.config import Options, resolve
 from bnuq.errors import BnuqError, ModelError
 from bnuq.estimates import Estimate
 from bnuq.records.as_json import json_of as summary
-from bnuq.records.precise_bn import EstimateChange, PreciseBN
-from bnuq.report.precise_bn import findings, report
-from bnuq.workflows.precise_bn import precise_bn
+from bnuq.studies.precise_bn.compute import precise_bn
+from bnuq.studies.precise_bn.record import EstimateChange, PreciseBN
+from bnuq.studies.precise_bn.view import findings, report
 
 MEAN, VAR = "1.running_mean", "1.running_var"
 

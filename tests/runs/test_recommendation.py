@@ -10,8 +10,8 @@ import pytest
 
 from bnuq.estimates import Estimate
 from bnuq.metrics.replicates import error_of_change
-from bnuq.records.sweep import Decay
-from bnuq.sweeping.recommendation import Grid, within_one_error
+from bnuq.studies.sweep.recommendation import Grid, within_one_error
+from bnuq.studies.sweep.record import Decay
 
 
 @pytest.mark.parametrize(("difference", "within"), [(-4.99, True), (-5.0, True), (-5.01, False), (0.0, True)])

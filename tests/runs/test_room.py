@@ -15,7 +15,7 @@ from bnuq.config import Options, resolve_all, resolve_sweep
 from bnuq.data import load_points
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation import draws, memory, resources
-from bnuq.workflows.sweep import sweep
+from bnuq.studies.sweep.compute import sweep
 
 BILLION = 10**9
 

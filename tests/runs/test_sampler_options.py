@@ -23,7 +23,7 @@ from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
 from bnuq.report import comparison
 from bnuq.report.evaluation import report
-from bnuq.workflows.sweep import sweep
+from bnuq.studies.sweep.compute import sweep
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "unbiased": {"variance": "unbiased"},

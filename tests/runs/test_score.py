@@ -29,10 +29,10 @@ import bnuq
 from bnuq.catalogue import text_of
 from bnuq.cli import main
 from bnuq.errors import BnuqError, DataError, RequestError
-from bnuq.evaluation.roles import NAMES, PREFIXES
 from bnuq.gate import GateSettings, check
 from bnuq.gate.baseline import last_results
 from bnuq.records.decisions import decided
+from bnuq.studies.score.roles import NAMES, PREFIXES
 
 N, K, T = 240, 4, 9
 RNG = np.random.default_rng(0)
@@ -64,8 +64,8 @@ def same(result: Any, other: Any, *, tolerance: float = 1e-12) -> bool:
 @pytest.mark.parametrize(("given", "labels"), [(P, LABELS), (SAMPLES, LABELS), (P, P > 0.3)])
 def test_points_that_are_reduced_in_tiles_have_the_same_scores(monkeypatch, given, labels):
     whole = bnuq.score(given, labels)
-    monkeypatch.setattr("bnuq.workflows.score._TILE", 50)
-    monkeypatch.setattr("bnuq.evaluation.given._BLOCK", 20 * K * len(given) if given.ndim == 3 else 20 * K)
+    monkeypatch.setattr("bnuq.studies.score.compute._TILE", 50)
+    monkeypatch.setattr("bnuq.studies.score.given._BLOCK", 20 * K * len(given) if given.ndim == 3 else 20 * K)
     assert same(bnuq.score(given, labels), whole)
 
 

@@ -25,12 +25,12 @@ from bnuq.config import Options, Run, SweepSection, resolve, resolve_sweep
 from bnuq.errors import BnuqError, DataError, RequestError, SamplingError
 from bnuq.evaluation import setup
 from bnuq.progress import Advance
-from bnuq.records import sweep as sweep_file
-from bnuq.records.sweep import BestOther, Sweep
-from bnuq.report.sweep.sweep_sentences import sentences
 from bnuq.sampling import counter_rng
+from bnuq.studies.sweep import record as sweep_file
+from bnuq.studies.sweep.compute import sweep
+from bnuq.studies.sweep.findings import sentences
+from bnuq.studies.sweep.record import BestOther, Sweep
 from bnuq.workflows.evaluate import evaluate
-from bnuq.workflows.sweep import sweep
 
 
 @pytest.fixture

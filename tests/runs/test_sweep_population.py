@@ -20,9 +20,9 @@ from bnuq.errors import ResultError
 from bnuq.estimates import Estimate
 from bnuq.methods import NETWORKS, POPULATION
 from bnuq.records.as_json import json_of as summary
-from bnuq.records.sweep import Sweep, SweepComparison, read, write
-from bnuq.report.sweep import report
-from bnuq.workflows.sweep import sweep
+from bnuq.studies.sweep.compute import sweep
+from bnuq.studies.sweep.record import Sweep, SweepComparison, read, write
+from bnuq.studies.sweep.view import report
 
 
 @pytest.fixture(scope="module")

@@ -28,18 +28,20 @@ from records_at_rest import without_digest
 from bnuq.errors import ResultError
 from bnuq.findings import note, warning
 from bnuq.records import evaluation_file as result_file
-from bnuq.records import inspection, monitor, sweep
 from bnuq.records.as_json import json_of
 from bnuq.records.evaluation import Result
-from bnuq.records.inspection import Inspection
 from bnuq.records.summary import summary as result_summary
-from bnuq.records.sweep import Sweep
 from bnuq.report import evaluation as evaluation_report
-from bnuq.report import inspection as inspection_report
-from bnuq.report import monitor as monitor_report
-from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
 from bnuq.store.codec import kind_of_result, write
+from bnuq.studies.inspect import record as inspection
+from bnuq.studies.inspect import view as inspection_report
+from bnuq.studies.inspect.record import Inspection
+from bnuq.studies.monitor import record as monitor
+from bnuq.studies.monitor import view as monitor_report
+from bnuq.studies.sweep import record as sweep
+from bnuq.studies.sweep import view as sweep_report
+from bnuq.studies.sweep.record import Sweep
 
 
 @dataclass(frozen=True)
@@ -468,9 +470,9 @@ def test_a_file_that_is_no_result_is_not_replaced(tmp_path):
 def test_reading_an_inspection_needs_no_torch(tmp_path):
     write(lean_inspection(), path := tmp_path / "x.h5")
     script = (
-        "import sys; from pathlib import Path; from bnuq.records.inspection import read; "
+        "import sys; from pathlib import Path; from bnuq.studies.inspect.record import read; "
         "from bnuq.records.as_json import json_of; "
-        "from bnuq.report.inspection import report; from bnuq.report.render import print_record; "
+        "from bnuq.studies.inspect.view import report; from bnuq.report.render import print_record; "
         "found = read(Path(sys.argv[1])); json_of(found); "
         "print_record(report, found, sys.stdout); assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     )

@@ -23,14 +23,15 @@ from bnuq.errors import RequestError, ResultError
 from bnuq.findings import Finding, warning
 from bnuq.gate import check
 from bnuq.metrics.registry import METRICS
-from bnuq.records import evaluation_file, multirun, sweep
+from bnuq.records import evaluation_file, multirun
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report import evaluation as evaluation_report
-from bnuq.report import sweep as sweep_report
 from bnuq.report.render import print_record
 from bnuq.store import codec
+from bnuq.studies.sweep import record as sweep
+from bnuq.studies.sweep import view as sweep_report
 
 FROZEN = Path(__file__).parent.parent / "frozen"
 KNOWN: dict[str, dict[str, float]] = {  # of the frozen files, as bnuq 0.1.0 wrote them

@@ -1,0 +1,1 @@
+"""A network and its draws as one program, for other software."""

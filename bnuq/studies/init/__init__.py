@@ -1,0 +1,1 @@
+"""A run file for a checkpoint, with what could be found out."""

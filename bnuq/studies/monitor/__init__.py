@@ -1,0 +1,1 @@
+"""Whether unlabelled examples are still drawn like the reference."""

@@ -1,0 +1,1 @@
+"""A copy of a checkpoint with the statistics of its training data."""

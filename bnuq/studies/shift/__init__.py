@@ -1,0 +1,1 @@
+"""How a network follows a shift of its inputs: an evaluation under corruptions of rising severity."""

@@ -1,0 +1,1 @@
+"""How uncertainty depends on the mini-batch size, and which size the ELBO recommends."""

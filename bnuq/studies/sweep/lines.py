@@ -1,0 +1,102 @@
+"""The lines of a sweep that are reported together, and the lookup of its estimates."""
+
+from __future__ import annotations
+
+import math
+
+from bnuq.estimates import Estimate
+from bnuq.frozen import frozen
+from bnuq.metrics.replicates import error_of_change
+from bnuq.report.numbers import named
+from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, SweptModel
+
+
+@frozen
+class SweepLine:
+    """Points that are reported together: of one network at several sizes, or (`model` None) of one network a size."""
+
+    model: SweptModel | None
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def random(self) -> list[SweepPoint]:
+        """The points at which a draw changes an output."""
+        return [point for point in self.points if not point.degenerate]
+
+    @property
+    def compared(self) -> list[SweepPoint]:
+        """The points that are compared with deterministic networks."""
+        return [point for point in self.random if point.compared_with]
+
+    @property
+    def title(self) -> str:
+        return "A network for each size" if self.model is None else f"One network: {self.model.name}"
+
+
+def lines_of(sweep: Sweep) -> list[SweepLine]:
+    single = [SweepLine(model, sweep.line(number)) for number, model in enumerate(sweep.models)]
+    return [line for line in (*single, SweepLine(None, sweep.matched)) if line.points]
+
+
+def disagreement_of(sweep: Sweep) -> str:
+    """The metric of the disagreement between samples."""
+    return "variance" if sweep.task == "regression" else "mutual_information"
+
+
+def disagreement_name(sweep: Sweep) -> str:
+    return "variance of samples" if sweep.task == "regression" else "disagreement between samples"
+
+
+def score_name(sweep: Sweep) -> str:
+    return "MI" if sweep.score == "mutual_information" else named(sweep.score)
+
+
+def names_of(sweep: Sweep, *roles: str) -> list[str]:
+    return [swept.name for role in roles for swept in sweep.sets if swept.role == role]
+
+
+def estimate_of(point: SweepPoint, metric: str, name: str) -> Estimate | None:
+    repeated = point.estimates.get(metric, {}).get(name)
+    return None if repeated is None else repeated.estimate
+
+
+def auroc_of(sweep: Sweep, point: SweepPoint, name: str) -> Repeated | None:
+    """The AUROC of an OOD set."""
+    return point.auroc.get(sweep.score, {}).get(name)
+
+
+def compared_by(line: SweepLine) -> str:
+    """The metric that MCBN is compared with deterministic networks by; empty if nothing is compared."""
+    networks = [estimates for point in line.compared for estimates in point.compared_with.values()]
+    return next((metric for metric in ("pll", "mae") if networks and all(metric in each for each in networks)), "")
+
+
+def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
+    """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
+    known = {
+        index: point.elbo
+        for index, point in enumerate(line.points)
+        if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
+    }
+    if not known:
+        return {}
+    chosen = sweep.recommended
+    if chosen is not None and by_elbo_of(chosen, line):
+        behind = {index: chosen.behind.get(line.points[index].batch_size) for index in known}
+        if None not in behind.values():
+            return {index: estimate for index, estimate in behind.items() if estimate is not None}
+    best = known[max(known, key=lambda index: known[index].elbo.value)]
+    differences = {}
+    for index, elbo in known.items():
+        terms, error = sweep.models[line.points[index].model].elbo, None
+        if terms is not None and min(len(elbo.log_likelihood), len(best.log_likelihood)) > 1:
+            error = terms.train_size * error_of_change(elbo.log_likelihood, best.log_likelihood)
+        differences[index] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
+    return differences
+
+
+def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
+    """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
+    first = line.points[0]
+    same = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
+    return chosen.criterion == "elbo" and same

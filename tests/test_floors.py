@@ -38,11 +38,9 @@ FLOORS = [
 ]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 FRONT_DOORS = {"__init__", "__main__"}  # of the package: they know every room
-WITHOUT_TORCH = {
-    *"frozen shapes errors estimates findings methods perturbations stopping surroundings tasks arithmetic".split(),
-    *"progress packing user_code metrics files trust config store catalogue records gate report cli".split(),
-}
-LIGHT_IN_STUDIES = {*"__init__ command findings plots record request tables view".split()}
+WITH_TORCH = {"demo", "devices", "nn", "randomness", "forms", "sampling", "models", "data", "evaluation"}
+WITHOUT_TORCH = {*FLOOR_OF} - WITH_TORCH - {"workflows", "studies", "api"}
+LIGHT_IN_STUDIES = {"__init__", "command", "findings", "plots", "record", "request", "tables", "view"}
 
 
 def modules() -> list[Path]:

@@ -275,6 +275,31 @@ def _naming(package: Sequence[Source], names: Sequence[str]) -> str:
     return f"{several} ({most})"
 
 
+def packages(package: Sequence[Source]) -> str:
+    """Which packages import which: how many files of the one import the other."""
+    arrows = Counter[tuple[str, str]]()
+    for source in package:
+        modules = {node.module for node in source.nodes if isinstance(node, ast.ImportFrom) and node.module}
+        imported = {module.split(".")[1] for module in modules if module.startswith("bnuq.")}
+        arrows.update((source.path.parts[0], other) for other in imported if len(source.path.parts) > 1)
+    into: dict[str, list[str]] = {}
+    for (one, other), files in arrows.most_common():
+        if one != other:
+            into.setdefault(one, []).append(f"{other} {files}")
+    return "; ".join(f"{one} → {', '.join(others)}" for one, others in sorted(into.items()))
+
+
+def arguments(package: Sequence[Source]) -> str:
+    """The five types of bnuq's own that most functions take."""
+    own = {node.name for source in package for node in source.nodes if isinstance(node, ast.ClassDef)}
+    taken = Counter[str]()
+    for source in package:
+        for function in source.functions:
+            given = (each.annotation for each in (*function.args.args, *function.args.kwonlyargs) if each.annotation)
+            taken.update({name for each in given for name in re.findall(r"\w+", ast.unparse(each))} & own)
+    return ", ".join(f"{name} {count}" for name, count in taken.most_common(5))
+
+
 def measures(root: Path) -> Iterator[tuple[str, str]]:
     """Every measure of the code below a folder, with its name."""
     package, tests = sources(root / "bnuq"), sources(root / "tests")
@@ -291,6 +316,8 @@ def measures(root: Path) -> Iterator[tuple[str, str]]:
     yield f"files that import more than {MOST_IMPORTS}", _above(imports(package), MOST_IMPORTS)
     yield "complexity of a function, max", str(max(complexities(package).values()))
     yield f"functions of a complexity above {MOST_COMPLEX}", _above(complexities(package), MOST_COMPLEX)
+    yield "packages, and how many of their files import which", packages(package)
+    yield "arguments that most functions take", arguments(package)
     for pattern in MAINTAINED:
         indices = [(source.maintainability, source) for source in package if source.path.match(pattern)]
         index, source = min(indices, key=lambda pair: pair[0])

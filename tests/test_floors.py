@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib
 import re
 import subprocess
@@ -104,6 +105,16 @@ def test_the_list_of_studies_says_of_which_kind_their_results_are() -> None:
     for name, study in STUDIES.items():
         assert study.result is None or name == study.result_class().COMMAND
         assert study.kind is None or study.kind == study.result_class().KIND
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in modules()}
+    graph = {}
+    for name, path in names.items():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        imported = {f"{node.module}.{alias.name}" for node in nodes for alias in node.names}
+        graph[name] = (imported | {str(node.module) for node in nodes}) & names.keys() - {name}
+    assert [*graphlib.TopologicalSorter(graph).static_order()]  # CycleError names the files
 
 
 CORE = ("data", "evaluation/methods", "evaluation/tasks", "metrics", "sampling")

@@ -19,7 +19,7 @@ from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
-from bnuq.records.shift import shift_of
+from bnuq.records.shift_analysis import shift_of
 from bnuq.sampling.batch_statistics import BatchStatistics
 
 ALIKE = 0.9  # rank correlation above which two uncertainties are not told apart

@@ -23,9 +23,10 @@ from bnuq.gate.pairing import pairing, pairing_of
 from bnuq.methods import method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
-from bnuq.records.certificate import ACCEPTED, WIDTH, resampled_values
+from bnuq.records.certificate import ACCEPTED, WIDTH
 from bnuq.records.contributions import PointContributions, sets_of
 from bnuq.records.evaluation import ERRORS, WITH_ERRORS, Result
+from bnuq.records.promises import resampled_values
 from bnuq.store.table import Row
 
 

@@ -22,11 +22,12 @@ from bnuq.methods import POPULATION, method_named
 from bnuq.metrics.registry import metric_of
 from bnuq.records.addresses import NORMALIZED, estimates_of
 from bnuq.records.calibrated import ece_floor
-from bnuq.records.certificate import ACCEPTED, WIDTH, outcomes
+from bnuq.records.certificate import ACCEPTED, WIDTH
 from bnuq.records.contributions import LEAPING, sets_of
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.records.gated import rates
+from bnuq.records.promises import outcomes
 from bnuq.store.table import Row, unit_of
 
 LEVEL = 0.05  # of all gated comparisons together

@@ -23,7 +23,6 @@ from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import FALSE_ALARMS, aurocs_of, best_score, can_be_judged, caught, scores_of
 from bnuq.records.calibrated import calibration_of
-from bnuq.records.certificate import outcomes
 from bnuq.records.comparisons import (
     LEVEL,
     REACH,
@@ -36,6 +35,7 @@ from bnuq.records.comparisons import (
     uncorrected,
 )
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
+from bnuq.records.promises import outcomes
 from bnuq.records.words import SET, percent, plain, three
 from bnuq.shapes import Float
 

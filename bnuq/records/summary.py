@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bnuq import catalogue
-from bnuq.records import certificate, shift
+from bnuq.records import promises, shift_analysis
 from bnuq.records.addresses import nested, path_of
 from bnuq.records.approximation import Approximation, approximations
 from bnuq.records.as_json import SCHEMA, estimate_summary, json_fields, json_number, json_value
@@ -33,8 +33,8 @@ def summary(result: Result) -> dict[str, Any]:
         "gated": list(gated(result)),
         "verdict": json_fields(judged(result), "worth", "best", "comparisons")
         | {"text": [each.text for each in made if each.about == "use"]},
-        **({"certificate": json_value(certificate.summary(result))} if result.certification else {}),
-        **(shift.summary(result) if result.shift else {}),
+        **({"certificate": json_value(promises.summary(result))} if result.certification else {}),
+        **(shift_analysis.summary(result) if result.shift else {}),
         "reference_check": _reference_check(result.reference_check),
         "seconds": {name: round(value, 3) for name, value in result.seconds.items()},
         "work": result.work.summary(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from bnuq.records.certificate import Promise, outcomes
 from bnuq.records.evaluation import Result
+from bnuq.records.promises import Promise, outcomes
 from bnuq.records.words import SET, percent
 from bnuq.report.document import Cell, Part, Row, Table, explanation
 from bnuq.report.method_names import method_label

@@ -17,7 +17,8 @@ from bnuq.findings import all_of
 from bnuq.metrics.registry import ALARMS, estimates_of_task
 from bnuq.perturbations import KINDS, change_in, change_of
 from bnuq.records.evaluation import Result
-from bnuq.records.shift import LEVEL, MethodShift, Shift, limit_of, shift_of
+from bnuq.records.shift import LEVEL, MethodShift, Shift
+from bnuq.records.shift_analysis import limit_of, shift_of
 from bnuq.records.words import plain
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
 from bnuq.report.drawing import GREY, PALE, picture

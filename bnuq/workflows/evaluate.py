@@ -30,8 +30,9 @@ from bnuq.findings import Finding, note
 from bnuq.progress import CHECKING, READING, Progress, silent, stage
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
-from bnuq.workflows.processes import Job, Turn, helpers
+from bnuq.workflows.processes import Job, Turn
 from bnuq.workflows.requests import check_evaluation
+from bnuq.workflows.workers import helpers
 
 AnyExecutor = TypeVar("AnyExecutor", bound=UnitExecutor)
 

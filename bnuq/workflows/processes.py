@@ -1,4 +1,4 @@
-"""Who else computes the units of runs: nobody, several processes of this machine, watched by this one, or Ray.
+"""Processes of this machine that compute the units of runs, watched by this one.
 
 Each is a spawned Python that runs the ordinary program with a worker as its executor. It is restarted if it
 dies, and so are the units it had begun: results are those of one undisturbed process.
@@ -343,38 +343,3 @@ def _end_with_parent() -> None:
     with contextlib.suppress(OSError):
         sys.stdin.buffer.read()
     os._exit(1)
-
-
-@dataclass
-class Nobody:
-    """No other process: this one computes all units."""
-
-    before = None
-
-    def wait(self, progress: Progress, total: int) -> None: ...
-
-
-@contextlib.contextmanager
-def workers(on: str, jobs: Sequence[Job]) -> Iterator[Workers]:
-    """The processes that `on` names, other than "local", at work inside the block. All of them, this one too, compute
-    with the same number of threads, as sums are rounded by it."""
-    if on == "ray":
-        from bnuq.workflows.on_ray import Actors  # late: Ray is optional
-
-        others = Actors(jobs)
-    else:
-        others = Processes(jobs, int(on.removeprefix("local:")))
-    for place in others.places:
-        forgive(place)
-    with threads(others.threads), others:
-        yield others
-
-
-@contextlib.contextmanager
-def helpers(on: str, job: Job) -> Iterator[Nobody | Turn]:
-    """The processes that `on` names, at work at one job inside the block: `wait` until they have finished."""
-    if on == "local":
-        yield Nobody()
-        return
-    with workers(on, [job]) as others, others.turn(0) as turn:
-        yield turn

@@ -25,9 +25,10 @@ from bnuq.gate import GateSettings, check
 from bnuq.gate.checking import recomputed
 from bnuq.metrics import certificates
 from bnuq.records import decisions
-from bnuq.records.certificate import Certificate, certified, outcomes, resampled_values
+from bnuq.records.certificate import Certificate, certified
 from bnuq.records.evaluation import Result
 from bnuq.records.evaluation_file import read
+from bnuq.records.promises import outcomes, resampled_values
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
 from bnuq.report.render.markdown import markdown

@@ -17,7 +17,7 @@ from bnuq.errors import BnuqError
 from bnuq.records import evaluation_file
 from bnuq.records.addresses import estimates_of
 from bnuq.records.evaluation import Result
-from bnuq.records.shift import shift_of
+from bnuq.records.shift_analysis import shift_of
 from bnuq.report.document import Table
 from bnuq.report.evaluation import report
 from bnuq.report.shift import is_asked_for

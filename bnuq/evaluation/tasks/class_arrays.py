@@ -10,6 +10,8 @@ from bnuq.metrics.arrays import Array, array_namespace
 from bnuq.metrics.registry import ESTIMANDS
 from bnuq.shapes import Float, Int64
 
+DEVICE_BLOCK = 2**24  # replicates × points × classes at once on an accelerator, which needs large blocks to be busy
+
 
 @frozen
 class SampleScores:

@@ -18,7 +18,7 @@ from bnuq.estimates import Estimator
 from bnuq.evaluation import estimates
 from bnuq.evaluation.estimates import as_block, fetched, on_host, without_gradients
 from bnuq.evaluation.tasks import class_probabilities
-from bnuq.evaluation.tasks.class_arrays import ArrayKernel
+from bnuq.evaluation.tasks.class_arrays import DEVICE_BLOCK, ArrayKernel
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets, Probabilities
 from bnuq.evaluation.tasks.scorer import Groups, SampleReduction
 from bnuq.evaluation.units import Blocks, Gathered
@@ -31,7 +31,6 @@ from bnuq.metrics.registry import estimates_of_task
 from bnuq.shapes import Bool, Float, Int16, Int64
 
 _BLOCK = 2**17  # replicates × points × classes in memory at once: a few times this fits in a core's cache
-DEVICE_BLOCK = 2**24  # the same on an accelerator, which needs large blocks to be busy
 _MASKED = -1e9  # the logit of a masked class, whose probability is 0 at every temperature
 _HOPELESS = 1000.0  # below the largest logit, where exp gives 0 in float64
 PART_SCORES = tuple(  # the scores that classes and groups have estimates of

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from bnuq import devices
 from bnuq.evaluation import estimates
-from bnuq.evaluation.tasks.class_arrays import SampleScores, further_scores
-from bnuq.evaluation.tasks.class_reduction import DEVICE_BLOCK
+from bnuq.evaluation.tasks.class_arrays import DEVICE_BLOCK, SampleScores, further_scores
 from bnuq.shapes import Float, Int64
 
 _TINY = float(np.finfo(np.float64).tiny)  # changes no logarithm that matters, and makes 0·ln 0 equal 0

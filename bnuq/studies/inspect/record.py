@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -264,9 +265,4 @@ class Inspection:
         require(self.provenance, bnuq=str)
 
 
-def read(path: Path) -> Inspection:
-    """The inspection in the file at `path`; ResultError if that is not one, is newer, or is damaged.
-
-    All fields that a report or a summary uses are validated, so their readers need no further checks.
-    """
-    return codec.read(Inspection, path, summary=json_of)
+read = partial(codec.read, Inspection, summary=json_of)

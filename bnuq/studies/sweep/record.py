@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -253,9 +254,4 @@ class Sweep:
         return tuple(point for point in self.points if point.protocol == "matched")
 
 
-def read(path: Path) -> Sweep:
-    """The sweep in the file at `path`; ResultError if that is not one, is newer, or is damaged.
-
-    All fields that a report or a summary uses are validated, so their readers need no further checks.
-    """
-    return codec.read(Sweep, path, summary=json_of)
+read = partial(codec.read, Sweep, summary=json_of)

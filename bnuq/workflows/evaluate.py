@@ -30,9 +30,8 @@ from bnuq.findings import Finding, note
 from bnuq.progress import CHECKING, READING, Progress, silent, stage
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.evaluation import Result, Work
-from bnuq.workflows.processes import Job, Turn
 from bnuq.workflows.requests import check_evaluation
-from bnuq.workflows.workers import helpers
+from bnuq.workflows.workers import Job, Turn, helpers
 
 AnyExecutor = TypeVar("AnyExecutor", bound=UnitExecutor)
 

@@ -31,9 +31,8 @@ from bnuq.records.evaluation import Result
 from bnuq.records.multirun import Several, one_run, shared_warnings, table_of
 from bnuq.tasks import TaskName
 from bnuq.workflows.evaluate import evaluate, job_of
-from bnuq.workflows.processes import Turn
 from bnuq.workflows.requests import check_several, check_shareable
-from bnuq.workflows.workers import workers
+from bnuq.workflows.workers import Turn, workers
 
 # Provenance that runs do not share
 _OF_REFERENCE = ("reference_sha256", "reference_groups_sha256")

@@ -36,8 +36,7 @@ from bnuq.studies.sweep.recommendation import recommend
 from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.studies.sweep.request import check_sweep, samples_of
 from bnuq.studies.sweep.sizes import noise_points
-from bnuq.workflows.processes import Job
-from bnuq.workflows.workers import helpers
+from bnuq.workflows.workers import Job, helpers
 
 __all__ = ["Settings", "default_sizes", "sweep"]
 

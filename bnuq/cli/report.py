@@ -20,6 +20,7 @@ from bnuq.cli.streams import importing, print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
+from bnuq.studies import STUDIES
 
 if TYPE_CHECKING:
     from bnuq.report.document import Report, ReportSection
@@ -263,24 +264,19 @@ def check_figures(folder: Path | None) -> None:
         drawing.make_folder(folder)
 
 
-def print_with_figures(
-    result: Any,
-    printing: Printing,
-    folder: Path | None,
-    *,
-    report: Callable[..., Report],
-    summary: Callable[[Any], Any],
-) -> None:
-    """Draw the pictures of the result into `folder`, if one is named, and print it."""
+def print_study(result: Any, printing: Printing, folder: Path | None = None) -> None:
+    """Draw the pictures of a study's result into `folder`, if one is named, and print it."""
+    from bnuq.records.as_json import json_of
     from bnuq.report.render import draw_pictures, print_record
 
+    report = STUDIES[result.COMMAND].module("view").report
     drawn = () if folder is None else draw_pictures(report(result), folder)
 
     def show(record: Any, stream: TextIO) -> None:
-        print_record(report, record, stream)
+        print_record(report, record, stream, full=printing.full)
         print_figures(drawn)
 
-    print_result(result, printing, summary=summary, show=show)
+    print_result(result, printing, summary=json_of, show=show)
 
 
 def print_figures(paths: Sequence[Path]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing
-from bnuq.cli.report import check_figures, print_with_figures
+from bnuq.cli.report import check_figures, print_study
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
 from bnuq.evaluation.completeness import reported_at_once
@@ -50,11 +50,9 @@ def command(
     check_inspection(run, inspect_settings, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.as_json import json_of
     from bnuq.studies.inspect.compute import inspect
-    from bnuq.studies.inspect.view import report
 
     progress = progress_of(printing)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)
-    print_with_figures(result, printing, figures, report=report, summary=json_of)
+    print_study(result, printing, figures)

@@ -12,7 +12,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing, print_result
-from bnuq.cli.report import check_figures, print_with_figures
+from bnuq.cli.report import check_figures, print_study
 from bnuq.cli.streams import print_line
 from bnuq.config import MonitorSection, Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, SamplingSection
@@ -71,10 +71,8 @@ def command(
     check_monitor(run, settings, folder=folder, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.as_json import json_of
     from bnuq.studies.monitor.compute import monitor
     from bnuq.studies.monitor.record import Baseline
-    from bnuq.studies.monitor.view import report
 
     progress = progress_of(printing)
     with threads(run.threads):
@@ -82,7 +80,7 @@ def command(
     if isinstance(found, Baseline):
         print_result(found, printing, summary=_of_baseline, show=lambda made, _: print_line(_line(made)))
     else:
-        print_with_figures(found, printing, figures, report=report, summary=json_of)
+        print_study(found, printing, figures)
 
 
 def _of_baseline(baseline: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Model
-from bnuq.cli.output import Printing, print_result
+from bnuq.cli.output import Printing
+from bnuq.cli.report import print_study
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, PreciseBnSection, SamplingSection
 from bnuq.evaluation.completeness import reported_at_once
@@ -57,14 +57,11 @@ def command(
     check_precise_bn(run, settings.points, settings.batch_size, reading=False)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
-    from bnuq.records.as_json import json_of
-    from bnuq.report.render import print_record
     from bnuq.studies.precise_bn.compute import precise_bn
-    from bnuq.studies.precise_bn.view import report
 
     progress = progress_of(printing)
     with threads(run.threads):
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress
         )
-    print_result(result, printing, summary=json_of, show=partial(print_record, report, full=printing.full))
+    print_study(result, printing)

@@ -11,7 +11,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
 from bnuq.cli.output import Printing
-from bnuq.cli.report import check_figures, print_with_figures
+from bnuq.cli.report import check_figures, print_study
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
 from bnuq.evaluation.completeness import reported_at_once
@@ -67,11 +67,9 @@ def command(
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silence
-    from bnuq.records.as_json import json_of
     from bnuq.studies.sweep.compute import sweep
-    from bnuq.studies.sweep.view import report
 
     announce = silence if printing.quiet else partial(typer.echo, err=True)
     with threads(runs[0].threads):
         result = sweep(runs, swept, work=work, progress=progress_of(printing), announce=announce)
-    print_with_figures(result, printing, figures, report=report, summary=json_of)
+    print_study(result, printing, figures)

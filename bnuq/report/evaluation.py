@@ -118,10 +118,9 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
 
 def _error_legend(result: Result) -> str:
     sampled = bool(result.sampled)
-    points = tasks.points_of(result)
-    over = f"{points} and samples together" if sampled else points
+    over = "examples and samples together" if sampled else "examples"
     if sampled and int(result.sampling["samples"]) < 8:
-        over = f"{points} only; too few samples for a Monte Carlo error"
+        over = "examples only; too few samples for a Monte Carlo error"
     return f"± standard error over {over}. ↑ higher, ↓ lower is better."
 
 
@@ -209,8 +208,7 @@ def _set_in_words(result: Result, name: str) -> str:
 
 
 def _counted(result: Result, name: str) -> str:
-    """How many points, or images, a set has."""
-    return numbers.count(result.sets[name].n, tasks.points_of(result).removesuffix("s"))
+    return numbers.count(result.sets[name].n, "example")
 
 
 def _samples(result: Result) -> str:

@@ -73,10 +73,10 @@ def _rows_in_words(result: Result) -> str:
     """What the methods of a network are, in plain words."""
     sources = {name: sorted(method_named(name).differs_by) for name in plain_sampled(result)}
     ways = [f"{_SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of[0] in _SOURCES]
-    texts = [f"others: means of {result.sampling['samples']} passes with {all_of(ways)}"] if ways else []
+    texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
-        texts = [f"{POPULATION}: one with statistics of the whole training set", *texts]
-    return "; ".join(["deterministic: one ordinary pass", *texts] if texts else [])
+        texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
+    return "; ".join(["deterministic: the network without randomness", *texts] if texts else [])
 
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
@@ -87,7 +87,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
         truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "the same with these logits") if kind else ("ECE", meaning)
+        title, what = (f"ECE {title}", "the same for these logits") if kind else ("ECE", meaning)
         first = f"{result.first}+{kind}" if kind else result.first
         floor = ece_floor(result, first) if first in result.methods else None
         shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
@@ -115,10 +115,10 @@ _SOURCES = {
 }
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "predictive log-likelihood, the mean log-{truth} (PLL)"),
-    "temperature": ("divided", "the same with logits divided by one number, fitted to {fitted}"),
+    "pll": ("log-lik.", "predictive log-likelihood (PLL), the mean log-{truth}"),
+    "temperature": ("divided", "the same after dividing the logits by a number, fitted to {fitted}"),
     "vector": ("scaled", "the same with the logit of each class scaled and shifted, fitted to {fitted}"),
-    "ece": ("ECE", "expected calibration error, the mean gap of confidence and accuracy"),
+    "ece": ("ECE", "expected calibration error, the mean gap between confidence and accuracy"),
     "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
     "crps": ("CRPS", "continuous ranked probability score, the distance between prediction and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),

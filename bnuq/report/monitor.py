@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Conclusion, joined
+from bnuq.findings import Conclusion, all_of
 from bnuq.monitoring.testing import Wealth
 from bnuq.records.monitor import BlockTest, Monitored
 from bnuq.report import drawing
@@ -75,9 +75,15 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
     most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
-    answer = "The data have changed" if differs else "No change was found"
-    text = f"{answer}: without one, a difference of this size has a chance of {most}{100 * record.p_value:.2g} %."
-    yield Conclusion("batch-unlike" if differs else "batch-alike", text)
+    chance = f"a difference of this size occurs without a change in {most}{100 * record.p_value:.2g} % of cases"
+    if differs:
+        text = (
+            f"The data have changed: {chance}. First check how these examples were prepared. If that is right, label "
+            "some and evaluate the network on them."
+        )
+        yield Conclusion("batch-unlike", text)
+    else:
+        yield Conclusion("batch-alike", f"Nothing to do, no change was found: {chance}.")
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
@@ -89,17 +95,25 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
         yield Conclusion("layers-differ", text)
     elif record.together <= record.level:
         yield Conclusion("layers-together", "No single layer differs, but all of them together do.")
-    if names := [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]:
-        text = f"Of outputs and scores, {joined(names)} {'differs' if len(names) == 1 else 'differ'}."
+    names = [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]
+    if names:
+        kinds = all_of(name.replace("_", " ") for name in names)
+        text = f"Predictions differ, too, in {kinds}: do not rely on them until these examples were checked."
         yield Conclusion("scores-differ", text)
+    elif differs:
+        yield Conclusion("scores-alike", "Outputs and scores do not differ: predictions may be as good as before.")
     needed = f"an alarm needs {1 / record.level:,.4g}."
     if (number := record.alarm) is not None:
         where = f"after batch {number} of the stream ({record.names[number - 1]})"
         evidence = three_digits(float(record.e_values[number - 1]))
-        yield Conclusion("alarm", f"Alarm: {where} the evidence was {evidence}; {needed}")
+        yield Conclusion("alarm", f"Alarm: {where} the evidence of a change was {evidence}; {needed}")
+        return
+    if len(record.names) == 1 and not differs:
         return
     batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
-    yield Conclusion("no-alarm", f"No alarm: after {batches} the evidence is {three_digits(record.e_value)}; {needed}")
+    yield Conclusion(
+        "no-alarm", f"No alarm: after {batches} the evidence of a change is {three_digits(record.e_value)}; {needed}"
+    )
     if differs and (more := _batches_to_alarm(record)):
         text = (
             f"It takes at least {more} more {'batch that differs' if more == 1 else 'batches that differ'} as much, in "

@@ -99,7 +99,9 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         said = [_IN_WORDS.get(score, ""), whose * (len(by_score) > 1)]
         texts.append(f"{named(score)} ({'; '.join(filter(None, said))})".removesuffix(" ()"))
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = f"{title}: how often its examples rank above test examples (AUROC; 0.5 is chance), by {', '.join(texts)}"
+    words = (
+        f"{title}: AUROC, how often such an example ranks above a test example (0.5 is chance), by {', '.join(texts)}"
+    )
     return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 

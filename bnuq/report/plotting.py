@@ -13,7 +13,6 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import LineStyle
 from bnuq.report.numbers import count, named
-from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +73,7 @@ def evaluation_picture(*kind: str, draw: Callable[[Path], None]) -> Picture:
 def about_test_set(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
     passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
-    return f"{model}, test set, {count(test.n, points_of(result).removesuffix('s'))}{passes}"
+    return f"{model}, test set, {count(test.n, 'example')}{passes}"
 
 
 # A method's colour and marker, by a number of drawing.COLOURS in rows of eight. Those that often run together are in

@@ -87,8 +87,8 @@ def in_short(result: Result) -> Iterator[str]:
     losing = sum(map(len, groups.values())) - len(groups["kept"])
     if losing:
         yield (
-            f"The mean {all_of(scores, 'or')} of {shift.window} examples without labels warns of {len(groups['seen'])} "
-            f"of {count(losing, 'change')} before {_loss_in_words(result, shift)}."
+            f"Watch the mean {all_of(scores, 'or')} of {shift.window} examples, without labels: it leaves its usual "
+            f"range before {_loss_in_words(result, shift)} in {len(groups['seen'])} of {count(losing, 'change')}."
         )
     texts = {
         "late": "Too late for {}; by another score of `--full` in time.",

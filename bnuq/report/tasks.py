@@ -36,15 +36,7 @@ def recalibration_in_words(result: Result) -> str:
 
 def fitted_to(result: Result) -> str:
     """The points that recalibrations, or τ and the constant σ of a regression, are fitted to."""
-    points = points_of(result)
-    return (
-        f"each half of the test {points}, for the other half" if result.is_cross_fitted else f"the validation {points}"
-    )
-
-
-def points_of(result: Result) -> str:
-    """What the points of a set are called."""
-    return result.task.points
+    return "each half of the test examples, for the other half" if result.is_cross_fitted else "the validation examples"
 
 
 def regression_tables(result: Result) -> Iterator[Part]:

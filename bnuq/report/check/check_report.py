@@ -146,7 +146,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     known = sorted((each for each in verdict.comparisons if each.detectable), key=lambda each: each.detectable or 0.0)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
     if texts := [f"{plain(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
-        yield "would see", ", ".join(texts)
+        yield "would have seen", ", ".join(texts)
 
 
 def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,8 @@ from bnuq.report.inspection.layer_tables import gap_parts, noise_parts, short_si
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 
+_SAID = "vanishing", "dead-channels", "frozen", "never-trained", "reference-mismatch", "no-pipeline-fits"  # as findings
+
 
 def report(record: Inspection, *, columns: int = 100) -> Report:
     """The report: the verdicts, then sites, running statistics, noise, domains and pipelines, for so many columns."""
@@ -40,6 +42,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         line=" · ".join((*line, f"{max(record.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(record.findings)),
         one_screen=asked,
+        said=_SAID,
     )
 
 

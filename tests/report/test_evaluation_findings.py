@@ -143,7 +143,7 @@ def test_intervals_of_their_own_width_are_advised_only_beyond_twice_the_paired_e
 def test_all_methods_are_in_one_sentence(regression):
     alike = dict.fromkeys(regression.sampled, regression.methods["mcdo"])
     (text,) = findings(replace(regression, methods={**regression.methods, **alike}))
-    assert "where σ of mcbn, mcdo and mcbn+mcdo is large: errors are larger there (rank correlation " in text
+    assert "where σ of mcbn, mcdo and mcbn+mcdo is large: errors are larger there (correlation " in text
 
 
 def test_the_error_of_a_difference_is_paired_over_points_and_over_samples(regression):

@@ -24,16 +24,12 @@ def said(record) -> str:
 
 def test_of_a_batch_that_does_not_differ_nothing_is_to_be_done():
     (text,) = report(made_up_monitor.quiet()).summary
-    assert (
-        text == "Nothing to do, no change was found: without a change, a difference of this size has a chance of 31 %."
-    )
+    assert text.startswith("Nothing to do, no change was found: a difference of this size") and " 31 % of" in text
 
 
 def test_an_alarm_names_the_layers_the_scores_and_the_batch():
     shown = said(made_up_monitor.alarmed())
-    assert (
-        "changed: without a change, a difference of this size has a chance of at most 0.05 %. First check how" in shown
-    )
+    assert "in at most 0.05 % of cases. First check how these examples were prepared" in shown
     assert "2 of 2 layers differ, most `bn1`: means by 3.2, variances by 1.5 times" in shown
     assert "Predictions differ, too, in energy: do not rely on them" in shown
     assert "Alarm: after batch 2 of the stream (tuesday) the evidence of a change was 120; an alarm needs 100." in shown

@@ -56,7 +56,7 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
         for each in said["verdict"]["comparisons"]:
             gain = each["difference"] * (-1 if metric_of(each["metric"]).direction == "lower" else 1)
             is_worse = each["method"] == values["method"] and each["se"] and gain < -1.97 * each["se"]
-            if is_worse and plain(each["metric"]) not in use["text"]:
+            if is_worse and "headline" in metric_of(each["metric"]).shown and plain(each["metric"]) not in use["text"]:
                 found.append(f"{each['against']} is better by {each['metric']}, which is not said")
         if kind in ("overconfident", "underconfident") and not values["temperatures"]:
             found.append("no temperature")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,11 +9,11 @@ import numpy as np
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
 from bnuq.metrics import selective
-from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
+from bnuq.records.evaluation import AGGREGATIONS, Result
 from bnuq.report import ood
-from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
+from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import lowered_by, method_label
-from bnuq.report.numbers import named, number, share, with_error
+from bnuq.report.numbers import named, number, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 OF_TRUTH = {"labels": "probability of the label", "targets": "density of the target"}
@@ -39,38 +38,8 @@ def fitted_to(result: Result) -> str:
     return "each half of the test examples, for the other half" if result.is_cross_fitted else "the validation examples"
 
 
-def regression_tables(result: Result) -> Iterator[Part]:
-    """What normalised scores of a regression cannot say, and what its central intervals cover."""
-    if result.task != REGRESSION:
-        return
-    methods = {name: method for name, method in result.methods.items() if not result.is_single(name)}
-    if limits := tuple(text for name, method in methods.items() for text in _limits(name, method)):
-        yield BulletList(limits)
-    yield from _intervals(result)
-
-
-def _limits(name: str, method: MethodResult) -> Iterator[str]:
-    """What a normalised score cannot say."""
-    if "constant" not in method.bounds:
-        return
-    exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
-    if exact:
-        points = "1 example is" if exact == 1 else f"{exact} examples are"
-        others = method.normalized.get("pll_without_exact")
-        rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
-        yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
-    if any(math.isnan(estimate.value) for estimate in method.normalized.values()) and not exact:
-        yield f"{name}: a normalised score is –, as no σ of each example is better than the constant one."
-    scores = {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}
-    normalised = {metric for metric, estimate in method.normalized.items() if estimate.value > 100}
-    if above := [label for label, metrics in scores.items() if normalised.intersection(metrics)]:
-        yield (
-            f"{name}: {' and '.join(above)} above 100 %: a mixture of samples can exceed the bound, which is for "
-            "Gaussians."
-        )
-
-
-def _intervals(result: Result) -> Iterator[Part]:
+def intervals(result: Result) -> Iterator[Part]:
+    """What central intervals of a regression cover."""
     curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
     reached = [curve["level"].max() + 1e-9 for curve in curves.values()]  # that of quantiles may end
     levels = [level for level in _LEVELS if level <= max(reached, default=0)]

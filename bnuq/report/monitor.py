@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
@@ -23,10 +23,9 @@ from bnuq.report.numbers import count, of_reference, three_digits, with_error
 from bnuq.report.provenance import provenance_section
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
-_TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
 _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
@@ -225,16 +224,9 @@ def _draw_shift(record: Monitored, path: Path) -> None:
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
         found = [number for number, layer in enumerate(record.layers) if layer.p_value <= record.level]
         axes.plot(found, np.zeros(len(found)), "|", color=INK, markersize=9, clip_on=False, label="differs")
-        _name_layers(axes, [layer.name for layer in record.layers])
+        drawing.layer_axis(axes, [layer.name for layer in record.layers])
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"noise of a training batch of {record.unit:,}")
-
-
-def _name_layers(axes: Axes, names: Sequence[str]) -> None:
-    at = range(0, len(names), math.ceil(len(names) / _TICKS))
-    axes.set_xticks(list(at))
-    axes.set_xticklabels([short(names[number], 18) for number in at], rotation=90, fontsize=9)
-    axes.grid(visible=False, axis="x")
 
 
 def _draw_stream(record: Monitored, path: Path) -> None:

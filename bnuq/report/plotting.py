@@ -49,10 +49,6 @@ HOW = {
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
-    "lead": (
-        "Each line goes from the severity at which the mean score of unlabelled examples raises the alarm to that at "
-        "which accuracy is lost. A line that begins at its mark is pale: there the alarm comes too late."
-    ),
     "shift": (
         "At 0 the inputs are unchanged; the bands of the metrics are 95 %, of the difference to that. The alarm is "
         "raised where the mean of mutual information (of a single pass, predictive entropy) leaves the grey band, in "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
-from bnuq.metrics import selective
+from bnuq.metrics import METRICS, selective
 from bnuq.records.evaluation import AGGREGATIONS, Result
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, Table
@@ -110,22 +111,27 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    legend_of_task = {REGRESSION: _of_regression, SEGMENTATION: _of_segmentation}.get(result.task, _of_classification)
-    yield from legend_of_task(result)
+    yield _abbreviations(result)
+    yield from (_of_regression if result.task == REGRESSION else _of_classification)(result)
     yield from ood.legend(result)
 
 
+def _abbreviations(result: Result) -> str:
+    """The acronyms among the metrics of the test set, by their titles."""
+    known = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
+    titles = {named(metric, roomy=False): METRICS[metric].title for metric in METRICS if metric in known}
+    texts = (f"{name}: {title}" for name, title in titles.items() if re.search(r"[A-Z]{2}|ρ", name))
+    return f"{'; '.join(texts)}. PLL, MI and entropies are in nats."
+
+
 def _of_classification(result: Result) -> Iterator[str]:
-    yield (
-        "PLL: mean log probability of the true label, in nats, as are MI and entropies. ECE: gap between "
-        "confidence and accuracy. AURC: error rate when the most uncertain examples (by predictive entropy) are "
-        "deferred, averaged over coverage."
-    )
-    if result.model.get("labels"):
+    if result.task == SEGMENTATION:
         yield (
-            f"{result.model['labels']} labels per example: each is a classification of two classes, yes and no, and "
-            "estimates are means over the labels. An example's accuracy, MI and entropies are means over its labels."
+            "Estimates are of the pixels of all examples together, but for those that are ignored; their standard "
+            "errors are over examples."
         )
+    if result.model.get("labels"):
+        yield f"Estimates, and MI and entropies of an example, are means over its {result.model['labels']} labels."
     if any(method.bounds for method in result.methods.values()):
         yield (
             "Constant: the same predicted classes, all with one confidence, fitted to the validation examples. "
@@ -134,37 +140,9 @@ def _of_classification(result: Result) -> Iterator[str]:
         )
     if any("set_size" in method.sets["test"].estimates for method in result.methods.values()):
         nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
-        yield (
-            "LAC and APS sets: the classes of a conformal prediction set, of a nominal coverage of "
-            f"{100 * nominal:g} %; smaller is better at the same coverage."
-        )
-    metrics = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
-    if "auroc_errors" in metrics:
-        yield "Failure AUROC: how well the predictive entropy ranks wrong predictions above right ones; 0.5 is chance."
-    if "refinement_loss" in metrics:
-        yield (
-            "Calibration loss: the part of −PLL that the fitted temperature removes. Refinement loss: the part that it "
-            "leaves, with which the classes are distinguished."
-        )
-    if result.sampled:
-        yield (
-            "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty; epistemic "
-            "zero-one loss and Brier score are the same for these losses. ρ(MI, expected entropy) near 1: the samples "
-            "do not tell epistemic and aleatoric uncertainty apart."
-        )
-        if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
-            yield correction
-
-
-def _of_segmentation(result: Result) -> Iterator[str]:
-    yield (
-        "Estimates are of the pixels of all images together, but for those that are ignored; their standard errors are "
-        "over images. PLL: mean log probability of the true class of a pixel, in nats, as are MI and entropies. ECE: "
-        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are "
-        "deferred, averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
-    )
-    if result.sampled:
-        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
+        yield f"LAC and APS: conformal prediction sets of a nominal coverage of {100 * nominal:g} %."
+    if result.sampled and (correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information")))):
+        yield correction
 
 
 def _of_regression(result: Result) -> Iterator[str]:
@@ -175,11 +153,7 @@ def _of_regression(result: Result) -> Iterator[str]:
         given = result.given_distribution
         crps = _GIVEN[given] if given else _CRPS[scoring.get("crps", "gaussian")]
         likelihood = _GIVEN["gaussian"] if given else _LIKELIHOODS[scoring.get("pll", "mixture")]
-        yield (
-            "CRPS: distance between predictive distribution and target, in the target's unit; |error| for a "
-            f"distribution without spread. Here of {crps}. PLL: mean log density of the target, in nats, under "
-            f"{likelihood}.{_OF_MOMENTS[given]}"
-        )
+        yield f"CRPS is of {crps}, PLL of {likelihood}.{_OF_MOMENTS[given]}"
     if result.model["outputs"] > 1:
         yield (
             f"{result.model['outputs']} outputs: RMSE is of the length of the error vector, so it sums over "
@@ -189,15 +163,10 @@ def _of_regression(result: Result) -> Iterator[str]:
     if "tau" in estimates:
         given = scoring.get("tau") is not None
         source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to {fitted_to(result)}"
-        yield (
-            f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ. Half of the targets "
-            "should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
-        )
+        yield f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ."
     if any("constant" in method.bounds for method in result.methods.values()):
         yield (
             f"Constant: one σ for all examples, fitted to {fitted_to(result)}, around the method's means. Optimum: "
             "the best σ for each example around the same means, which only the targets reveal. Normalised: 0 % is the "
             "constant, 100 % the optimum; negative is worse than the constant."
         )
-    if result.sampled:
-        yield "ρ(σ, |e|): Spearman's rank correlation of σ and |error|; 1 means the same order, 0 no relation."

@@ -160,12 +160,9 @@ def test_the_calibration_of_intervals_is_that_of_the_file(regression):
 @pytest.mark.parametrize(
     ("scoring", "words"),
     [
-        ({}, "Here of the Gaussian with the mean and variance of the samples plus observation noise 1/τ. PLL: "),
-        ({"crps": "fair"}, "Here of the samples alone, without noise, corrected for their number."),
-        (
-            {"pll": "moment"},
-            "PLL: mean log density of the target, in nats, under the Gaussian with the mean and variance",
-        ),
+        ({}, "CRPS is of the Gaussian with the mean and variance of the samples plus observation noise 1/τ, PLL of"),
+        ({"crps": "fair"}, "CRPS is of the samples alone, without noise, corrected for their number"),
+        ({"pll": "moment"}, "PLL of the Gaussian with the mean and variance"),
         ({"fit": "pll"}, "τ: observation precision, fitted by PLL to the validation examples."),
     ],
 )
@@ -180,4 +177,4 @@ def test_a_network_with_a_single_output_is_told_as_such(regression, two_outputs)
 def test_the_deterministic_network_can_stand_alone(regression):
     alone: dict[str, MethodResult] = {"deterministic": regression.methods["deterministic"]}
     text = one_line(drawn(replace(regression, methods=alone)))
-    assert "noise sd, 1/√τ" in text and "AUROC" not in text and "ρ(σ, |e|): Spearman" not in text
+    assert "noise sd, 1/√τ" in text and "AUROC" not in text and "ρ(σ, |e|)" not in text

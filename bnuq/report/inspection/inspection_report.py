@@ -58,13 +58,12 @@ def _sections(record: Inspection, columns: int) -> Iterator[ReportSection]:
         yield ReportSection("Running statistics compared with the population", parts)
     if record.noise is not None:
         said = tuple(each.text for each in noise_findings(record.noise)) if record.noise.layers else ()
-        parts = (BulletList(said), *of("noise_by_layer", "values"), *noise_parts(record.noise, name=name))
+        parts = (BulletList(said), *of("noise_by_layer", "noise_panels"), *noise_parts(record.noise, name=name))
         yield ReportSection("Noise of a batch", parts)
-        yield from section("Distribution of the noise", of("noise_panels", "spread"))
     if record.domains is not None:
         yield ReportSection("Domains", (*of("domains"), *domain_parts(record.domains, name=name)))
     if record.pipelines is not None:
-        parts = (*of("pipelines"), *pipeline_parts(record.pipelines, name=columns - 36))
+        parts = tuple(pipeline_parts(record.pipelines, name=columns - 36))
         yield ReportSection("Training pipelines tried", parts)
     sources = [("checkpoint", f"{record.model['path']}, SHA-256 `{record.model.get('sha256', 'unknown')}`")]
     if reference := record.provenance.get("reference_sha256"):

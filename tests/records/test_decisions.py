@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, verdict
+from bnuq.findings import Finding, warning
 from bnuq.records.best_scores import FALSE_ALARMS
 from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
 from bnuq.records.decisions import (
@@ -223,7 +223,7 @@ def test_a_pipeline_that_could_not_be_compared_is_not_called_wrong() -> None:
 
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_nothing_is_decided_on_inputs_of_another_scale(name: str) -> None:
-    found = verdict(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)
+    found = warning(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)
     assert decisions(replace(made(), findings=(found,)), judged(compared(0.05, 0.01, 0.001))) == ()
 
 

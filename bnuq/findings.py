@@ -39,10 +39,6 @@ class Conclusion:
     about: str = ""
 
 
-def verdict(code: str, **values: Any) -> Finding:
-    return Finding(code, "verdict", values)
-
-
 def warning(code: str, **values: Any) -> Finding:
     return Finding(code, "warning", values)
 

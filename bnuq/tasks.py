@@ -18,7 +18,7 @@ TaskName = Literal["classification", "regression", "segmentation"]
 class Task:
     """A task by its `name` in files and requests; those of several labels per point are named classifications.
 
-    `points` are what a set has, `unit` what is right or wrong. `spread` is the score of how much samples differ,
+    `unit` is what is right or wrong. `spread` is the score of how much samples differ,
     `headline` the estimate that a shift of the inputs is judged by. `truth` is the field of a set that has its labels
     or targets; that and predictions have a further axis as long as the entry `predicted_by` of what a result says of
     the network, and outputs in a file the last axis `axis`. `calibrations` are the points that what is `fitted` can be
@@ -27,7 +27,6 @@ class Task:
 
     name: TaskName
     outputs: Literal["classes", "labels", "values"]
-    points: Literal["examples", "images"] = "examples"
     unit: Literal["examples", "labels", "pixels"] = "examples"
     spread: Literal["mutual_information", "variance"] = "mutual_information"
     headline: Literal["accuracy", "rmse"] = "accuracy"
@@ -90,7 +89,7 @@ REGRESSION = Task(
     calibrations=("cross",), fitted="τ and the constant σ", scored_by=("scoring.",),
 )  # fmt: skip
 SEGMENTATION = Task(
-    "segmentation", "classes", points="images", unit="pixels", predicted_by="classes", recalibrations=("temperature",),
+    "segmentation", "classes", unit="pixels", predicted_by="classes", recalibrations=("temperature",),
     calibrations=_FITTED, scored_by=("data.ignore",), of_part=("count", "accuracy", "iou", "dice"),
 )  # fmt: skip
 TASKS = CLASSIFICATION, MULTILABEL, REGRESSION, SEGMENTATION

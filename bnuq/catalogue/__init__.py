@@ -41,8 +41,8 @@ def advised(findings: Iterable[Finding]) -> tuple[tuple[str, str, str], ...]:
 
 
 def noted(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """The sentences of the notes among the findings, in their order."""
-    return texts(notes(findings))
+    """The sentences of the notes among the findings, in their order, without those that only other versions make."""
+    return texts(each for each in notes(findings) if each.code in CATALOGUE)
 
 
 def distinct(findings: Iterable[Finding]) -> dict[tuple[str, str], Finding]:

@@ -40,11 +40,6 @@ def _history(folder: str, used: int, asked: int) -> str:
     return f"the baseline is {which} in {folder}{fewer}, by the times in their provenance{slope}"
 
 
-def _domain_points(sets: Sequence[tuple[str, int, int]]) -> str:
-    selected = ", ".join(f"{points} of {of} ({name})" for name, points, of in sets)
-    return f"a random selection of the examples that were not used for statistics was evaluated: {selected}"
-
-
 def _dead_channels(layers: Sequence[tuple[str, int]]) -> str:
     channels = sum(channels for _, channels in layers)
     return (
@@ -128,9 +123,6 @@ COMMANDS: Catalogue = {
         "the noise was measured on other mini-batches of the same examples as the population: the training set is too "
         "small to be split"
     ),
-    "population-of-all-points": Entry(
-        "the population is that of all {points} examples of the training set, fewer than {requested}"
-    ),
     "dead-channels": Entry(
         _dead_channels,
         "If MCBN estimates depend on few examples, leave these layers out (`--layers`) or use a larger mini-batch.",
@@ -142,10 +134,6 @@ COMMANDS: Catalogue = {
     ),
     # inspection: domains
     "domain-batch-size": Entry(_domain_batch_size),
-    "domain-points-selected": Entry(_domain_points),
-    "domain-spread-points": Entry(
-        "the spread of MCBN under each domain's statistics is that of {points} examples of each set"
-    ),
     # inspection: pipelines
     "no-pipeline-suggested": Entry("no training pipeline is suggested: {reason}"),
     "no-pipeline-fits": Entry(
@@ -157,7 +145,6 @@ COMMANDS: Catalogue = {
         "statistics are wrong: `bnuq precise-bn` recomputes them.",
     ),
     # sweep over mini-batch sizes
-    "batch-sizes-sorted": Entry("batch sizes were sorted and duplicates removed"),
     "sweep-continued": Entry("{network}: {parts} finished parts of an interrupted sweep were reused"),
     "bank-left-out": Entry("all examples of a sweep share their draws: the bank of {bank} was left out"),
     "methods-left-out": Entry("a sweep samples mcbn only; {methods:joined} of the run file was left out"),
@@ -194,7 +181,6 @@ COMMANDS: Catalogue = {
         "mini-batches of at most {batch_size}: the default, as the training batch size is not known; name it with "
         "--batch-size, or train_batch_size under [model]"
     ),
-    "all-points-used": Entry("all {points:,} examples of the training set were used; --points allows {requested:,}"),
     "few-points": Entry(
         "the statistics are from only {points} examples, so they are noisy; use at least {minimum}, preferably a few "
         "thousand"
@@ -210,8 +196,6 @@ COMMANDS: Catalogue = {
         "mini-batches without replacement"
     ),
     "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
-    "no-statistics": Entry("BatchNorm {layer} keeps no running statistics, so it has none to replace"),
-    "dropout-off": Entry("dropout was off while statistics were computed, as at prediction time"),
     # files of other versions
     "made-by-another-version": Entry(
         "made by another version of bnuq ({version}); left out, as this one does not know {names:it|them}: "
@@ -294,7 +278,6 @@ COMMANDS: Catalogue = {
         "widest layer: at most {directions} of a layer are compared"
     ),
     "constant-statistics": Entry("statistics that do not vary over the reference are not compared: in {layers:listed}"),
-    "constant-layers": Entry("{layers:listed} {layers:does|do} not vary over the reference: not compared"),
     "stream-stopped": Entry(
         "the stream stopped at its alarm (batch {batch}, {name}), so this batch was compared only with the reference; "
         "name a new file for --stream to begin again"

@@ -46,23 +46,6 @@ def _attacked_through(methods: Sequence[tuple[str, int]]) -> str:
     return f"{' and '.join(ATTACKS)} computes separate examples for each method: {'; '.join(texts)}"
 
 
-def _not_told_apart(methods: Sequence[tuple[str, float]]) -> str:
-    correlations = listed([f"{correlation:.2f} for {name}" for name, correlation in methods])
-    return (
-        "epistemic and aleatoric uncertainty cannot be distinguished here: mutual information and expected entropy "
-        f"rank the test examples almost equally (ρ = {correlations}), so that neither shows its cause"
-    )
-
-
-def _own_batches(batch_size: int, smaller: Sequence[tuple[str, int]]) -> str:
-    few = f"; all in one batch: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
-    return (
-        f"deterministic+own (†) normalises evaluated examples by a random batch of {batch_size} of their own set: "
-        "predictions depend on the other examples of the batch, which are all OOD in an OOD set, and errors over "
-        f"examples ignore this{few}"
-    )
-
-
 def _laplace_fitted(
     curvature: str, points: int, train_size: int, prior_precision: float, effective: float, parameters: int
 ) -> str:
@@ -166,17 +149,6 @@ def _unchecked(why: str = "", effect: _Effect = (), settings: Sequence[str] = ()
     return text + _changes(effect)
 
 
-def _counts_measured(mini_batches: int, means: tuple[float, float], deviations: tuple[float, float]) -> str:
-    of_means, of_deviations = (
-        " to ".join(f"{end:.{int(end < 10)}f}" for end in percent) for percent in (means, deviations)
-    )
-    return (
-        f"counts of the analytic noise models were measured on {mini_batches} mini-batches: as a share of the nominal "
-        f"b·z values per channel, the effective sample size is {of_means} % for means and {of_deviations} % for "
-        "standard deviations, depending on the layer"
-    )
-
-
 def _temperatures(
     how: str,
     temperatures: Sequence[Sequence[Any]],
@@ -209,14 +181,6 @@ def _vectors(how: str, maps: Sequence[Sequence[Any]], points: int) -> str:
         for method, scales, shifts in maps
     )
     return f"scales and shifts of the classes {how.format(points=points)}: {', '.join(of_methods)}".replace(" -", " −")
-
-
-def _channels_nearly_constant(layers: Sequence[tuple[str, int]]) -> str:
-    names = _begun([f"{name} {channels}" for name, channels in layers])
-    return (
-        f"{sum(channels for _, channels in layers)} channels are nearly constant in some mini-batch, their variance "
-        f"below 10 times eps ({names}): an example that differs in them is scaled up as far as eps allows"
-    )
 
 
 def _precision(
@@ -366,10 +330,6 @@ EVALUATION: Catalogue = {
         "The deterministic estimates do not describe a single forward pass in deployment. To get running statistics, "
         "train with `track_running_stats=True`.",
     ),
-    "reference-check-smaller": Entry(
-        "the reference check used {batches} mini-batches of {points} examples, because the samples cost little: with "
-        "more samples or examples it would use more, and detect smaller differences"
-    ),
     "reference-uncompared": Entry(
         lambda why, effect: (
             f"the training set could not be checked against the checkpoint: {why}. But using its statistics changes "
@@ -406,12 +366,6 @@ EVALUATION: Catalogue = {
     "fitted-to-a-part": Entry("post-hoc OOD scores are fitted to {points:,} random examples of the training set"),
     "score-not-fitted": Entry("{score} is left out: {reason}"),
     "no-labels-of-reference": Entry("Mahalanobis distances are left out: the training set has no classes"),
-    "covariance-shrunk": Entry(
-        "the covariances behind Mahalanobis distances are shrunk: {points:,} examples of the training set for "
-        "{features:,} features"
-    ),
-    "uncertainties-not-told-apart": Entry(_not_told_apart),
-    "own-batches": Entry(_own_batches),
     "attacked-through": Entry(_attacked_through),
     "laplace-fitted": Entry(_laplace_fitted),
     "temperature-fitted": Entry(partial(_temperatures, "fitted to {points:,} validation examples")),
@@ -435,8 +389,6 @@ EVALUATION: Catalogue = {
         "{set}: the probabilities of {classes:,} classes for {points:,} examples are too many to store, so classwise "
         "ECE and the prediction sets that need them are left out; `--limit` evaluates fewer examples"
     ),
-    "channels-nearly-constant": Entry(_channels_nearly_constant),
-    "counts-measured": Entry(_counts_measured),
     "noise-model-understates": Entry(
         "{method} is a poor approximation of MCBN on this network: its mean uncertainty on the test set is {ratio:.2g} "
         "times that of mcbn, whose mini-batches change the statistics of all channels and layers jointly.",

@@ -35,7 +35,6 @@ INPUTS: Catalogue = {
     "predictions-found": Entry(
         lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
     ),
-    "hard-predictions-agree": Entry("{method}: its {points} hard predictions are the classes of the largest values"),
     "hard-predictions-differ": Entry(
         "{method}: {count} of {points} hard predictions are not the class of the largest value.",
         "Was another threshold used, or are the columns in another order (--classes)? Else leave them out: --ignore.",
@@ -65,15 +64,6 @@ INPUTS: Catalogue = {
     "labels-left-out": Entry(
         "{file}: {count:,} rows have ids that no prediction has; they are left out.",
         "If they were left out by the model, such as hard ones, the scores are too good.",
-    ),
-    "outputs-together": Entry(
-        "{file}: the RMSE is the root of the sum of the outputs' mean squared errors; MAE and CRPS are means over them"
-    ),
-    "probabilities-rounded": Entry(
-        lambda file, scale, off: (
-            f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "
-            "and what is below 0 or above 1 by rounding is 0 or 1"
-        )
     ),
     "paired-by-ids": Entry(
         lambda column, files, moved: (
@@ -131,10 +121,6 @@ INPUTS: Catalogue = {
     "list-is-batches": Entry(
         "a list of two arrays is two batches of {points} inputs, without labels: (x, y) is a tuple"
     ),
-    "no-label-file": Entry("no label file next to the images"),
-    "label-file": Entry("labels from {file}"),
-    "read-from-factory": Entry("read from {factory}"),
-    "points-on-last-axis": Entry("the examples are on the last axis (H, W, C, N)"),
     "svhn-label-10": Entry("label 10 is the digit 0, as in SVHN"),
     "no-class-folders": Entry(
         lambda table="": (
@@ -185,7 +171,6 @@ INPUTS: Catalogue = {
     ),
     "set-adapted": Entry(_adapted),
     "grey-as-rgb": Entry("images are grey: they are repeated to three channels (RGB), as the network takes them"),
-    "picture-mode": Entry("images are {mode}"),
     "crop-pads": Entry("images of {size} pixels get a black border: the crop is {crop}"),
     "index-column": Entry(
         lambda column: (
@@ -194,7 +179,6 @@ INPUTS: Catalogue = {
     ),
     "target-column": Entry("the target is the {last:last column|column}{last:,|} {column!r}"),
     "known-set-hidden": Entry("{path} is the one here, which hides the known set: that is {known}"),
-    "split-file": Entry("split {split} by {file}"),
     # data: layouts
     "one-hot-targets": Entry("targets are one-hot rows of {classes}: used as labels"),
     "inputs-as-they-are": Entry("inputs are {dtype}: used unchanged"),
@@ -271,7 +255,6 @@ INPUTS: Catalogue = {
     ),
     "prefix-removed": Entry("the prefix {prefix!r} was removed from the names of the weights."),
     "tensors-left-out": Entry("{count} tensors outside {prefix!r} were left out: {names}."),
-    "entries-left-out": Entry("{count} entries that are not tensors were left out: {names}."),
     "architecture-unused": Entry("the file holds the whole network; the architecture {architecture} was not used."),
     "hub-config": Entry(
         "{settings:joined} {settings:was|were} read from its config.json ({architecture}); options and the run file "
@@ -285,10 +268,6 @@ INPUTS: Catalogue = {
         )
     ),
     "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
-    "weights-converted": Entry("{stored} weights were converted to {used}."),
-    "no-batch-counters": Entry(
-        "{layers} BatchNorm layers have no num_batches_tracked, as before torch 0.4.1; it is not needed here."
-    ),
     "gpu-unusable": Entry("the GPU cannot be used ({reason}), so everything ran on the CPU"),
     "entries-unchanged": Entry(_entries_unchanged),
 }

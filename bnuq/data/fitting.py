@@ -57,9 +57,6 @@ def fitted(
             f"{inputs.source.name(b)}: is {other[1]} × {other[0]} pixels{' then' * bool(inputs.fit)}, and "
             f"{inputs.source.name(a, short=True)} is {first[1]} × {first[0]}; {OTHER_SIZE}"
         )
-    if surveyed:
-        mode = "RGB" if points.point_shape[0] == 3 else "grey"
-        points = replace(points, findings=(*points.findings, note("picture-mode", mode=mode)))
     return points
 
 

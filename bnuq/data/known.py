@@ -22,7 +22,6 @@ from bnuq.data.remote import default_splits, remotes_of, size_of_splits
 from bnuq.errors import DataError
 from bnuq.files.content import exists
 from bnuq.files.folders import cache_folder, expanded
-from bnuq.findings import note
 from bnuq.frozen import frozen
 
 Form = Literal[
@@ -158,8 +157,7 @@ def _read_uci(path: Path, split: str, fold: int) -> Contents:
     if rows.size == 0 or rows.min() < 0 or rows.max() >= len(x) or len(np.unique(rows)) != len(rows):
         raise DataError(f"{test_list}: expected different row numbers from 0 to {len(x) - 1}, one a line.")
     selected = rows if split == "test" else np.setdiff1d(np.arange(len(x)), rows)
-    finding = note("split-file", split=fold, file=test_list.name)
-    return Contents(x[selected], y[selected], findings=(*table.findings, finding), index=selected)
+    return Contents(x[selected], y[selected], findings=table.findings, index=selected)
 
 
 def _idx(*folders: str) -> tuple[tuple[Form, str], ...]:

@@ -15,7 +15,6 @@ from bnuq.evaluation.draws import (
     needs_omega,
     part_drawn,
     passes_of_samples,
-    size_of_check,
 )
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.methods import Fit, sampler_of
@@ -54,16 +53,6 @@ class Measurements:
         )
         self._watch.lap("draw")
         return check
-
-    @property
-    def size_of_smaller_check(self) -> tuple[int, int] | None:
-        """The number of mini-batches of the reference check and their points, where the cost of the samples bounds the
-        points."""
-        subject = self._subject
-        if self.check is None or (part := part_drawn(subject)) is None:
-            return None
-        size = size_of_check(part, passes_of_samples(subject))
-        return size if size[1] < size_of_check(part)[1] else None
 
     @property
     def stale(self) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from bnuq import metrics
 from bnuq.config import Counts, DrawSettings
 from bnuq.evaluation.draws import MiniBatchDrawing
 from bnuq.evaluation.executors import UnitExecutor
 from bnuq.evaluation.subject import Subject
-from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
 from bnuq.methods import Method
 from bnuq.progress import Progress
@@ -35,18 +33,6 @@ class NoiseModels:
     layers: tuple[LayerNoiseModel, ...]
     recorded: BatchStatistics | None
     counts: Counts | None = None  # of the factorised noise models; None where there are none
-
-    def findings(self) -> Iterator[Finding]:
-        """The measured number of values per statistic in the factorised noise models, as a share of the nominal
-        number."""
-        if self.counts != "measured":
-            return
-        assert self.recorded is not None
-        shares = [
-            (100 * layer.values_mean / layer.count, 100 * layer.values_deviation / layer.count) for layer in self.layers
-        ]
-        means, deviations = ([float(min(percent)), float(max(percent))] for percent in zip(*shares, strict=True))
-        yield note("counts-measured", mini_batches=self.recorded.samples, means=means, deviations=deviations)
 
     def draw(self, method: Method, draws: range) -> BatchStatistics:
         """ω of these draws under the noise model of `method`."""

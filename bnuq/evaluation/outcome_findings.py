@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from bnuq.evaluation.datasets import RunData
 from bnuq.evaluation.ensemble import findings_on_members
 from bnuq.evaluation.estimates import MIN_SAMPLES
-from bnuq.evaluation.measured import Measurements
 from bnuq.evaluation.runner import RunnerResult
 from bnuq.evaluation.subject import Subject
-from bnuq.findings import Finding, note, warning
+from bnuq.findings import Finding, warning
 from bnuq.methods import DETERMINISTIC, method_named
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.approximation import approximations
 from bnuq.records.evaluation import Result
 from bnuq.records.shift_analysis import shift_of
-from bnuq.sampling.batch_statistics import BatchStatistics
 
-ALIKE = 0.9  # rank correlation above which two uncertainties are not told apart
 FEW = 20  # points, below which what is fitted to them is not to be trusted
 
 
-def findings_on_outcome(
-    subject: Subject, measured: Measurements, outcome: RunnerResult, data: RunData
-) -> Iterator[Finding]:
-    if (size := measured.size_of_smaller_check) is not None:
-        yield note("reference-check-smaller", batches=size[0], points=size[1])
+def findings_on_outcome(subject: Subject, outcome: RunnerResult, data: RunData) -> Iterator[Finding]:
     if any(not site.tracked for site in subject.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": data.test} | data.ood
@@ -39,8 +31,6 @@ def findings_on_outcome(
         yield warning("too-few-points", sets=few)
     if (error := outcome.methods[DETERMINISTIC].sets["test"].estimates.get("mae")) is not None:
         yield from _findings_on_scale(data, error.value)
-    elif alike := _alike(outcome, len(data.test)):
-        yield note("uncertainties-not-told-apart", methods=alike)
     fitted_to = data.validation
     if fitted_to is not None and len(fitted_to) < FEW:
         yield warning("few-validation-points", points=len(fitted_to))
@@ -50,17 +40,6 @@ def findings_on_outcome(
         yield warning("nothing-stochastic")
     elif outcome.samples < MIN_SAMPLES and any(not method_named(name).is_single for name in outcome.methods):
         yield warning("few-samples", samples=outcome.samples, minimum=MIN_SAMPLES)
-
-
-def _alike(outcome: RunnerResult, points: int) -> list[list[Any]]:
-    """The plain methods whose mutual information and expected entropy rank enough points nearly alike, and the rank
-    correlation of these."""
-    correlations = {
-        name: result.sets["test"].estimates.get("uncertainty_correlation")
-        for name, result in outcome.methods.items()
-        if method_named(name).recalibration is None and points >= FEW
-    }
-    return [[name, each.value] for name, each in correlations.items() if each is not None and each.value > ALIKE]
 
 
 def analysed(result: Result) -> Result:
@@ -98,9 +77,3 @@ def _findings_on_scale(data: RunData, error: float) -> Iterator[Finding]:
             yield warning("constant-targets", set=name)
         elif spread["test"] > 0 and not 0.1 < deviation / spread["test"] < 10:
             yield warning("targets-of-another-scale", set=name, sd=deviation, test_sd=spread["test"])
-
-
-def findings_on_channels(omega: BatchStatistics | None) -> Iterator[Finding]:
-    dead = {layer.name: layer.dead_channels for layer in omega.layers if layer.dead_channels} if omega else {}
-    if dead:
-        yield note("channels-nearly-constant", layers=[[name, int(count)] for name, count in dead.items()])

@@ -133,6 +133,4 @@ def fitted_scores(subject: Subject, progress: Progress) -> PostHoc:
                 scores[name] = fitted
     if not has_labels:
         findings.append(note("no-labels-of-reference"))
-    elif reference.gaussians.shrinkage:
-        findings.append(note("covariance-shrunk", points=len(train), features=features.shape[1]))
     return PostHoc(scores, tuple(findings))

@@ -367,8 +367,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
              "{who} has fewer errors on {where} at the threshold decided on"),
             ("threshold_accepted", "Share accepted", "higher", "0.02", "{who} accepts less of {where}",
              "{who} accepts more of {where}"),
-            ("threshold_false_alarms", "False alarms", "lower", "0.01", "{who} takes more of {where} for foreign",
-             "{who} takes less of {where} for foreign"),
+            ("threshold_false_alarms", "False alarms", "lower", "0.01", "{who} flags more of {where} as unfamiliar",
+             "{who} flags less of {where} as unfamiliar"),
             ("threshold_detected", "Share detected", "higher", "0.02", "{who} detects less of {where}",
              "{who} detects more of {where}"),
         )

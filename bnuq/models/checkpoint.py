@@ -22,7 +22,7 @@ from bnuq.errors import BnuqError, ModelError, is_out_of_memory
 from bnuq.files.content import is_file
 from bnuq.files.hub import CONFIG, HubConfig, read_hub_config
 from bnuq.files.limits import read_whole
-from bnuq.findings import Finding, note
+from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.models.architecture import matching_torchvision
 from bnuq.models.entries import (
@@ -35,7 +35,7 @@ from bnuq.models.entries import (
     without_prefixes,
 )
 from bnuq.models.exported import read_exported, weights_of_script
-from bnuq.models.kinds import EXPECTED, INDEX, check_name, kind_of_weights, listed
+from bnuq.models.kinds import EXPECTED, INDEX, check_name, kind_of_weights
 from bnuq.models.unpickling import opened, survey_of_legacy, survey_of_zip, unpickled
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
@@ -226,13 +226,11 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     }
     for name in tensors:
         check_name(checkpoint.path, name)
-    others = [str(name) for name in state if name not in tensors]
     for name, value in state.items():
         if isinstance(value, tuple) and any(isinstance(tensor, Tensor) and tensor.is_quantized for tensor in value):
             raise ModelError(
                 f"{checkpoint.path}: is a quantized network: {name} holds whole numbers. {ASK_FOR_ORIGINAL}"
             )
-    findings = (note("entries-left-out", count=len(others), names=listed(others)),) if others else ()
     if not tensors:
         raise ModelError(f"{checkpoint.path}: holds no tensors; {EXPECTED}.")
     check_values(checkpoint.path, tensors, size=size, only_finite=only_finite)
@@ -241,7 +239,7 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
         tensors = OrderedDict(tensors)
         tensors._metadata = versions  # type: ignore[attr-defined]  # by it torch reads what older layers wrote
     tensors, stripped = without_prefixes(checkpoint.path, tensors)
-    return replace(checkpoint, state=tensors, stripped=stripped, findings=(*checkpoint.findings, *findings))
+    return replace(checkpoint, state=tensors, stripped=stripped)
 
 
 @contextmanager

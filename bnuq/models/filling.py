@@ -60,10 +60,6 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     _check_dtypes(module, checkpoint, arch, expected)
     _check_tied(checkpoint, arch, expected)
     findings = []
-    floats = {value.dtype for name, value in state.items() if name in expected and value.is_floating_point()}
-    becomes = {expected[name].dtype for name in state if name in expected and expected[name].is_floating_point()}
-    if floats - becomes and becomes:
-        findings.append(note("weights-converted", stored=dtypes(floats - becomes), used=dtypes(becomes)))
     doing = f"{checkpoint.path}: its weights do not fit {arch}:"
     with user_code(doing, advice="Check that it is the network that was trained.", error=ModelError):
         result = module.load_state_dict(state, strict=False)  # layers may have hooks of their own
@@ -71,9 +67,6 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     unexpected = [name for name in result.unexpected_keys if not name.endswith("_extra_state")]
     if missing or unexpected:
         raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected))
-    uncounted = sum(name.endswith(_COUNTER) and name not in state for name in wanted)
-    if uncounted:
-        findings.append(note("no-batch-counters", layers=uncounted))
     return findings
 
 

@@ -98,9 +98,6 @@ def load_model(
         module, findings = unwrapped(checkpoint.module), list[Finding]()
         check_form(module, file=checkpoint.path)
         _check_numbers(module, checkpoint.path)
-        halves = {p.dtype for p in module.parameters()} & {torch.float16, torch.bfloat16}
-        if halves:  # which are converted with the network, once its precision is known
-            findings.append(note("weights-converted", stored=dtypes(halves), used="float32"))
         if arch is not None:
             findings.append(note("architecture-unused", architecture=arch))
         arch, dropout_arguments = None, ()

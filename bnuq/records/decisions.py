@@ -1,4 +1,4 @@
-"""What to do by a result: which prediction to use, which points to defer, how to recognise foreign inputs, and why.
+"""What to do by a result: which prediction to use, which points to defer, how to flag unfamiliar data, and why.
 
 One ladder: comparisons, certificate and scores measure; `judged` says by which metrics samples are worth their passes;
 `decided` what follows, each a type with its sentence, for readers who know no statistics. JSON has their fields.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, field, fields, replace
 from statistics import NormalDist
 from typing import Any, ClassVar
 
@@ -49,8 +49,8 @@ _ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
 _SHOWN = 2  # OOD sets by name
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with corrected BatchNorm statistics"}
 _CALIBRATED = {
-    "indistinguishable": "Its confidence agrees with how often it is right",
-    "not": "Its confidence differs from how often it is right by more than chance",
+    "indistinguishable": "Its confidence can be read as a probability: it",
+    "not": "Do not read its confidence as a probability: it",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -136,7 +136,7 @@ class Valued:
 
 @frozen
 class Undecided:
-    """That the prediction ("use"), deferral ("defer") or the recognition of foreign inputs ("foreign") is open, and
+    """That the prediction ("use"), deferral ("defer") or the recognition of unfamiliar data ("foreign") is open, and
     why: as a sentence and as values. The parts are those that a decision would have."""
 
     code: ClassVar[str] = "undecided"
@@ -157,7 +157,7 @@ def decided(result: Result) -> tuple[Decision, ...]:
 
 
 def decisions(result: Result, verdict: Verdict) -> tuple[Decision, ...]:
-    """At most one decision each of the prediction, of deferral and of foreign inputs, those that the result allows.
+    """At most one decision each of the prediction, of deferral and of unfamiliar data, those that the result allows.
 
     None where test or validation inputs are on another scale; no more than that of the prediction where the network's
     BatchNorm statistics may not be those of its data, because scores change with them."""
@@ -218,8 +218,8 @@ class Prediction(Valued):
         digits = 3
         while digits < 16 and f"{value:.{digits}f}" == f"{high:.{digits}f}":
             digits += 1
-        numbers = f"off by {value:.{digits}f} on average; by chance up to {high:.{digits}f}"
-        return f" {_CALIBRATED[self.calibrated]} ({numbers})."
+        numbers = f"is off by {value:.{digits}f} on average, and by chance alone may be by {high:.{digits}f}"
+        return f" {_CALIBRATED[self.calibrated]} {numbers}."
 
 
 @frozen
@@ -262,18 +262,22 @@ class Loss(Gain):
 
 
 def lost(losses: Iterable[Loss], where: str = "") -> str:
-    """What others are better by, by the one that is, and `where`."""
-    sizes: dict[str, list[str]] = {}
+    """What else to use for the sake of which metrics."""
+    by_other: dict[str, list[Loss]] = {}
     for each in losses:
-        sizes.setdefault(each.against, []).append(f"by {each.size} in {plain(each.metric)}")
-    return "".join(f"; but {where}{name} is better {all_of(said)}" for name, said in sizes.items())
+        by_other.setdefault(each.against, []).append(each)
+    return "".join(
+        f"; for the sake of {all_of(plain(each.metric) for each in of)}{where}, use {name} "
+        f"(better by {all_of(each.size for each in of)})"
+        for name, of in by_other.items()
+    )
 
 
 @frozen
 class Use(Valued):
     """A prediction: by its gain if it is one of several passes; else beside the metrics and sets that such a one is
-    better by, and those by which that is open. Of what is in the table, it is `also` better by some metrics, or one of
-    several passes may be; `but` others are better by some."""
+    better by, those that it is `worse_by`, and those by which that is open. Of what is in the table, it is `also`
+    better by some metrics, or one of several passes may be; `but` others are better by some."""
 
     code: ClassVar[str] = "use"
     about: ClassVar[str] = "use"
@@ -285,6 +289,7 @@ class Use(Valued):
     open_by: Sequence[tuple[str, str]]
     also: Sequence[str]
     but: Sequence[Loss]
+    worse_by: Sequence[str] = ()
 
     @property
     def text(self) -> str:
@@ -292,22 +297,22 @@ class Use(Valued):
 
     @property
     def _used(self) -> str:
-        prediction, tried, but = self.prediction, self.tried, lost(self.but)
-        also = all_of(map(plain, self.also)) if self.also else ""
-        text = f"{f'By {plain(tried.metric)} use' if but and (tried.files or 0) < 2 and not self.gain else 'Use'} "
-        text += prediction.named()
+        prediction, tried = self.prediction, self.tried
+        but = lost(replace(each, against=self._other(each.against)) for each in self.but)
+        text = f"Use {prediction.named()}"
         if method_named(prediction.method).plain.name == POPULATION:
             text = (
                 "The BatchNorm statistics do not fit the data: correct the network (`bnuq precise-bn`) and evaluate it "
                 f"again. Then use it{prediction.scaled}"
             )
         if self.gain is not None:
+            also = all_of(map(plain, self.also)) if self.also else ""
             so = f", and so {'is' if len(self.also) == 1 else 'are'} {also}" if also else ""
             return f"{text}: its {self.gain.better} than that of the best single pass{so}{but}."
-        perhaps = f" By {also} it may be better, but that may be chance." if also else ""
         averaged = f"Averaging {tried.most_passes} samples"
         if self.only_by:
-            return f"{text}{but}. {averaged} is better only by {_joined(self.only_by)}.{perhaps}"
+            worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
+            return f"{text}{but}. {averaged} is better only by {_joined(self.only_by)}{worse}."
         if tried.files == 1:
             if but or prediction.scaled:
                 return f"{text}{but}."
@@ -319,7 +324,13 @@ class Use(Valued):
         if tried.most_passes == 1:
             return f"{text}{but}. No method of several samples was tried."
         undecided = f" By {_joined(self.open_by)} that is undecided." if self.open_by else ""
-        return f"{text}{but}. {averaged} gives no gain that {tried.points:,} examples could show.{perhaps}{undecided}"
+        return f"{text}{but}. {averaged} gives no gain that {tried.points:,} examples could show.{undecided}"
+
+    def _other(self, method: str) -> str:
+        """Another method; the same one without its temperature by what is done with its logits."""
+        plain_name = method_named(method).plain.name
+        is_same = plain_name == method_named(self.prediction.method).plain.name
+        return "the logits as they are" if is_same and plain_name == method else _NETWORKS.get(method, method)
 
 
 def _joined(by: Sequence[tuple[str, str]]) -> str:
@@ -327,7 +338,7 @@ def _joined(by: Sequence[tuple[str, str]]) -> str:
     names = [plain(metric) for metric, _ in by if metric != "auroc"]
     sets = [name for metric, name in by if metric == "auroc"]
     if sets:
-        names.append(f"the separation of {sets[0] if len(sets) == 1 else f'{len(sets)} foreign sets'}")
+        names.append(f"the separation of {sets[0] if len(sets) == 1 else f'{len(sets)} sets of unfamiliar data'}")
     return all_of(names)
 
 
@@ -369,7 +380,10 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
     only_by = list(dict.fromkeys((each.metric, each.set) for each in verdict.gains))
     open_by = [key for by in verdict.undecided.values() for key in by]
-    return Use(single, tried, None, only_by, open_by, *_beside(of_labels, single.method, dict(only_by)))
+    gained = {each.method for each in verdict.gains if each.metric != "auroc"}
+    worse = [each.metric for each in _of_table(of_labels) if each.method in gained and each.is_likely_worse]
+    beside = _beside(of_labels, single.method, dict(only_by))
+    return Use(single, tried, None, only_by, open_by, *beside, list(dict.fromkeys(worse)))
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -385,13 +399,19 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     return best if as_it_is is None else as_it_is.method
 
 
+def _of_table(comparisons: Iterable[MethodComparison]) -> list[MethodComparison]:
+    """Those by metrics that have a column on the first screen."""
+    return [each for each in comparisons if "headline" in metric_of(each.metric).shown]
+
+
 def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> tuple[list[str], list[Loss]]:
     """The metrics of the table that are not `said` of this method, beyond twice their paired errors: by which it is
     better in its several passes, or others are where it is a single one; and by which another single pass is."""
-    sampled = [each for each in of_labels if each.passes > 1 and each.is_likely]
+    shown = _of_table(of_labels)
+    sampled = [each for each in shown if each.passes > 1 and each.is_likely]
     sampled = [each for each in sampled if each.method == method] or sampled
     also = [metric for metric in dict.fromkeys(each.metric for each in sampled) if metric not in said]
-    worse = (each for each in of_labels if each.method == method and each.is_likely_worse)
+    worse = (each for each in shown if each.method == method and each.is_likely_worse)
     return also, [Loss(c.method, c.metric, c.set, c.difference, c.se, c.against) for c in worse]
 
 
@@ -478,10 +498,9 @@ def _kind(result: Result, method: str) -> str:
 
 
 def _chosen(gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
-    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no proper score calls
-    worse."""
+    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse."""
     proper = [each for each in gains if each.metric in _PROPER]
-    worse = {each.method for each in of_labels if each.metric in _PROPER and each.is_worse}
+    worse = {each.method for each in _of_table(of_labels) if each.is_likely_worse}
     others = [each for each in gains if each.metric != "auroc" and each.method not in worse]
     if proper:  # by one metric, in which gains compare
         return max((each for each in proper if each.metric == proper[0].metric), key=lambda each: each.gain)
@@ -547,7 +566,7 @@ class Promise(Valued):
         if self.risk is None:
             offer = f"; `--risk 0.05` promises at most 5 % {what}" if before is None or before > 0.05 else ""
             return f"Measured on these examples{offer}."
-        sure = "on average over images"
+        sure = "on average over examples"
         if self.confidence is not None:
             sure = f"with {percent(self.confidence, SET)} confidence"
         refutes = ", which the test set refutes (see the warning)" if self.refuted else ""
@@ -609,17 +628,17 @@ class Defer(Valued):
     def _of_classes(self) -> str:
         what, error, before, share = self.what, self.error, self.before, self.deferred
         promise = self.promise.text("wrong", before)
-        every = "examples" if what == "points" else what
+        every = what if what in ("pixels", "labels") else "examples"
         if before == 0:
             return f"Leave nothing to a person: none of {self.promise.points:,} examples was wrong. {promise}"
         least = f"the {'' if share is None else f'{percent(share)} '}least certain"
-        subject = f"{least} {'examples' if what == 'labels' else every} to a person"
+        subject = f"{least} {'examples' if what == 'labels' else every}"
         rule = f"({self._score} above {three(self.threshold)})"
         if before is not None and error is not None and (error >= before or percent(error) == percent(before)):
             wrong = "pixels" if what == "images" else every
-            return f"Leaving {subject} {rule} does not lower the share of wrong {wrong}, {percent(before)}. {promise}"
+            return f"Leave nothing to a person: without {subject} {rule}, as many {wrong} are wrong, {percent(before)}."
         rest = {"images": "pixels in the rest", "labels": "labels of the rest"}.get(what, "rest")
-        leave, of = f"Leave {subject} {rule}", f"of the {rest}"
+        leave, of = f"Leave {subject} to a person {rule}", f"of the {rest}"
         if share == 0 or math.isinf(self.threshold):
             leave, of = "Leave nothing to a person", f"of all {every}"
         if error is None:
@@ -660,15 +679,16 @@ def certified(result: Result, method: str, used: str) -> Defer | Undecided:
         (certification.each, sum(part.is_kept for part in parts), len(parts)) if certification.each else None,
     )
     if not outcome.is_kept:
-        units = f"{'groups of ' * (chosen.group is not None)}validation {'images' if is_dense else 'points'}"
+        of_groups = "groups of " * (chosen.group is not None)
         by = "" if method == DETERMINISTIC else f"by {method} "
         smallest = outcome.smallest_risk
         least = "" if smallest is None else f"; the smallest that can is {percent(smallest, SET)}"
         least = f"; it needs at least {outcome.needed:,}" if outcome.points < outcome.needed else least
         text = (
             f"Undecided what to defer: a risk of {percent(certification.risk, SET)} cannot be promised {by}on "
-            f"{outcome.points:,} {units.replace('points', 'examples')}{least}{promise.of_parts}."
+            f"{outcome.points:,} {of_groups}validation examples{least}{promise.of_parts}."
         )
+        units = f"{of_groups}validation {'images' if is_dense else 'points'}"
         why = {"points_needed": outcome.needed, "smallest_risk": smallest, "units": units}
         return Undecided("defer", text, why, (promise,))
     error = outcome.loss if chosen.is_expected else None
@@ -714,7 +734,7 @@ def _measured(result: Result, method: str) -> Defer | None:
     if accepted.all() or not weights[accepted].sum():
         return None
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
-    what = task.points if task.is_dense else "labels" if result.model.get("labels") else "points"
+    what = "images" if task.is_dense else "labels" if result.model.get("labels") else "points"
     promise = Promise(whose, method, "predictive_entropy", len(right), None, None)
     entropy = _entropy(result, whose, temperature_of(result, whose))
     return Defer(promise, what, threshold, None, 1 - float(accepted.mean()), error, before, entropy)
@@ -735,7 +755,7 @@ def printed(values: Float[np.ndarray, " point"], share: float) -> float:
     return float(low)
 
 
-# ── foreign inputs ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unfamiliar data ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @frozen
@@ -756,7 +776,7 @@ class Best(Valued):
 
 @frozen
 class Foreign(Valued):
-    """Above which threshold of a score inputs are foreign: the share of false alarms, and what is caught of a set."""
+    """Above which threshold of a score an example is unfamiliar, the share of false alarms, and of each set found."""
 
     code: ClassVar[str] = "foreign"
     about: ClassVar[str] = "foreign"
@@ -771,13 +791,13 @@ class Foreign(Valued):
         shares = [f"{percent(share)} of {name}" for name, share in self.caught.items()]
         if len(shares) > _SHOWN:
             ends = " to ".join(percent(end(self.caught.values())) for end in (min, max))
-            shares = [f"{ends} of the examples of {len(shares)} foreign sets"]
+            shares = [f"{ends} of the examples of {len(shares)} sets of unfamiliar data"]
         tried, name = self.best.tried, self.best.name
         is_chosen = tried > 1 and not self.best.crossfitted
         chosen = f" Chosen among {tried} scores on the same data: expect less elsewhere." if is_chosen else ""
         return (
-            f"Call an input foreign if its {name} is above {three(self.threshold)}: that finds {all_of(shares)}, and "
-            f"wrongly flags {percent(self.false_alarms)} of the test examples.{chosen}"
+            f"Flag an example as unfamiliar if its {name} is above {three(self.threshold)}: that finds "
+            f"{all_of(shares)}, and wrongly flags {percent(self.false_alarms)} of the test examples.{chosen}"
         )
 
 
@@ -796,10 +816,10 @@ def _foreign(result: Result, verdict: Verdict, names: Sequence[str]) -> Foreign 
     values = {name: each.value for name, each in estimates.items()}
     best = Best(chosen.method, chosen.score, len(aurocs), chosen.crossfitted is not None, values)
     if not any(each.low is not None and each.low > 0.5 for each in estimates.values()):
-        sets = all_of(names, "or") if len(names) <= _SHOWN else f"any of the {len(names)} foreign sets"
+        sets = all_of(names, "or") if len(names) <= _SHOWN else f"any of the {len(names)} sets of unfamiliar data"
         of_several = f", the best of {best.tried} scores," if best.tried > 1 else ""
         text = (
-            f"Undecided how to recognise {sets}: the {best.name}{of_several} ranks a foreign example above a test "
+            f"Undecided how to recognise {sets}: the {best.name}{of_several} ranks such an example above a test "
             f"example in {percent(max(values.values()))} of all pairs, which is not clearly more than chance (50 %)."
         )
         return Undecided("foreign", text, {}, (best,))

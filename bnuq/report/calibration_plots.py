@@ -17,7 +17,6 @@ from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, PANEL, picture
 from bnuq.report.method_names import lowered_by, plain_methods, plain_sampled
 from bnuq.report.plotting import about_test_set, evaluation_picture, line_styles, unit_square
-from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +113,7 @@ def _reliability(result: Result, path: Path) -> None:
         axes.set_ylabel("accuracy")
         below.set_xlim(0, 1)
         below.set_xlabel("confidence")
-        below.set_ylabel("pixels (%)" if points_of(result) == "images" else "examples (%)")
+        below.set_ylabel(f"{result.task.unit} (%)")
 
 
 def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndarray]], path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import re
 import textwrap
@@ -31,7 +32,7 @@ Legend = Literal["shared", "own"]
 INK, GREY, PALE = "#1a1a1a", "#595959", "#d9d9d9"
 PANEL = (6.4, 4.0)  # inches, width and height
 _NARROW = 4.6  # inches: a panel on a page, whose letters can be read on a phone
-_MOST_COLUMNS = 4  # of a legend
+_MOST_COLUMNS, _TICKS = 4, 22  # of a legend; names that fit below a picture
 _DOTS = 160  # an inch, of a PNG
 _FOR_PAGE: ContextVar[bool] = ContextVar("for_page", default=False)
 _STYLE: Any = {
@@ -260,6 +261,15 @@ def sizes_across(axes: Axes, ticks: Sequence[float]) -> None:
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.minorticks_off()
+
+
+def layer_axis(axes: Axes, names: Sequence[str]) -> None:
+    """An x axis of layers in execution order; of many every k-th is named."""
+    at = range(0, len(names), math.ceil(len(names) / _TICKS))
+    axes.set_xticks(list(at))
+    axes.set_xticklabels([short(names[index], 18) for index in at], rotation=90, fontsize=9)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.grid(visible=False, axis="x")
 
 
 def factors_up(axes: Axes, low: float, high: float, *, whole: float = 300, ticks: int = 12) -> None:

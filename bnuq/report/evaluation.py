@@ -9,8 +9,9 @@ import numpy as np
 
 from bnuq.arithmetic import in_words
 from bnuq.catalogue import advised, noted
+from bnuq.config import DEFAULT_SAMPLER
 from bnuq.findings import listed
-from bnuq.methods import DETERMINISTIC, method_named
+from bnuq.methods import DETERMINISTIC
 from bnuq.perturbations import change_of
 from bnuq.records.evaluation import Result, Scored
 from bnuq.report import (
@@ -29,14 +30,8 @@ from bnuq.report import (
     tasks,
     verdict,
 )
-from bnuq.report.document import BulletList, PathLine, Report, ReportSection, explanations, section
-from bnuq.report.provenance import (
-    augmentation_in_words,
-    evaluation_provenance,
-    laplace_in_words,
-    noise_models_in_words,
-    sampler_in_words,
-)
+from bnuq.report.document import PathLine, Report, ReportSection, explanations, section
+from bnuq.report.provenance import evaluation_provenance
 
 _TIMED = 0.02  # seconds of the deterministic passes, below which mostly their overhead is measured
 _NAMED = 3  # families of changes that the facts name
@@ -80,7 +75,7 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     parts = (
         *evaluation_tables.estimates_tables(result, roomy=columns >= _WIDE),
         *evaluation_tables.bounds_table(result),
-        *tasks.regression_tables(result),
+        *tasks.intervals(result),
     )
     parts = (*parts, *explanations(legend))
     yield ReportSection(f"Test set, {_counted(result, 'test')}", parts)
@@ -109,8 +104,6 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     yield from section("Analytic noise models compared with mcbn", noise_models.parts(result))
     yield from section("Over the number of samples", evaluation_plots.convergence(result))
     yield from section("Uncertainty and error", calibration_plots.uncertainty_error(result))
-    if work := tuple(_work(result)):
-        yield ReportSection("Computational cost", (BulletList(work),), folded=True)
     if pictures := tuple(gallery.parts(result)):
         yield ReportSection("Most informative images", pictures, only_on_page=True)
     yield evaluation_provenance(result)
@@ -118,10 +111,9 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
 
 def _error_legend(result: Result) -> str:
     sampled = bool(result.sampled)
-    points = tasks.points_of(result)
-    over = f"{points} and samples together" if sampled else points
+    over = "examples and samples together" if sampled else "examples"
     if sampled and int(result.sampling["samples"]) < 8:
-        over = f"{points} only; too few samples for a Monte Carlo error"
+        over = "examples only; too few samples for a Monte Carlo error"
     return f"± standard error over {over}. ↑ higher, ↓ lower is better."
 
 
@@ -164,11 +156,8 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         yield "samples", _samples(result)
         if made := result.run.get("sampling", {}).get("predictions"):
             yield "predictions", f"{Path(made).name}, from other software"
-        batches, models = sampler_in_words(result), noise_models_in_words(result)
-        augmented = augmentation_in_words(result)
-        rows = (("layers", _layers(result)), ("batches", batches), ("noise models", models), ("augmented", augmented))
-        rows = (*rows, ("laplace", laplace_in_words(result)))
-        yield from ((name, text) for name, text in rows if text)
+        rows = {"layers": _layers(result), "settings": _settings(result)}
+        yield from ((name, text) for name, text in rows.items() if text)
     if first_screen.is_checked(result) and (check := result.reference_check) is not None:
         median, worst = (float(statistic(check.ratios, axis=0).max()) for statistic in (np.median, np.max))
         yield (
@@ -176,7 +165,10 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
             f"the training set: its batch statistics differ from the running ones by {median:.1f} × batch noise in the "
             f"median layer, {worst:.1f} × in the worst (limits 3 and 6)",
         )
-    yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s"
+    if cost := ", ".join(_cost(result)):
+        yield "cost", f"of a sample, in deterministic passes: {cost}"
+    memory = f", {result.work.peak_bytes / 1e9:.2g} GB" if result.work.peak_bytes else ""
+    yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s{memory}"
 
 
 def _sets(result: Result) -> Iterator[tuple[str, str]]:
@@ -209,8 +201,7 @@ def _set_in_words(result: Result, name: str) -> str:
 
 
 def _counted(result: Result, name: str) -> str:
-    """How many points, or images, a set has."""
-    return numbers.count(result.sets[name].n, tasks.points_of(result).removesuffix("s"))
+    return numbers.count(result.sets[name].n, "example")
 
 
 def _samples(result: Result) -> str:
@@ -223,6 +214,14 @@ def _samples(result: Result) -> str:
     return f"{sampling['samples']}{bank} per example{batches}, seed {sampling['seed']}"
 
 
+def _settings(result: Result) -> str:
+    """Settings of the sampler, and of test-time augmentation, that are not the default."""
+    sampling = result.run.get("sampling", {})
+    usual = {key: getattr(DEFAULT_SAMPLER, key) for key in DEFAULT_SAMPLER.__struct_fields__}
+    changed = {key: sampling[key] for key, default in usual.items() if sampling.get(key, default) != default}
+    return ", ".join(f"{key} {value}" for key, value in (changed | dict(result.run.get("tta", {}))).items())
+
+
 def _layers(result: Result) -> str:
     """Which BatchNorms were sampled, if that is not all."""
     layers, total = result.sampling.get("layers"), int(result.model["batchnorm_layers"])
@@ -230,41 +229,11 @@ def _layers(result: Result) -> str:
     return "" if not names or len(names) >= total else f"{len(names)} of {total} BatchNorm layers: {listed(names)}"
 
 
-# ── cost ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _cost_ratio(result: Result, method: str) -> str:
-    """The cost relative to as many deterministic passes; "" where those were too short to be timed."""
-    ratio, deterministic = result.work.methods[method].ratio, result.work.methods.get(DETERMINISTIC)
-    if not ratio or deterministic is None or deterministic.seconds < _TIMED:
-        return ""
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
-
-
-def _work(result: Result) -> Iterator[str]:
-    """What was computed once and what T times, at what speed, in which memory."""
-    for method, work in result.work.methods.items():
-        if result.is_single(method):
-            continue
-        kind = (
-            "passes of the last layer, all others once,"
-            if "weights" in method_named(method).differs_by
-            else "forward passes,"
-        )
-        text = f"{method}: {work.passes:,} {kind} {work.passes / max(work.seconds, 1e-9):,.0f} per second"
-        if ratio := _cost_ratio(result, method):
-            text += f", {ratio} of the cost of as many deterministic passes"
-        if work.once is not None and work.each is not None:
-            share = work.once / max(1, work.once + work.each)
-            text += f"; {100 * share:.3g} % of a pass's arithmetic was shared by all samples"
-        if work.folded:
-            text += f", {numbers.count(work.folded, 'BatchNorm')} folded into the preceding weights"
-        if (work.stacked or 1) > 1:
-            text += f", up to {work.stacked} samples per pass"
-        if work.why_plain:
-            text += f". The whole network was run for every sample: {work.why_plain}"
-        yield text + "."
-    if result.work.peak_bytes:
-        on_gpu = not str(result.sampling["device"]).startswith(("cpu", "mps"))
-        memory = "GPU memory" if on_gpu else "memory"
-        yield f"{result.work.peak_bytes / 1e9:.2g} GB peak {memory}, including the network and torch."
+def _cost(result: Result) -> Iterator[str]:
+    """Of each sampled method, the cost in as many deterministic passes, where these were long enough to be timed."""
+    deterministic = result.work.methods.get(DETERMINISTIC)
+    if deterministic is None or deterministic.seconds < _TIMED:
+        return
+    for name, work in result.work.methods.items():
+        if name in result.sampled and work.ratio:
+            yield f"{name} {work.ratio:.2g}"

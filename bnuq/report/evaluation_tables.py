@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, WITH_ERRORS, MethodResult, Result, Scored
+from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, MethodResult, Result, Scored
 from bnuq.records.words import plain
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -26,10 +26,6 @@ _BY = "predictive_entropy"  # the score where none is named
 _OF_ERRORS = (
     "How often a score is larger for a wrong prediction than for a right one; 0.5 is chance. By class and by group it "
     "is by predictive entropy."
-)
-_TOGETHER = (
-    "Error rate when the most uncertain of all these examples are deferred, averaged over coverage (SCOD): an OOD "
-    "example that is not deferred is an error. It depends on how many examples each set has."
 )
 
 
@@ -73,10 +69,10 @@ def _rows_in_words(result: Result) -> str:
     """What the methods of a network are, in plain words."""
     sources = {name: sorted(method_named(name).differs_by) for name in plain_sampled(result)}
     ways = [f"{_SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of[0] in _SOURCES]
-    texts = [f"others: means of {result.sampling['samples']} passes with {all_of(ways)}"] if ways else []
+    texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
-        texts = [f"{POPULATION}: one with statistics of the whole training set", *texts]
-    return "; ".join(["deterministic: one ordinary pass", *texts] if texts else [])
+        texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
+    return "; ".join(["deterministic: the network without randomness", *texts] if texts else [])
 
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
@@ -87,7 +83,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
         truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "the same with these logits") if kind else ("ECE", meaning)
+        title, what = (f"ECE {title}", "the same for these logits") if kind else ("ECE", meaning)
         first = f"{result.first}+{kind}" if kind else result.first
         floor = ece_floor(result, first) if first in result.methods else None
         shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
@@ -115,10 +111,10 @@ _SOURCES = {
 }
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "predictive log-likelihood, the mean log-{truth} (PLL)"),
-    "temperature": ("divided", "the same with logits divided by one number, fitted to {fitted}"),
+    "pll": ("log-lik.", "predictive log-likelihood (PLL), the mean log-{truth}"),
+    "temperature": ("divided", "the same after dividing the logits by a number, fitted to {fitted}"),
     "vector": ("scaled", "the same with the logit of each class scaled and shifted, fitted to {fitted}"),
-    "ece": ("ECE", "expected calibration error, the mean gap of confidence and accuracy"),
+    "ece": ("ECE", "expected calibration error, the mean gap between confidence and accuracy"),
     "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
     "crps": ("CRPS", "continuous ranked probability score, the distance between prediction and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
@@ -134,18 +130,21 @@ def column_digits(metric: str, estimates: Iterable[Estimate | None]) -> int | No
 
 
 def estimates_tables(result: Result, *, roomy: bool) -> Iterator[Table]:
-    """A row a metric, a column a method; recalibrated methods in their own table."""
+    """A row a metric, a column a method; recalibrated methods, by the first metrics alone, in their own table."""
     plain = plain_methods(result)
     for methods in (plain, {name: each for name, each in result.methods.items() if name not in plain}):
         if methods:
-            yield _estimates_table(result, methods, roomy=roomy)
+            first = [*estimates_of_task(result.task.name, shown="headline"), "temperature"]
+            yield _estimates_table(result, methods, [*METRICS] if methods is plain else first, roomy=roomy)
 
 
-def _estimates_table(result: Result, methods: Mapping[str, MethodResult], *, roomy: bool) -> Table:
+def _estimates_table(
+    result: Result, methods: Mapping[str, MethodResult], shown: Sequence[str], *, roomy: bool
+) -> Table:
     estimates = [method.sets["test"].estimates for method in methods.values()]
     rows = [
         (headed(name, roomy=roomy), [row.get(name) for row in estimates], METRICS[name].digits)
-        for name in METRICS
+        for name in shown
         if not name.startswith("image_aurc_")  # which have a table of their own
     ]
     floors = [ece_floor(result, name) for name in methods]
@@ -190,7 +189,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
         shown = [part for part in first if part in worst]
         known = {metric for parts in estimates.values() for part in shown for metric in parts[part]} - {"count"}
         tables: list[Part] = []
-        for metric in (metric for metric in METRICS if metric in known):
+        for metric in (metric for metric in result.task.of_part if metric in known):
             columns = {name: parts for name, parts in estimates.items() if any(metric in parts[part] for part in shown)}
             counts = {part: Cell(f"{first[part]['count'].value:.0f}") for part in shown}
             rows = tuple(
@@ -223,18 +222,6 @@ def failure_detection(result: Result, *, roomy: bool) -> Iterator[Part]:
     if any(of_errors.values()):
         yield Heading(f"{headed(ERRORS).strip()}, by score")
         yield from (_table_by_score(of_errors, roomy=roomy), explanation(_OF_ERRORS))
-    found = False
-    for name in ood.names(result):
-        together = {
-            method: {score: of[WITH_ERRORS] for score, of in each.ood[name].items() if WITH_ERRORS in of}
-            for method, each in methods.items()
-        }
-        if any(together.values()):
-            found = True
-            yield Heading(f"{headed(WITH_ERRORS).strip()}: of the test set and {name}")
-            yield _table_by_score(together, roomy=roomy)
-    if found:
-        yield explanation(_TOGETHER)
 
 
 def _table_by_score(columns: Mapping[str, Mapping[str, Estimate]], *, roomy: bool) -> Table:

@@ -10,7 +10,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from bnuq.estimates import Estimate
 from bnuq.findings import Finding, all_of, listed
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, jackknife_error, standard_error
@@ -29,7 +28,7 @@ _FAR, _CHANCE = 0.25, 0.001  # below the mean accuracy, and the chance that any 
 _NAMED = 3  # classes in a sentence
 _LISTED = 3  # files or methods in the first line
 _AVERAGES = frozenset({"ema", "swa", "averaged", "shadow"})  # in the name of an entry of a checkpoint
-_PARTLY, _CLOSELY = 0.2, 0.5  # rank correlations from which σ follows the errors partly, and closely
+_PARTLY = 0.2  # rank correlation from which σ marks large errors
 OUTPUTS = {  # of files of predictions
     "logits": "logits",
     "probabilities": "probabilities",
@@ -40,7 +39,7 @@ OUTPUTS = {  # of files of predictions
     "gaussian": "mean and σ",
     "quantiles": "quantiles",
 }
-_SCORES = {"crps": "distance from targets", "pll": "log-likelihood"}
+_SCORES = "crps", "pll"
 _NEGLIGIBLE = 1e-6  # of a value: rounding in float32
 
 
@@ -81,7 +80,7 @@ def line(result: Result) -> Iterator[str]:
     """What was evaluated, in a line."""
     files = [Path(file["path"]).name for file in result.model["files"].values()] if isinstance(result, Scored) else []
     yield listed(files, most=_LISTED) if files else Path(str(result.model["path"])).name
-    yield f"{result.sets['test'].n:,} test {result.task.points}"
+    yield f"{result.sets['test'].n:,} test examples"
     if sampled := plain_sampled(result):
         yield f"{listed(sampled, most=_LISTED)}: {result.sampling['samples']} samples"
     yield from (f"settings of {each.values['file']}" for each in result.findings if each.code == "run-file-read")
@@ -93,7 +92,7 @@ def meaning(result: Result) -> Iterator[str]:
     if isinstance(result, Scored):
         read = [(OUTPUTS[file["outputs"]], roles(file.get("roles", {}))) for file in result.model["files"].values()]
         files = dict.fromkeys(f"{outputs} ({by})" if by else outputs for outputs, by in read)
-        yield f"of {listed([*files], most=1)}"
+        yield f"computed from {listed([*files], most=1)}"
     if result.model.get("labels"):
         yield f"means over the {result.model['labels']} labels"
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates
@@ -176,7 +175,8 @@ def _collapsed(result: Result) -> Iterator[str]:
     shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
     yield (
         f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often "
-        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
+        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}. "
+        "Check their labels, and whether training had enough of them."
     )
 
 
@@ -184,47 +184,21 @@ def _collapsed(result: Result) -> Iterator[str]:
 
 
 def _sigma(result: Result) -> Iterator[str]:
-    """For all methods at once: whether errors are larger where σ is, and whether σ predicts the targets better than one
-    that is the same for all points."""
-    orders: dict[str, list[str]] = {}
-    worths: dict[str, list[str]] = {}
-    values: dict[str, float] = {}
-    for name in result.sampled:
-        correlation = result.methods[name].sets["test"].estimates.get("spearman")
-        values[name] = math.nan if correlation is None else correlation.value
-        orders.setdefault(_order(correlation), []).append(name)
-        by_score = {words: against_constant(metric, name, result) for metric, words in _SCORES.items()}
-        outcomes = {words: outcome for words, outcome in by_score.items() if outcome}
-        said = [f"{outcome} by {words}" for words, outcome in outcomes.items()]
-        worth = all_of(said, "but") if len({*outcomes.values()}) > 1 else next(iter(outcomes.values()), "")
-        worths.setdefault(worth, []).append(name)
-    clauses: list[str] = []
-    for order, names in orders.items():
-        ends = " to ".join(dict.fromkeys(number(end(values[name] for name in names), 2) for end in (min, max)))
-        scale = f" (rank correlation {ends}, at most 1)" if not any("(" in each for each in clauses) else f" ({ends})"
-        clauses.append(order.format(all_of(names)) + scale * (order != _SAME))
-    known = {worth: names for worth, names in worths.items() if worth}
-    texts = [f"{worth}{f' ({all_of(names)})' * (len(worths) > 1)}" for worth, names in known.items()]
-    rest = f" A σ of each example predicts the targets {', '.join(texts)} than one σ for all." if texts else ""
-    if clauses:
-        yield f"Errors grow with the predicted standard deviation σ: {', '.join(clauses)}.{rest}"
-
-
-_SAME, _UNKNOWN = "not for {}, whose σ is the same at every example", "perhaps for {}"
-
-
-def _order(correlation: Estimate | None) -> str:
-    """Whether errors are larger where σ is, by the rank correlation."""
-    if correlation is None or math.isnan(correlation.value):
-        return _SAME
-    if correlation.low is None or correlation.high is None:
-        return _UNKNOWN
-    if correlation.high < 0:
-        return "the other way round for {}"
-    if correlation.low <= 0:  # which shows no correlation only where it leaves no room for one that counts
-        return "not for {}" if correlation.high < _PARTLY else _UNKNOWN
-    how = "clearly" if correlation.value >= _CLOSELY else "partly" if correlation.value >= _PARTLY else "hardly"
-    return f"{how} for {{}}"
+    """For all methods of several samples at once: whether their σ of each point predicts the targets better than one
+    that is the same for all, and whose σ marks large errors."""
+    outcomes = {name: {against_constant(metric, name, result) for metric in _SCORES} - {""} for name in result.sampled}
+    texts: list[str] = []
+    if better := [name for name, of in outcomes.items() if "better" in of and "worse" not in of]:
+        texts.append(f"Give each example an interval of its own σ, by {all_of(better)}: that predicts targets better.")
+    elif any(outcomes.values()):
+        texts.append("One width for all examples is enough: with a σ of each, samples predict targets no better.")
+    ranks = {name: result.methods[name].sets["test"].estimates.get("spearman") for name in result.sampled}
+    marks = {name: each.value for name, each in ranks.items() if each and each.value >= _PARTLY and (each.low or 0) > 0}
+    if marks:
+        ends = " to ".join(dict.fromkeys(number(end(marks.values()), 2) for end in (min, max)))
+        texts.append(f"Look first where σ of {all_of(marks)} is large: errors are larger there (correlation {ends}).")
+    if texts:
+        yield " ".join(texts)
 
 
 def against_constant(metric: str, name: str, result: Result) -> str:

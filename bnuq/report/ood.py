@@ -10,7 +10,7 @@ from bnuq.findings import all_of
 from bnuq.metrics import SEPARATIONS
 from bnuq.records.best_scores import BestScore, aurocs_of, best_score, can_be_judged
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import Estimates, Result
+from bnuq.records.evaluation import WITH_ERRORS, Estimates, Result
 from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.method_names import method_label, plain_methods
 from bnuq.report.numbers import named, number, with_error
@@ -33,14 +33,16 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     samples have it."""
     rows: list[Row] = []
     shown = {*plain_methods(result), best_score_of(result, name).method}
+    together = any(WITH_ERRORS in of for _, scores in _scores(result, name) for of in scores.values())
+    beside = (*_BESIDE_AUROC, *([WITH_ERRORS] if together else []))
     for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):
         rows.append((method_label(method), ()))
         for score, estimates in scores.items():
             auroc = estimates["auroc"]
             interval = f"{number(auroc.low)}–{number(auroc.high)}" if auroc.low is not None else ""
-            others = (Cell(number(estimates[key].value)) for key in _BESIDE_AUROC)
+            others = (Cell(number(estimates[key].value) if key in estimates else "–") for key in beside)
             rows.append((f"  {named(score, roomy=roomy)}", (Cell(number(auroc.value)), Cell(interval), *others)))
-    yield Table(("AUROC", "95 % interval", *map(named, _BESIDE_AUROC)), tuple(rows))
+    yield Table(("AUROC", "95 % interval", *(named(key, roomy=False) for key in beside)), tuple(rows))
     means = tuple(
         (method_label(method), tuple(with_error(each.sets[s].estimates["mutual_information"]) for s in (name, "test")))
         for method, each in result.methods.items()
@@ -99,7 +101,9 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         said = [_IN_WORDS.get(score, ""), whose * (len(by_score) > 1)]
         texts.append(f"{named(score)} ({'; '.join(filter(None, said))})".removesuffix(" ()"))
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = f"{title}: how often its examples rank above test examples (AUROC; 0.5 is chance), by {', '.join(texts)}"
+    words = (
+        f"{title}: AUROC, how often such an example ranks above a test example (0.5 is chance), by {', '.join(texts)}"
+    )
     return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
@@ -138,5 +142,6 @@ def legend(result: Result) -> Iterator[str]:
             "AUROC: probability that a random OOD example is more uncertain than a random test example; 0.5 is "
             "chance. FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD "
             "examples; FPR95*: with test and OOD examples swapped. AUPR-out: area under the precision–recall curve "
-            "with OOD examples as positives; AUPR-in: with test examples as positives."
+            "with OOD examples as positives; AUPR-in: with test examples as positives. AURC with OOD: error rate when "
+            "the most uncertain of all these are deferred, averaged over coverage, where an OOD example is an error."
         )

@@ -13,7 +13,6 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import LineStyle
 from bnuq.report.numbers import count, named
-from bnuq.report.tasks import points_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,10 +49,6 @@ HOW = {
     "convergence": (
         "The same estimates from the first samples alone: once a curve is flat, more samples would change little."
     ),
-    "lead": (
-        "Each line goes from the severity at which the mean score of unlabelled examples raises the alarm to that at "
-        "which accuracy is lost. A line that begins at its mark is pale: there the alarm comes too late."
-    ),
     "shift": (
         "At 0 the inputs are unchanged; the bands of the metrics are 95 %, of the difference to that. The alarm is "
         "raised where the mean of mutual information (of a single pass, predictive entropy) leaves the grey band, in "
@@ -74,7 +69,7 @@ def evaluation_picture(*kind: str, draw: Callable[[Path], None]) -> Picture:
 def about_test_set(result: Result, *, sampled: bool = True) -> str:
     model, test = Path(str(result.model["path"])).name, result.sets["test"]
     passes = f", {result.sampling['samples']} samples" if sampled and result.sampled else ""
-    return f"{model}, test set, {count(test.n, points_of(result).removesuffix('s'))}{passes}"
+    return f"{model}, test set, {count(test.n, 'example')}{passes}"
 
 
 # A method's colour and marker, by a number of drawing.COLOURS in rows of eight. Those that often run together are in

@@ -21,7 +21,7 @@ from bnuq.records.shift import LEVEL, MethodShift, Shift
 from bnuq.records.shift_analysis import limit_of, shift_of
 from bnuq.records.words import plain
 from bnuq.report.document import Cell, Heading, Part, Picture, Row, Table, explanation, explanations
-from bnuq.report.drawing import GREY, PALE, picture
+from bnuq.report.drawing import PALE, picture
 from bnuq.report.method_names import method_label, network_in_words, plain_methods
 from bnuq.report.numbers import count, decimals, digits_of, headed, named, number, with_error
 from bnuq.report.plotting import about_test_set, evaluation_picture, label_of, line_styles
@@ -88,8 +88,8 @@ def in_short(result: Result) -> Iterator[str]:
     losing = sum(map(len, groups.values())) - len(groups["kept"])
     if losing:
         yield (
-            f"The mean {all_of(scores, 'or')} of {shift.window} examples without labels warns of {len(groups['seen'])} "
-            f"of {count(losing, 'change')} before {_loss_in_words(result, shift)}."
+            f"Watch the mean {all_of(scores, 'or')} of {shift.window} examples, without labels: it leaves its usual "
+            f"range before {_loss_in_words(result, shift)} in {len(groups['seen'])} of {count(losing, 'change')}."
         )
     texts = {
         "late": "Too late for {}; by another score of `--full` in time.",
@@ -265,38 +265,9 @@ def _legend(result: Result, shift: Shift) -> Iterator[str]:
 
 
 def _pictures(result: Result, shift: Shift) -> Iterator[Picture]:
-    severities = [family for family in shift.families if shift.changes[shift.sets[shift.places(family)[0]]].is_severity]
-    if len(severities) > 1 and any(np.isfinite(of.loss).any() for of in shift.methods.values()):
-        yield evaluation_picture("lead", draw=partial(_lead_picture, result, shift, severities))
     for family in shift.families:
         if len(shift.places(family)) > 1:
             yield evaluation_picture("shift", family, draw=partial(_family, result, shift, family))
-
-
-def _lead_picture(result: Result, shift: Shift, families: list[str], path: Path) -> None:
-    """For each family a line from the alarm to the loss, a row a method."""
-    methods = [method for method in plain_methods(result) if first_alarm(shift.methods[method])]
-    styles, last = line_styles(result), max(c.size for c in shift.changes.values())
-    height = 1.2 + len(families) * (0.16 + 0.12 * len(methods))
-    with picture(path, title="Alarm and loss", about=about_test_set(result), size=(6.4, height)) as [axes]:
-        for place, family in enumerate(families):
-            for number_of_method, method in enumerate(methods):
-                alarm, loss, *_ = _lead(shift, method, family)
-                y, colour = -place - (number_of_method + 0.5) / len(methods) * 0.8 + 0.4, styles[method].colour
-                beyond = last + 0.4
-                ends = [beyond if math.isnan(end) else end for end in (alarm, loss)]
-                axes.plot(ends, [y, y], color=colour if ends[0] <= ends[1] else PALE, linewidth=2.2, zorder=1)
-                if not math.isnan(alarm):
-                    axes.plot(alarm, y, marker=styles[method].marker, color=colour, linestyle="", zorder=2)
-                if not math.isnan(loss):
-                    axes.plot(loss, y, marker="|", markersize=9, markeredgewidth=2, color="black", zorder=3)
-        for method in methods:
-            axes.plot([], [], marker=styles[method].marker, color=styles[method].colour, label=f"alarm, {method}")
-        axes.plot([], [], marker="|", markersize=9, markeredgewidth=2, color="black", linestyle="", label="loss")
-        axes.axvline(last, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_yticks([-place for place in range(len(families))], families)
-        axes.set_xlim(0, last + 0.5)
-        axes.set_xlabel("severity (beyond the dotted line: not within these severities)")
 
 
 def _family(result: Result, shift: Shift, family: str, path: Path) -> None:

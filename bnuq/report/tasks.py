@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
-from bnuq.metrics import selective
-from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
+from bnuq.metrics import METRICS, selective
+from bnuq.records.evaluation import AGGREGATIONS, Result
 from bnuq.report import ood
-from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
+from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import lowered_by, method_label
-from bnuq.report.numbers import named, number, share, with_error
+from bnuq.report.numbers import named, number, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 OF_TRUTH = {"labels": "probability of the label", "targets": "density of the target"}
@@ -36,49 +36,11 @@ def recalibration_in_words(result: Result) -> str:
 
 def fitted_to(result: Result) -> str:
     """The points that recalibrations, or τ and the constant σ of a regression, are fitted to."""
-    points = points_of(result)
-    return (
-        f"each half of the test {points}, for the other half" if result.is_cross_fitted else f"the validation {points}"
-    )
+    return "each half of the test examples, for the other half" if result.is_cross_fitted else "the validation examples"
 
 
-def points_of(result: Result) -> str:
-    """What the points of a set are called."""
-    return result.task.points
-
-
-def regression_tables(result: Result) -> Iterator[Part]:
-    """What normalised scores of a regression cannot say, and what its central intervals cover."""
-    if result.task != REGRESSION:
-        return
-    methods = {name: method for name, method in result.methods.items() if not result.is_single(name)}
-    if limits := tuple(text for name, method in methods.items() for text in _limits(name, method)):
-        yield BulletList(limits)
-    yield from _intervals(result)
-
-
-def _limits(name: str, method: MethodResult) -> Iterator[str]:
-    """What a normalised score cannot say."""
-    if "constant" not in method.bounds:
-        return
-    exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
-    if exact:
-        points = "1 example is" if exact == 1 else f"{exact} examples are"
-        others = method.normalized.get("pll_without_exact")
-        rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
-        yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
-    if any(math.isnan(estimate.value) for estimate in method.normalized.values()) and not exact:
-        yield f"{name}: a normalised score is –, as no σ of each example is better than the constant one."
-    scores = {"CRPS": ("crps",), "PLL": ("pll", "pll_without_exact")}
-    normalised = {metric for metric, estimate in method.normalized.items() if estimate.value > 100}
-    if above := [label for label, metrics in scores.items() if normalised.intersection(metrics)]:
-        yield (
-            f"{name}: {' and '.join(above)} above 100 %: a mixture of samples can exceed the bound, which is for "
-            "Gaussians."
-        )
-
-
-def _intervals(result: Result) -> Iterator[Part]:
+def intervals(result: Result) -> Iterator[Part]:
+    """What central intervals of a regression cover."""
     curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
     reached = [curve["level"].max() + 1e-9 for curve in curves.values()]  # that of quantiles may end
     levels = [level for level in _LEVELS if level <= max(reached, default=0)]
@@ -149,22 +111,27 @@ _ESTIMATORS = {
 
 def legend(result: Result) -> Iterator[str]:
     """What the words of the report mean, of those that are in it."""
-    legend_of_task = {REGRESSION: _of_regression, SEGMENTATION: _of_segmentation}.get(result.task, _of_classification)
-    yield from legend_of_task(result)
+    yield _abbreviations(result)
+    yield from (_of_regression if result.task == REGRESSION else _of_classification)(result)
     yield from ood.legend(result)
 
 
+def _abbreviations(result: Result) -> str:
+    """The acronyms among the metrics of the test set, by their titles."""
+    known = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
+    titles = {named(metric, roomy=False): METRICS[metric].title for metric in METRICS if metric in known}
+    texts = (f"{name}: {title}" for name, title in titles.items() if re.search(r"[A-Z]{2}|ρ", name))
+    return f"{'; '.join(texts)}. PLL, MI and entropies are in nats."
+
+
 def _of_classification(result: Result) -> Iterator[str]:
-    yield (
-        "PLL: mean log probability of the true label, in nats, as are MI and entropies. ECE: gap between "
-        "confidence and accuracy. AURC: error rate when the most uncertain examples (by predictive entropy) are "
-        "deferred, averaged over coverage."
-    )
-    if result.model.get("labels"):
+    if result.task == SEGMENTATION:
         yield (
-            f"{result.model['labels']} labels per example: each is a classification of two classes, yes and no, and "
-            "estimates are means over the labels. An example's accuracy, MI and entropies are means over its labels."
+            "Estimates are of the pixels of all examples together, but for those that are ignored; their standard "
+            "errors are over examples."
         )
+    if result.model.get("labels"):
+        yield f"Estimates, and MI and entropies of an example, are means over its {result.model['labels']} labels."
     if any(method.bounds for method in result.methods.values()):
         yield (
             "Constant: the same predicted classes, all with one confidence, fitted to the validation examples. "
@@ -173,37 +140,9 @@ def _of_classification(result: Result) -> Iterator[str]:
         )
     if any("set_size" in method.sets["test"].estimates for method in result.methods.values()):
         nominal = result.run.get("scoring", {}).get("set_coverage", ScoringSection().set_coverage)
-        yield (
-            "LAC and APS sets: the classes of a conformal prediction set, of a nominal coverage of "
-            f"{100 * nominal:g} %; smaller is better at the same coverage."
-        )
-    metrics = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
-    if "auroc_errors" in metrics:
-        yield "Failure AUROC: how well the predictive entropy ranks wrong predictions above right ones; 0.5 is chance."
-    if "refinement_loss" in metrics:
-        yield (
-            "Calibration loss: the part of −PLL that the fitted temperature removes. Refinement loss: the part that it "
-            "leaves, with which the classes are distinguished."
-        )
-    if result.sampled:
-        yield (
-            "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty; epistemic "
-            "zero-one loss and Brier score are the same for these losses. ρ(MI, expected entropy) near 1: the samples "
-            "do not tell epistemic and aleatoric uncertainty apart."
-        )
-        if correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information"))):
-            yield correction
-
-
-def _of_segmentation(result: Result) -> Iterator[str]:
-    yield (
-        "Estimates are of the pixels of all images together, but for those that are ignored; their standard errors are "
-        "over images. PLL: mean log probability of the true class of a pixel, in nats, as are MI and entropies. ECE: "
-        "gap between confidence and accuracy. AURC: error rate of the pixels when the most uncertain ones are "
-        "deferred, averaged over coverage. IoU: intersection over union of predicted and true pixels of a class."
-    )
-    if result.sampled:
-        yield "Mutual information (MI): disagreement between samples, a measure of epistemic uncertainty."
+        yield f"LAC and APS: conformal prediction sets of a nominal coverage of {100 * nominal:g} %."
+    if result.sampled and (correction := _ESTIMATORS.get(str(result.sampling.get("mutual_information")))):
+        yield correction
 
 
 def _of_regression(result: Result) -> Iterator[str]:
@@ -214,11 +153,7 @@ def _of_regression(result: Result) -> Iterator[str]:
         given = result.given_distribution
         crps = _GIVEN[given] if given else _CRPS[scoring.get("crps", "gaussian")]
         likelihood = _GIVEN["gaussian"] if given else _LIKELIHOODS[scoring.get("pll", "mixture")]
-        yield (
-            "CRPS: distance between predictive distribution and target, in the target's unit; |error| for a "
-            f"distribution without spread. Here of {crps}. PLL: mean log density of the target, in nats, under "
-            f"{likelihood}.{_OF_MOMENTS[given]}"
-        )
+        yield f"CRPS is of {crps}, PLL of {likelihood}.{_OF_MOMENTS[given]}"
     if result.model["outputs"] > 1:
         yield (
             f"{result.model['outputs']} outputs: RMSE is of the length of the error vector, so it sums over "
@@ -228,15 +163,10 @@ def _of_regression(result: Result) -> Iterator[str]:
     if "tau" in estimates:
         given = scoring.get("tau") is not None
         source = "as given" if given else f"fitted by {scoring.get('fit', 'crps').upper()} to {fitted_to(result)}"
-        yield (
-            f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ. Half of the targets "
-            "should lie inside the central 50 % interval, the mean ± 0.67 σ, and 95 % inside the mean ± 1.96 σ."
-        )
+        yield f"τ: observation precision, {source}. σ² is the variance of the samples plus 1/τ."
     if any("constant" in method.bounds for method in result.methods.values()):
         yield (
             f"Constant: one σ for all examples, fitted to {fitted_to(result)}, around the method's means. Optimum: "
             "the best σ for each example around the same means, which only the targets reveal. Normalised: 0 % is the "
             "constant, 100 % the optimum; negative is worse than the constant."
         )
-    if result.sampled:
-        yield "ρ(σ, |e|): Spearman's rank correlation of σ and |error|; 1 means the same order, 0 no relation."

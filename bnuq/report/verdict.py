@@ -11,7 +11,7 @@ from bnuq.records.evaluation import Result, Scored
 from bnuq.report.document import Cell, Part, Row, Table, explanations
 from bnuq.report.method_names import method_label
 from bnuq.report.numbers import digits_of, headed, named, number, signed
-from bnuq.report.tasks import points_of, recalibration_in_words
+from bnuq.report.tasks import recalibration_in_words
 
 
 def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
@@ -35,7 +35,7 @@ def parts(result: Result, *, roomy: bool) -> tuple[Part, ...]:
     of_files = isinstance(result, Scored)
     legend = (
         f"Each method is compared with the best {'one' if of_files else 'single-pass method'}, the first row of each "
-        f"part. ± standard error of the paired difference, over {points_of(result)} and samples together. p: "
+        f"part. ± standard error of the paired difference, over examples and samples together. p: "
         f"probability of a difference at least this large by chance, Holm-adjusted for {len(comparisons)} comparisons."
     )
     if any(method_named(each.method).normalizes_jointly for each in comparisons):

@@ -17,7 +17,7 @@ from bnuq.evaluation.exactness import check_network, check_network_unchanged
 from bnuq.evaluation.executors import UnitExecutor, UnitsLostError
 from bnuq.evaluation.gallery import gallery
 from bnuq.evaluation.measured import Measurements
-from bnuq.evaluation.outcome_findings import analysed, findings_on_channels, findings_on_outcome
+from bnuq.evaluation.outcome_findings import analysed, findings_on_outcome
 from bnuq.evaluation.planned import PlannedEvaluation, checked_run, journal_header, resolved
 from bnuq.evaluation.posthoc import post_hoc_scores
 from bnuq.evaluation.provenance import Stopwatch
@@ -84,10 +84,8 @@ def evaluate(
             *checked.findings,
             *([note("evaluation-continued", parts=journal.reused)] if journal.reused else journal.doubts),
             *_on_reference(planned, measured, outcome),
-            *findings_on_outcome(subject, measured, outcome, planned.data),
-            *(() if measured.noise_models is None else measured.noise_models.findings()),
+            *findings_on_outcome(subject, outcome, planned.data),
             *(finding for method in subject.methods for finding in measured.fitted(method)[1]),
-            *findings_on_channels(outcome.omega),
         )
         result = Result(
             run=resolved(planned, measured.noise_models).record(),

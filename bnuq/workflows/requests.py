@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bnuq.config import Run, Runs
 from bnuq.errors import BnuqError, RequestError
 from bnuq.evaluation.request_checks import check_folder, check_out, check_request, check_scoring
 from bnuq.records.evaluation_file import check_replaceable
-
-if TYPE_CHECKING:
-    pass
 
 
 def check_evaluation(run: Run, work: Path | str | None, *, reading: bool = True) -> None:

@@ -98,7 +98,7 @@ def test_pictures_are_drawn_where_they_are_asked_for(cli, small, monkeypatch):
     monkeypatch.setattr(bnuq.report.render, "draw_pictures", draw)
     done = cli("inspect", "run.toml", "--figures", "pictures", *FEW)
     assert (done.code, done.err) == (0, "") and "gap.svg" in done.out
-    assert (small / "pictures" / "gap.svg").read_text() == "gap noise_by_layer values noise_panels"
+    assert (small / "pictures" / "gap.svg").read_text() == "gap noise_by_layer noise_panels"
     assert cli("inspect", "run.toml", "--figures", "net.py", *FEW).code == 2
 
 

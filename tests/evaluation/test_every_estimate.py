@@ -18,7 +18,6 @@ import small_run
 import small_segmentation
 
 from bnuq import metrics
-from bnuq.catalogue import text_of
 from bnuq.evaluation.estimates import interval
 from bnuq.evaluation.tasks.classification import limits_of
 from bnuq.metrics.registry import estimates_of_task, metric_of
@@ -105,18 +104,6 @@ def test_values_intervals_and_replicates_stay_in_range(result: Result) -> None:
         assert ((values >= low - 1e-9) & (values <= high + 1e-9)).all(), address
         if estimate.low is not None and estimate.high is not None:
             assert low <= estimate.low <= estimate.high <= high, address
-
-
-def test_a_note_names_the_methods_whose_uncertainties_are_not_told_apart(result: Result) -> None:
-    tests = {name: method.sets["test"].estimates for name, method in result.methods.items() if "+temp" not in name}
-    alike = {
-        name: of["uncertainty_correlation"].value
-        for name, of in tests.items()
-        if "uncertainty_correlation" in of and of["uncertainty_correlation"].value > 0.9
-    }
-    told = [finding for finding in result.findings if finding.code == "uncertainties-not-told-apart"]
-    assert [dict(finding.values["methods"]) for finding in told] == ([alike] if alike else [])
-    assert all(f"{value:.2f} for {name}" in text_of(told[0]) for name, value in alike.items())
 
 
 def test_a_result_has_the_estimates_of_its_task(result: Result) -> None:

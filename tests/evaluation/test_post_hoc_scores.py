@@ -127,14 +127,6 @@ def test_a_reference_without_classes_has_no_mahalanobis_distance(place: Path) ->
     assert not {"mahalanobis", "relative_mahalanobis"} & set(result.methods["deterministic"].ood["other"])
 
 
-def test_fewer_reference_points_than_features_are_reported(place: Path) -> None:
-    train = np.load(place.parent / "train.npz")
-    np.savez(place.parent / "few.npz", x=train["x"][:9], y=train["y"][:9])
-    result = run(place, train="few.npz", methods=("deterministic",), out="few.h5")
-    (finding,) = (finding for finding in result.findings if finding.code == "covariance-shrunk")
-    assert finding.values == {"points": 9, "features": 8}
-
-
 @pytest.mark.nightly  # it is speed alone
 def test_fitting_takes_at_most_a_fifth_of_the_passes_of_the_samples_of_the_test_set(place, monkeypatch):
     monkeypatch.setattr("bnuq.evaluation.posthoc._FEWEST_POINTS", 20)

@@ -118,18 +118,16 @@ def test_a_counter_of_batches_may_be_an_average(tmp_path):
     assert load(saved(tmp_path / "m.pt", STATE | {"bn.num_batches_tracked": torch.tensor(1.5)}), arch="nets:small")
 
 
-def test_a_missing_counter_of_batches_is_only_noted(tmp_path):
+def test_a_counter_of_batches_may_be_missing(tmp_path):
     state = {name: value for name, value in STATE.items() if not name.endswith("num_batches_tracked")}
-    loaded = load_model(saved(tmp_path / "m.pt", state), arch="nets:small")
-    assert values_of(loaded, "no-batch-counters") == {"layers": 1}
+    assert load_model(saved(tmp_path / "m.pt", state), arch="nets:small")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_weights_of_another_precision_are_converted_with_a_note(tmp_path, dtype):
+def test_weights_of_another_precision_are_converted(tmp_path, dtype):
     state = {name: value.to(dtype) if value.is_floating_point() else value for name, value in STATE.items()}
     loaded = load_model(saved(tmp_path / "m.pt", state), arch="nets:small")
     assert {p.dtype for p in loaded.module.parameters()} == {torch.float32}
-    assert values_of(loaded, "weights-converted") == {"stored": str(dtype)[6:], "used": "float32"}
 
 
 LAZY = """

@@ -156,7 +156,6 @@ def test_weights_in_half_precision_are_computed_with_in_float32(tmp_path, form, 
     }
     writers[form]()
     loaded = load_model(path, arch=None if form == "pickled" else "nets:Cnn", trust_pickle=True)
-    assert values_of(loaded, "weights-converted") == {"stored": str(dtype)[6:], "used": "float32"}
     torch.testing.assert_close(passes(loaded.module.float(), None), passes(net.float(), None), rtol=1e-5, atol=1e-6)
 
 

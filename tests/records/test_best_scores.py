@@ -131,4 +131,4 @@ def test_a_choice_that_only_chance_makes_recognises_nothing() -> None:
     decision = decisions(lucky, Verdict(None, {}, (), ()))[-1]
     assert (decision.code, decision.values["about"]) == ("undecided", "foreign")
     text = decision.text
-    assert f"the best of {len(NAMES)} scores, ranks a foreign example above a test example in" in text
+    assert f"the best of {len(NAMES)} scores, ranks such an example above a test example in" in text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bnuq.estimates import Estimate
-from bnuq.findings import Finding, verdict
+from bnuq.findings import Finding, warning
 from bnuq.records.best_scores import FALSE_ALARMS
 from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
 from bnuq.records.decisions import (
@@ -64,7 +64,11 @@ def texts(result: Result, judgement: Verdict) -> list[str]:
     [
         ([(0.001, 0.002, 1.0)], "use", "Averaging 32 samples gives no gain that 400 examples could show."),
         ([(0.05, 0.01, 0.001)], "use", "Use mcbn with 32 samples: its predictive"),
-        ([(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")], "use", "is better only by expected calibration error."),
+        (
+            [(-0.05, 0.01, 0.001), (-0.02, 0.001, 0.001, "ece")],
+            "use",
+            "expected calibration error, and worse by predictive log-likelihood.",
+        ),
         ([(0.0, 0.01, 1.0), (-0.02, 0.001, 0.001, "ece")], "use", "Use mcbn with 32 samples: its expected"),
         ([(0.022, 0.01, 0.06), (0.0, 0.01, 1.0, "ece")], "undecided", "better by 0.0220 ± 0.0100, which may be chance"),
         ([(0.05, None, None)], "undecided", "there are too few examples for the error of a comparison."),
@@ -170,8 +174,8 @@ def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
     worse = replace(singles[0], passes=1, difference=-0.2, p=1e-9)  # by PLL
     text = texts(result, judged(worse, replace(crps, passes=1), compared(-0.02, 0.02, 1.0)))[0]
     assert text.startswith(
-        "By predictive log-likelihood use the deterministic network; but deterministic+population is better by 0.0315 "
-        "± 0.0038 in continuous ranked probability score. Averaging"
+        "Use the deterministic network; for the sake of continuous ranked probability score, use the network with "
+        "corrected BatchNorm statistics (better by 0.0315 ± 0.0038). Averaging"
     )
 
 
@@ -180,10 +184,15 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
     text = texts(made(), judged(*(compared(*each) for each in of)))[0]
     assert text == (
         "Use mcbn with 32 samples: its predictive log-likelihood is better by 0.0500 ± 0.0100 than that of the best "
-        "single pass, and so is accuracy; but deterministic is better by 0.0110 ± 0.0050 in expected calibration error."
+        "single pass, and so is accuracy; for the sake of expected calibration error, use the deterministic network "
+        "(better by 0.0110 ± 0.0050)."
     )
-    [text] = texts(made(), judged(compared(0.0, 0.01, 1.0), compared(0.0024, 0.001, 0.1, "accuracy")))
-    assert text.endswith("could show. By accuracy it may be better, but that may be chance.")
+
+
+def test_a_gain_by_one_metric_at_the_cost_of_others_is_not_worth_the_samples() -> None:
+    text = texts(made(), judged(compared(-0.05, 0.01, 1e-6, "ece"), compared(-0.03, 0.01, 0.1, "accuracy")))[0]
+    assert text.startswith("Use the deterministic network. Averaging 32 samples is better only by expected")
+    assert text.endswith("calibration error, and worse by accuracy.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
@@ -214,7 +223,7 @@ def test_a_pipeline_that_could_not_be_compared_is_not_called_wrong() -> None:
 
 @pytest.mark.parametrize("name", ["test", "validation"])
 def test_nothing_is_decided_on_inputs_of_another_scale(name: str) -> None:
-    found = verdict(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)
+    found = warning(OTHER_SCALE, set=name, sd=2.0, reference_sd=1.0)
     assert decisions(replace(made(), findings=(found,)), judged(compared(0.05, 0.01, 0.001))) == ()
 
 
@@ -230,7 +239,7 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:
     result = made(predictive_entropy=ENTROPY, accuracy=(ENTROPY > 0.5).astype(float))
-    assert "does not lower the share of wrong examples, 50 %" in decided(result)[1].text
+    assert "Leave nothing to a person: without the 10 % least certain examples" in decided(result)[1].text
     assert len(decided(made(predictive_entropy=np.ones(POINTS), accuracy=RIGHT))) == 1
 
 
@@ -271,7 +280,7 @@ def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
     assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
     assert 0.8 < decision.values["caught"]["far"] < 1
     text = decision.text
-    assert text.startswith("Call an input foreign if its energy is above ") and text.endswith(
+    assert text.startswith("Flag an example as unfamiliar if its energy is above ") and text.endswith(
         "of far, and wrongly flags 5 % of the test examples."
     )
 

@@ -22,25 +22,23 @@ def said(record) -> str:
     return " ".join(report(record).summary)
 
 
-def test_a_batch_that_does_not_differ_is_said_so_with_the_state_of_the_stream():
-    shown = said(made_up_monitor.quiet())
-    assert "No change was found: without one, a difference of this size has a chance of 31 %." in shown
-    assert "No alarm: after 1 batch the evidence is 0.900; an alarm needs 100." in shown
-    assert [finding.code for finding in findings(made_up_monitor.quiet())] == ["batch-alike", "no-alarm"]
+def test_of_a_batch_that_does_not_differ_nothing_is_to_be_done():
+    (text,) = report(made_up_monitor.quiet()).summary
+    assert text.startswith("Nothing to do, no change was found: a difference of this size") and " 31 % of" in text
 
 
 def test_an_alarm_names_the_layers_the_scores_and_the_batch():
     shown = said(made_up_monitor.alarmed())
-    assert "changed: without one, a difference of this size has a chance of at most 0.05 %." in shown
+    assert "in at most 0.05 % of cases. First check how these examples were prepared" in shown
     assert "2 of 2 layers differ, most `bn1`: means by 3.2, variances by 1.5 times" in shown
-    assert "Of outputs and scores, energy differs." in shown
-    assert "Alarm: after batch 2 of the stream (tuesday) the evidence was 120; an alarm needs 100." in shown
+    assert "Predictions differ, too, in energy: do not rely on them" in shown
+    assert "Alarm: after batch 2 of the stream (tuesday) the evidence of a change was 120; an alarm needs 100." in shown
     assert "[reference-trained-on]" in text(made_up_monitor.alarmed())
 
 
 def test_layers_that_differ_only_together_are_no_single_ones():
     codes = [finding.code for finding in findings(replace(made_up_monitor.many_layers(), p_value=0.002))]
-    assert codes == ["batch-unlike", "layers-together", "no-alarm", "alarm-later"]
+    assert codes == ["batch-unlike", "layers-together", "scores-alike", "no-alarm", "alarm-later"]
 
 
 def test_a_first_batch_that_differs_says_how_many_more_an_alarm_takes():

@@ -16,6 +16,7 @@ from bnuq.catalogue import text_of
 from bnuq.estimates import Estimate
 from bnuq.findings import note, warning, warnings
 from bnuq.methods import method_named
+from bnuq.metrics import METRICS
 from bnuq.records import evaluation_file as result_file
 from bnuq.report.document import Cell
 from bnuq.report.evaluation import report
@@ -73,7 +74,8 @@ def test_every_estimate_is_shown_whole_at_every_width(request, name, width):
     assert "…" not in re.sub(r"…\s+\d+\s+passes", "", text)
     for method, of_method in result.methods.items():
         for metric, estimate in of_method.sets["test"].estimates.items():
-            if method == "deterministic" and metric == "mutual_information":
+            is_short = method_named(method).recalibration and "headline" not in METRICS[metric].shown
+            if is_short or (method == "deterministic" and metric == "mutual_information"):
                 continue
             assert f"{estimate.value:.4f}".replace("-", "−") in text, (method, metric)
         for scores in {} if method_named(method).recalibration else of_method.ood.values():
@@ -164,7 +166,7 @@ def test_a_network_without_anything_stochastic_is_reported_plainly(deterministic
     assert "In short" in text and "no BatchNorm layers" in text
     assert "Only the deterministic network was evaluated" in text
     assert "mcbn, mcbn+mcdo were left out: the network has no BatchNorm layer" in text
-    assert "AUROC of" not in text and "passes" not in text
+    assert "passes" not in text
 
 
 def test_a_classification_shows_its_bounds_only_where_there_are_validation_points(validated, four_methods):

@@ -51,12 +51,12 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
         floor = chosen["ece_floor"]
         if chosen["pll"]["value"] < test["m"]["pll"]["value"] or chosen["pll"]["value"] < best - 1e-9:
             found.append("a worse PLL is recommended")
-        if ("confidence agrees with how often" in use["text"]) != (chosen["ece"]["value"] <= floor["high"]):
+        if ("confidence can be read as a probability" in use["text"]) != (chosen["ece"]["value"] <= floor["high"]):
             found.append("calibration")
         for each in said["verdict"]["comparisons"]:
             gain = each["difference"] * (-1 if metric_of(each["metric"]).direction == "lower" else 1)
             is_worse = each["method"] == values["method"] and each["se"] and gain < -1.97 * each["se"]
-            if is_worse and plain(each["metric"]) not in use["text"]:
+            if is_worse and "headline" in metric_of(each["metric"]).shown and plain(each["metric"]) not in use["text"]:
                 found.append(f"{each['against']} is better by {each['metric']}, which is not said")
         if kind in ("overconfident", "underconfident") and not values["temperatures"]:
             found.append("no temperature")

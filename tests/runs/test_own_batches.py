@@ -14,7 +14,6 @@ import pytest
 import small_run
 import small_segmentation
 import torch
-from findings_of import noted, values_of
 from report_text import rendered
 from torch import nn
 from written import folder_of
@@ -129,13 +128,11 @@ def test_the_network_is_left_as_it_was(folder: Path) -> None:
     np.testing.assert_allclose(result.methods[OWN].sets["test"].points["max_probability"], p.max(-1), atol=1e-5)
 
 
-def test_a_set_with_fewer_points_is_one_batch_and_said_to_be(folder: Path) -> None:
+def test_a_set_with_fewer_points_is_one_batch(folder: Path) -> None:
     result = evaluated(folder, "few", batch_size=55)
-    assert values_of(result, "own-batches") == {"batch_size": 55, "smaller": [("other", small_run.OTHER)]}
     inputs = torch.from_numpy(np.load(folder / "other.npz")["x"])
     p = in_training_mode(small_run.stored(folder), inputs, [range(len(inputs))])
     np.testing.assert_allclose(result.methods[OWN].sets["other"].points["max_probability"], p.max(-1), atol=1e-5)
-    assert "all in one batch: other (50)" in " ".join(rendered(report, result, full=True).split())
 
 
 def test_what_it_cannot_be_drawn_of_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -165,4 +162,3 @@ def test_it_is_compared_and_marked_and_never_what_is_decided(whole: Result) -> N
         assert not any(str(each.values.get("method")).startswith(OWN) for each in decided(result))
     text = rendered(report, whole, full=True)
     assert f"{OWN} †" in text and "never the single pass" in " ".join(text.split())
-    assert "own-batches" in noted(whole)

@@ -187,10 +187,10 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
     tables = [part for part in made.one_screen or () if isinstance(part, Table)]
     [short] = [table for table in tables if table.header[1:3] == ("loss at", "warned at")]
     assert len(short.rows) == len(whole.shift.families)
-    kinds = [picture.kind for picture in made.pictures if picture.kind[0] in ("shift", "lead")]
-    assert kinds == [("lead",), ("shift", "gaussian"), ("shift", "veil"), ("shift", "jpeg:q")]
+    kinds = [picture.kind for picture in made.pictures if picture.kind[0] == "shift"]
+    assert kinds == [("shift", "gaussian"), ("shift", "veil"), ("shift", "jpeg:q")]
     for picture in made.pictures:
-        if picture.kind[0] in ("shift", "lead"):
+        if picture.kind[0] == "shift":
             picture.draw(tmp_path / "p.svg")
             assert "severity" in (tmp_path / "p.svg").read_text() or picture.kind[-1] == "jpeg:q"
     before = replace(whole, shift=None)  # as earlier versions wrote it
@@ -203,7 +203,7 @@ def test_the_report_tells_alarm_and_loss_and_draws_every_family(whole: Result, t
 @pytest.mark.parametrize(
     ("alarm", "loss", "words"),
     [
-        (2.0, 4.0, "warns of 1 of 1 change before accuracy has fallen by 5 points."),
+        (2.0, 4.0, "before accuracy has fallen by 5 points in 1 of 1 change."),
         (4.0, 2.0, "No score warns in time of gaussian."),
         (np.nan, 2.0, "No score warns in time of gaussian."),
         (2.0, np.nan, "No loss by gaussian."),

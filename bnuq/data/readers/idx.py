@@ -15,7 +15,6 @@ from bnuq.data.readers.common import array_bytes, read_bytes, readable
 from bnuq.errors import DataError
 from bnuq.files.content import is_file, kind_of, what_is_wrong_with
 from bnuq.files.limits import check_size
-from bnuq.findings import note
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -26,9 +25,7 @@ def read_idx(path: Path, *, labels: Path | None = None) -> Contents:
     if inputs.ndim < 2:
         raise DataError(f"{path}: holds labels (one axis); expected the file of images. Labels beside it are found.")
     labels = labels or _labels_beside(path)
-    if labels is None:
-        return Contents(inputs, findings=(note("no-label-file"),))
-    return Contents(inputs, _read_array(labels), findings=(note("label-file", file=labels.name),))
+    return Contents(inputs, None if labels is None else _read_array(labels))
 
 
 def _labels_beside(path: Path) -> Path | None:

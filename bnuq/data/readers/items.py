@@ -360,8 +360,7 @@ def read_factory(
     spec: str, factory: Callable[[], Any], *, free_bytes: int | None = None, whole: bool = True
 ) -> Contents:
     """The points of what the factory gives, see `read_object`."""
-    contents = read_object(spec, factory(), free_bytes=free_bytes, whole=whole)
-    return replace(contents, findings=(note("read-from-factory", factory=spec), *contents.findings))
+    return read_object(spec, factory(), free_bytes=free_bytes, whole=whole)
 
 
 def read_object(spec: str, data: Any, *, free_bytes: int | None = None, whole: bool = True) -> Contents:

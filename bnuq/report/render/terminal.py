@@ -27,6 +27,7 @@ _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
 _MOST_SAID = 4  # texts of one screen
+_OF_ERRORS = re.compile(r"(?:(?<=\.) |^)±:? standard error[^.]*\.")  # in a legend
 _FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
 
@@ -139,8 +140,8 @@ def _screen(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     unsaid = tuple(each for each in report.warnings if each[1] not in report.said)
     yield from _warnings(replace(report, warnings=unsaid), width, clean)
     yield Text()
-    notes = f", and {count(len(report.notes), 'note')}" if report.notes else ""
-    yield from _paragraph(f"{report.checked} All else{notes}:".strip(), width, clean)
+    notes = f", with {count(len(report.notes), 'note')}" if report.notes else ""
+    yield from _paragraph(f"{report.checked} The full report{notes}:".strip(), width, clean)
     if report.rest:
         yield Text(clean(f"  {report.rest}"))
         yield from _section("", report.paths, width, clean)
@@ -180,7 +181,7 @@ def _without_errors(part: Part) -> Part:
     if isinstance(part, Table):
         rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
         return replace(part, rows=tuple(rows))
-    return replace(part, text=part.text.partition(" ±:")[0]) if isinstance(part, Paragraph) else part
+    return replace(part, text=_OF_ERRORS.sub("", part.text)) if isinstance(part, Paragraph) else part
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:

@@ -19,7 +19,6 @@ from bnuq.studies.check.findings import (
     change,
     findings,
     headline,
-    in_words,
     judgement,
     reasons,
     requirement,
@@ -92,7 +91,7 @@ def _case(group: str, name: str, outcome: ElementTree.Element) -> ElementTree.El
 
 def _comparison(comparison: EstimateComparison, verdict: CheckVerdict) -> ElementTree.Element:
     group, _, name = comparison.address.rpartition(".")
-    text = in_words(change(comparison, verdict))
+    text = change(comparison, verdict)
     name += " (slope)" if comparison.slope else ""
     fails = comparison.outcome == "worse" or (comparison.outcome == "inconclusive" and verdict.inconclusive_fails)
     if fails and not verdict.failed:
@@ -114,14 +113,14 @@ def _floor(floor: Floor) -> ElementTree.Element:
 
 
 def _texts(verdict: CheckVerdict) -> Iterator[str]:
-    yield in_words(headline(verdict))
-    yield from map(in_words, findings(verdict))
+    yield headline(verdict)
+    yield from findings(verdict)
     yield from (f"Warning: {text} [{code}]" for text, code, _ in advised(verdict.findings))
     yield from (f"Note: {note}" for note in noted(verdict.findings))
 
 
 def _properties(verdict: CheckVerdict) -> dict[str, str]:
-    properties = {"bnuq": verdict.bnuq, "verdict": in_words(headline(verdict))}
+    properties = {"bnuq": verdict.bnuq, "verdict": headline(verdict)}
     for name, side in (("current", verdict.current), ("baseline", verdict.baseline)):
         if side is None:
             continue
@@ -152,14 +151,14 @@ def annotations(outcome: CheckVerdict | str) -> Iterator[str]:
         yield _line("error", f"bnuq check: {NOTHING_CHECKED}", " ".join(reasons(outcome)))
         return
     broken = [(floor.address, requirement(floor)) for floor in outcome.broken]
-    worse = [(subject(comparison), in_words(change(comparison, outcome))) for comparison in outcome.failing]
+    worse = [(subject(comparison), change(comparison, outcome)) for comparison in outcome.failing]
     warned = [(code, text) for text, code, _ in advised(outcome.findings)]
     errors = [*_lines("error", [*broken, *worse] if outcome.failed else [], noun="failure", most=_MOST_SHOWN - 1)]
     yield from errors
     left = _MOST_SHOWN - max(1, len(errors))
     yield from _lines("warning", warned if outcome.failed else [*worse, *warned], noun="warning", most=left)
     if not outcome.failed:
-        yield _line("notice", "bnuq check", f"{in_words(headline(outcome))}.")
+        yield _line("notice", "bnuq check", f"{headline(outcome)}.")
 
 
 def _lines(kind: _Kind, messages: Sequence[tuple[str, str]], *, noun: str, most: int) -> Iterator[str]:

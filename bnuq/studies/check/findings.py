@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import Any
 
-from bnuq.findings import Catalogue, Entry, Finding, all_of, sentence
-from bnuq.findings import verdict as _verdict
+from bnuq.findings import all_of
 from bnuq.gate.comparing import LEVEL
 from bnuq.gate.records import BOUNDS, NORMALIZED, CheckVerdict, EstimateComparison, Floor
 from bnuq.methods import method_named
@@ -33,62 +30,54 @@ NOTHING_CHECKED = "nothing was checked"  # as of a check that could not be carri
 _MOST_NAMED = 4  # estimates that a sentence names beside the one that it is about
 
 
-def headline(verdict: CheckVerdict) -> Finding:
-    """The outcome of the whole check."""
-    regressions = verdict.worse
-    directed = {comparison.direction != "none" for comparison in regressions}
+def headline(verdict: CheckVerdict) -> str:
+    """The outcome of the whole check, a line without a full stop, whose first word says it."""
+    compared = "nothing was compared" if verdict.baseline is None else "no estimate was gated"
     if verdict.accepted is not None and not verdict.comparisons:
-        code = "accepted-uncompared"
-    elif regressions:
-        code = "regression"
+        label, clauses = "Accepted as the new baseline", (compared, _required(verdict))
+    elif verdict.worse:
+        label, clauses = "Worse", (_gated(verdict), _required(verdict))
     elif verdict.broken:
-        code = "requirement-not-met"
+        label, clauses = "Not met", (_broken(verdict), _gated(verdict))
     elif verdict.failing:
-        code = "inconclusive"
+        label, clauses = "Inconclusive", (_unclear(verdict), _required(verdict))
     elif verdict.gated:
-        code = "no-regression"
+        label, clauses = "No regression", (_gated(verdict), _required(verdict))
     else:
-        code = "only-required" if verdict.floors else "nothing-checked"
-    return _verdict(
-        code,
-        regressions=len(regressions),
-        gated=verdict.gated,
-        inconclusive=len(verdict.inconclusive),
-        movement="moved" if directed == {False} else "got worse" if directed == {True} else "got worse or moved",
-        broken=len(verdict.broken),
-        required=len(verdict.floors),
-        compared=verdict.baseline is not None,
-        accepted=verdict.accepted is not None and bool(verdict.comparisons),
-    )
+        label, clauses = "Passed" if verdict.floors else "Nothing was checked", (_required(verdict), compared)
+    accepted = "accepted as the new baseline" if verdict.accepted is not None and verdict.comparisons else ""
+    return f"{label}: {'; '.join(filter(None, (*clauses, accepted)))}"
 
 
-def findings(verdict: CheckVerdict) -> Iterator[Finding]:
+def findings(verdict: CheckVerdict) -> Iterator[str]:
     """What the outcome rests on, most severe first: what got worse once for all methods, classes and groups."""
     alike: dict[tuple[object, ...], list[EstimateComparison]] = {}
     for each in verdict.failing or verdict.worse:
         alike.setdefault((each.set, each.score, each.metric, each.label, each.family, each.slope), []).append(each)
     for lead, *others in [*alike.values()][:_MOST]:
-        said = change(lead, verdict, brief=True)
-        yield _verdict("alike", lead=said, others=others) if others else said
+        yield f"{change(lead, verdict, brief=True)}{_alike(lead, others) if others else ''}"
     if unshown := sum(map(len, [*alike.values()][_MOST:])):
-        yield _verdict("more-regressions", estimates=unshown)
-    yield from (_verdict("requirement", floor=floor) for floor in verdict.broken)
+        yield f"{count(unshown, 'more estimate')} got worse; see the table below."
+    yield from map(requirement, verdict.broken)
     if (gated := verdict.of_gated) and is_unchanged(gated):
-        yield _verdict("unchanged", estimates=len(gated))
+        estimates = f"All {len(gated)} gated estimates are" if len(gated) > 1 else "The only gated estimate is"
+        yield f"{estimates} exactly as before: {'every' if len(gated) > 1 else 'its'} change is 0."
     if better := tuple(comparison for comparison in gated if comparison.outcome == "better"):
-        yield _verdict("improvements", comparisons=better)
+        yield f"{count(len(better), 'estimate')} got better: {_listed_changes(better, _estimate_of_network)}."
 
 
-def change(comparison: EstimateComparison, verdict: CheckVerdict, *, brief: bool = False) -> Finding:
-    """What became of one estimate; where it is `brief`, how far it went, not how sure that is."""
-    code = "change"
-    if comparison.direction != "none" and comparison.outcome in ("worse", "better"):
-        code = comparison.outcome
-    elif judgement(comparison) == "moved":
-        code = "moved"
-    regression = any(comparison.metric in ("rmse", "mae", "crps", "tau") for comparison in verdict.comparisons)
-    truth = "targets" if regression else "labels"
-    return _verdict(code, comparison=comparison, gated=0 if brief else verdict.families[comparison.family], truth=truth)
+def change(comparison: EstimateComparison, verdict: CheckVerdict, *, brief: bool = False) -> str:
+    """What became of one estimate, after what that means where words are known; where it is `brief`, how far it went,
+    not how sure that is."""
+    gated, metric = 0 if brief else verdict.families[comparison.family], metric_of(comparison.metric)
+    meaning = {"worse": metric.worse, "better": metric.better}.get(comparison.outcome, "")
+    if comparison.direction != "none" and meaning:
+        regression = any(each.metric in ("rmse", "mae", "crps", "tau") for each in verdict.comparisons)
+        where, truth = _set_in_words(comparison), "targets" if regression else "labels"
+        text = meaning.format(who=_network_in_words(comparison), where=where, truth=truth)
+        return _capital(f"{text}: {estimate_name(comparison)} {_from_to(comparison, gated)}.", comparison)
+    how = "moved beyond its tolerance: it " if judgement(comparison) == "moved" else ""
+    return _capital(f"{_estimate_of_network(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
 
 
 def judgement(comparison: EstimateComparison) -> str:
@@ -110,11 +99,6 @@ def method_and_set(comparison: EstimateComparison) -> tuple[str, str]:
     """The method, and the set whose points the estimate is of; of the test set are normalised scores and bounds."""
     is_derived = comparison.set == NORMALIZED or comparison.set.startswith(BOUNDS)
     return comparison.method, "test" if is_derived else comparison.set
-
-
-def in_words(finding: Finding) -> str:
-    """The sentence of a finding; of the outcome a line without a full stop, whose first word says it."""
-    return sentence(finding, SENTENCES)
 
 
 def reasons(message: str) -> list[str]:
@@ -183,65 +167,42 @@ def set_title(set_name: str) -> str:
     return {"test": "test set", "validation": "validation set", NORMALIZED: "test set"}.get(set_name, set_name)
 
 
-def _outcome(label: str, *clauses: Callable[..., str]) -> Entry:
-    """A sentence on the whole: its label, then those of the clauses that say something."""
-
-    def write(*, accepted: bool, **values: Any) -> str:
-        parts = [*(clause(**values) for clause in clauses), "accepted as the new baseline" if accepted else ""]
-        return f"{label}: {'; '.join(filter(None, parts))}"
-
-    return Entry(write)
-
-
-def _gated(*, regressions: int, gated: int, movement: str, inconclusive: int, **_: Any) -> str:
-    unclear = f"; {inconclusive} inconclusive" if inconclusive else ""
+def _gated(verdict: CheckVerdict) -> str:
+    regressions, gated = verdict.worse, verdict.gated
+    directed = {comparison.direction != "none" for comparison in regressions}
+    movement = "moved" if directed == {False} else "got worse" if directed == {True} else "got worse or moved"
+    unclear = f"; {len(verdict.inconclusive)} inconclusive" if verdict.inconclusive else ""
     if regressions:
-        share = f"{regressions} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
+        share = f"{len(regressions)} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
         return f"{share} {movement} beyond chance and by more than tolerated{unclear}"
     share = f"none of {gated} gated estimates got" if gated > 1 else "the only gated estimate has not got"
     return f"{share} worse beyond chance and by more than tolerated{unclear}" if gated else ""
 
 
-def _unclear(*, inconclusive: int, gated: int, **_: Any) -> str:
-    which = f"{inconclusive} of {count(gated, 'gated estimate')}" if gated > 1 else "the only gated estimate"
+def _unclear(verdict: CheckVerdict) -> str:
+    many = f"{len(verdict.inconclusive)} of {count(verdict.gated, 'gated estimate')}"
+    which = many if verdict.gated > 1 else "the only gated estimate"
     return f"{which} worse by more than tolerated, which may be chance, and --inconclusive is fail"
 
 
-def _required(*, broken: int, required: int, **_: Any) -> str:
-    if broken:
-        return f"{_broken(broken=broken, required=required)} {'is' if broken == 1 else 'are'} not met"
+def _required(verdict: CheckVerdict) -> str:
+    if verdict.broken:
+        return f"{_broken(verdict)} {'is' if len(verdict.broken) == 1 else 'are'} not met"
+    required = len(verdict.floors)
     met = f"all {required} requirements are met" if required > 1 else "the only requirement is met"
     return met if required else ""
 
 
-def _broken(*, broken: int, required: int, **_: Any) -> str:
-    return f"{broken} of {required} requirements" if required > 1 else "the only requirement"
-
-
-def _nothing_compared(*, compared: bool, **_: Any) -> str:
-    return "no estimate was gated" if compared else "nothing was compared"
+def _broken(verdict: CheckVerdict) -> str:
+    required = len(verdict.floors)
+    return f"{len(verdict.broken)} of {required} requirements" if required > 1 else "the only requirement"
 
 
 # ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _better_or_worse(*, comparison: EstimateComparison, gated: int, truth: str) -> str:
-    """What a regression or an improvement means, then its numbers; the numbers alone where no words are known."""
-    metric = metric_of(comparison.metric)
-    meaning = metric.worse if comparison.outcome == "worse" else metric.better
-    if not meaning:
-        return _change(comparison=comparison, gated=gated)
-    text = meaning.format(who=_network_in_words(comparison), where=_set_in_words(comparison), truth=truth)
-    return _capital(f"{text}: {estimate_name(comparison)} {_from_to(comparison, gated)}.", comparison)
-
-
-def _change(*, comparison: EstimateComparison, gated: int, how: str = "", **_: Any) -> str:
-    return _capital(f"{_estimate_of_network(comparison)} {how}{_from_to(comparison, gated)}.", comparison)
-
-
-def _alike(*, lead: Finding, others: Sequence[EstimateComparison]) -> str:
-    """The first of several estimates, and whose else got worse."""
-    first: EstimateComparison = lead.values["comparison"]
+def _alike(first: EstimateComparison, others: Sequence[EstimateComparison]) -> str:
+    """Whose else got worse, beside the first of several estimates."""
     names = [_part(each) or _network_in_words(each) for each in others]
     if _part(first):
         names = [
@@ -249,17 +210,13 @@ def _alike(*, lead: Finding, others: Sequence[EstimateComparison]) -> str:
             for name, each in zip(names, others, strict=True)
         ]
     shown = names if len(names) <= _MOST_NAMED else [*names[:_MOST_NAMED], f"{len(names) - _MOST_NAMED} more"]
-    return f"{in_words(lead)} So did that of {all_of(shown)}."
+    return f" So did that of {all_of(shown)}."
 
 
 def _part(comparison: EstimateComparison) -> str:
     kind = "class" if comparison.of_class else "group"
     part = comparison.of_class or comparison.group
     return f"{kind} {part}" if part else ""
-
-
-def _improvements(*, comparisons: Sequence[EstimateComparison]) -> str:
-    return f"{count(len(comparisons), 'estimate')} got better: {_listed_changes(comparisons, _estimate_of_network)}."
 
 
 def _listed_changes(comparisons: Sequence[EstimateComparison], name: Callable[[EstimateComparison], str]) -> str:
@@ -327,31 +284,3 @@ def _unit(comparison: EstimateComparison) -> str:
 def _capital(text: str, comparison: EstimateComparison) -> str:
     """With a capital letter, unless it begins with the name of the method."""
     return text if text.startswith(comparison.method) else text[0].upper() + text[1:]
-
-
-def _unchanged(*, estimates: int) -> str:
-    if estimates == 1:
-        return "The only gated estimate is exactly as before: its change is 0."
-    return f"All {estimates} gated estimates are exactly as before: every change is 0."
-
-
-SENTENCES: Catalogue = {
-    "regression": _outcome("Worse", _gated, _required),
-    "requirement-not-met": _outcome("Not met", _broken, _gated),
-    "inconclusive": _outcome("Inconclusive", _unclear, _required),
-    "no-regression": _outcome("No regression", _gated, _required),
-    "only-required": _outcome("Passed", _required, _nothing_compared),
-    "nothing-checked": _outcome("Nothing was checked", _nothing_compared),
-    "accepted-uncompared": _outcome("Accepted as the new baseline", _nothing_compared, _required),
-    "worse": Entry(_better_or_worse),
-    "better": Entry(_better_or_worse),
-    "moved": Entry(partial(_change, how="moved beyond its tolerance: it ")),
-    "change": Entry(_change),
-    "alike": Entry(_alike),
-    "more-regressions": Entry(
-        lambda *, estimates: f"{count(estimates, 'more estimate')} got worse; see the table below."
-    ),
-    "requirement": Entry(lambda *, floor: requirement(floor)),
-    "unchanged": Entry(_unchanged),
-    "improvements": Entry(_improvements),
-}

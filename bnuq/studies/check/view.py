@@ -32,7 +32,6 @@ from bnuq.studies.check.findings import (
     NOTHING_CHECKED,
     findings,
     headline,
-    in_words,
     is_unchanged,
     judgement,
     method_and_set,
@@ -64,7 +63,7 @@ def report(outcome: CheckVerdict | str, *, columns: int = 100, full: bool = Fals
     roomy = columns >= _ROOMY
     return Report(
         command="bnuq check",
-        subject=in_words(headline(outcome)),
+        subject=headline(outcome),
         verdict=_outcome(outcome),
         facts=tuple(_facts(outcome) if full else _in_short(outcome)),
         summary=_summary(outcome, full=full),
@@ -76,7 +75,7 @@ def report(outcome: CheckVerdict | str, *, columns: int = 100, full: bool = Fals
 
 
 def _summary(verdict: CheckVerdict, *, full: bool) -> tuple[str, ...]:
-    said = tuple(map(in_words, findings(verdict)))
+    said = tuple(findings(verdict))
     more = len(said) - _MOST_SAID
     return said if full or more <= 0 else (*said[:_MOST_SAID], f"And {count(more, 'more sentence')} of `--full`.")
 
@@ -146,7 +145,7 @@ def _in_short(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:
     known = sorted((each for each in verdict.comparisons if each.detectable), key=lambda each: each.detectable or 0.0)
     seen = {each.metric: each for each in known if (each.set, each.family, each.slope) == ("test", "main", False)}
     if texts := [f"{plain(name)} {signed_loss(seen[name])}" for name in _SEEN if name in seen]:
-        yield "would see", ", ".join(texts)
+        yield "would have seen", ", ".join(texts)
 
 
 def _facts(verdict: CheckVerdict) -> Iterator[tuple[str, str]]:

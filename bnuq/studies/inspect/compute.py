@@ -249,8 +249,6 @@ def _measured(
         progress=progress,
     )
     findings = [*batch_size_notes, *points_notes]
-    if len(train) < settings.points:
-        findings.append(note("population-of-all-points", points=len(train), requested=settings.points))
     findings += checked.findings
     biased = health.findings_on_noise(measured_noise, train_batch_size=trained_with)
     if settings.noise_only:

@@ -127,7 +127,7 @@ def domains(
         batch_size=size,
         samples=samples,
     )
-    return result, (*findings, *_evaluated_notes(evaluated, halves, test))
+    return result, findings
 
 
 def _layers(
@@ -214,17 +214,6 @@ def _batch_size(requested: int, halves: Mapping[str, Points], train: Points) -> 
             variance_left=factor,
         ),
     )
-
-
-def _evaluated_notes(
-    evaluated: Mapping[str, Points], halves: Mapping[str, tuple[Points, Points]], test: Points | None
-) -> Iterator[Finding]:
-    sizes = {name: len(second) for name, (_, second) in halves.items()} | ({} if test is None else {TEST: len(test)})
-    cut = [[name, len(points), sizes[name]] for name, points in evaluated.items() if len(points) < sizes[name]]
-    if cut:
-        yield note("domain-points-selected", sets=cut)
-    if any(len(points) > SPREAD_POINTS for points in evaluated.values()):
-        yield note("domain-spread-points", points=SPREAD_POINTS)
 
 
 # ── statistics ───────────────────────────────────────────────────────────────────────────────────────────────────────

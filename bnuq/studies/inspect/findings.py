@@ -46,7 +46,7 @@ _SLIGHT = 0.01  # standard deviations: negligible, however small batch noise is
 _FLAGS = {
     "not-finite": "Its statistics or weights contain NaN or infinity, and so do the network's outputs.",
     "never-trained": "Its running statistics still have their initial values; `bnuq precise-bn` computes them.",
-    "vanishing": "Running variances below 10 ε: those channels are dead, or their output depends on ε.",
+    "vanishing": "Running variances are nearly 0 (below 10 ε): look for dead ReLUs or pruned filters in front.",
     "frozen": "It normalises by its running statistics in training too, so it has no batch noise.",
     "untracked": "It keeps no running statistics and normalises by the batch at evaluation.",
     "called-again": "It is called more than once per forward pass: its running statistics mix the calls.",
@@ -111,7 +111,8 @@ def health_findings(record: Inspection) -> Iterator[Conclusion]:
         names = [layer.name for layer in worst_first(dead, lambda layer: layer.dead)]
         channels = count(sum(layer.dead for layer in dead), "channel")
         text = (
-            f"Dead in some batch (variance below 10 ε): {channels}, most in {listed(names)}. Their output depends on ε."
+            f"Nearly constant in some batch: {channels}, most in {listed(names)}. If samples depend on few examples, "
+            "leave these layers out (`--layers`) or use larger mini-batches."
         )
         yield Conclusion("dead-channels", text)
 

@@ -15,16 +15,14 @@ from bnuq.report import drawing
 from bnuq.report.document import Picture
 from bnuq.report.drawing import GREY, INK, PALE, picture, short
 from bnuq.shapes import Float
-from bnuq.studies.inspect.layer_tables import least_share, listed, pipeline_of, share_of, worst_first
-from bnuq.studies.inspect.record import Domain, Gap, Inspection, LayerNoise, NoiseBySize, PipelineFit
+from bnuq.studies.inspect.layer_tables import least_share, worst_first
+from bnuq.studies.inspect.record import Domain, Gap, Inspection, LayerNoise, NoiseBySize
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BAND = "#dbe9f4"  # of what is normal
-_TICKS = 22  # names that fit below a picture
 _LOOKS = list(drawing.line_styles("012345").values())[1:]  # the first is that of the deterministic network
-_CANDIDATES = 14
 _BINS = (10, 36)
 _SIZE = (6.4, 4.6)  # inches, of a picture with the names of layers below it
 _HOW = {
@@ -39,45 +37,30 @@ _HOW = {
         "lines show what independent values would give; the gap to the solid lines is the error of that "
         "assumption."
     ),
-    "values": (
-        "At 1, a channel's b·z values are effectively independent; at 0.01, batch statistics vary like those of "
-        "a hundredth as many independent values, because neighbouring positions of an image are correlated."
-    ),
     "noise_panels": (
         "First: a layer's batch variances, the χ² distribution of independent Gaussian values, and the "
         "best-fitting scaled χ². Second: how the noise falls with the mini-batch size (dashed line: 1/b). Third: "
         "how it depends on the number of positions of a channel. As in Figure 4 of Shekhovtsov & Flach 2018, for "
         "this network."
     ),
-    "spread": "The batch variances of the first layer, one in the middle and the last.",
     "domains": (
         "Inside the band, a domain's statistics match the training set's. Where a line lies above it, a mini-batch "
         "from that domain normalises the layer differently than training did."
-    ),
-    "pipelines": (
-        "Further left is a better fit. Each line runs from the median to the worst layer. A pipeline whose "
-        "median lies right of the band, or whose worst layer lies right of the dashed line, is not the training "
-        "pipeline."
     ),
 }
 
 
 def pictures_of(record: Inspection) -> Iterator[Picture]:
     """The pictures of what the inspection has, in reading order."""
-    noise, domains, pipelines = record.noise, record.domains, record.pipelines
+    noise, domains = record.noise, record.domains
     draws: dict[str, Callable[[Path], None]] = {}
     if record.gap is not None and record.gap.layers:
         draws["gap"] = partial(_gap, record, record.gap)
     if noise is not None and noise.layers:
         draws["noise_by_layer"] = partial(_deviations, record, noise)
-        draws["values"] = partial(_values, record, noise)
         draws["noise_panels"] = partial(_noise_panels, record, noise)
-        if len(noise.layers) > 2 and noise.draws > 3:
-            draws["spread"] = partial(_spreads, record, noise)
     if domains is not None and any(domain.layers for domain in domains.domains):
         draws["domains"] = partial(_domains, record, domains.domains)
-    if pipelines is not None and len(pipelines.candidates) > 1:
-        draws["pipelines"] = partial(_pipelines, record, pipelines.candidates)
     return (Picture((kind,), draw, _HOW[kind]) for kind, draw in draws.items())
 
 
@@ -94,16 +77,6 @@ def _about(record: Inspection, *words: str) -> str:
 
 
 # ── by layer ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _layer_axis(axes: Axes, names: Sequence[str]) -> None:
-    """Layers in execution order, from left to right; of many every k-th is named."""
-    step = math.ceil(len(names) / _TICKS)
-    at = range(0, len(names), step)
-    axes.set_xticks(list(at))
-    axes.set_xticklabels([short(names[index], 18) for index in at], rotation=90, fontsize=9)
-    axes.set_xlim(-0.6, len(names) - 0.4)
-    axes.grid(visible=False, axis="x")
 
 
 def _logarithmic(axes: Axes, values: Sequence[float] | Float[np.ndarray, " any"], *, around: float = 1.5) -> None:
@@ -137,7 +110,7 @@ def _gap(record: Inspection, gap: Gap, path: Path) -> None:
         _plot_layers(axes, means, _LOOKS[0], "mean")
         _plot_layers(axes, variances, _LOOKS[1], "ln variance")
         _logarithmic(axes, [*means, *variances, 1.0, 1.2 * WORST_LIMIT])
-        _layer_axis(axes, [layer.name for layer in layers])
+        drawing.layer_axis(axes, [layer.name for layer in layers])
         axes.set_ylabel("difference in units of batch noise")
 
 
@@ -156,7 +129,7 @@ def _deviations(record: Inspection, noise: NoiseBySize, path: Path) -> None:
                 label=f"{label} for n = b·z independent values",
             )  # fmt: skip
         _logarithmic(axes, [value for _, values, nominal, _ in rows for value in (*values, *nominal)])
-        _layer_axis(axes, [layer.name for layer in noise.layers])
+        drawing.layer_axis(axes, [layer.name for layer in noise.layers])
         axes.set_ylabel("standard deviation over draws")
 
 
@@ -169,19 +142,6 @@ def nominal_deviations(count: int) -> tuple[float, float]:
         return 1 / math.sqrt(2 * count), 1 / math.sqrt(count)
     mean = math.sqrt(count / 2) * math.exp(math.lgamma((count - 2) / 2) - math.lgamma((count - 1) / 2))
     return math.sqrt(max(0.0, count / (count - 3) - mean**2)), float(1 / np.sqrt(count))
-
-
-def _values(record: Inspection, noise: NoiseBySize, path: Path) -> None:
-    means = [share_of(layer.values_mean, layer) for layer in noise.layers]
-    deviations = [share_of(layer.values_deviation, layer) for layer in noise.layers]
-    about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
-    with picture(path, title="Effective sample size of a channel", about=about, size=_SIZE) as [axes]:
-        axes.axhline(1, color=INK, linewidth=1, linestyle="--", label="all n = b·z values independent")
-        _plot_layers(axes, means, _LOOKS[0], "effective for the mean")
-        _plot_layers(axes, deviations, _LOOKS[1], "effective for the standard deviation")
-        _logarithmic(axes, [*means, *deviations, 1.0])
-        _layer_axis(axes, [layer.name for layer in noise.layers])
-        axes.set_ylabel("effective sample size / n")
 
 
 def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
@@ -201,42 +161,8 @@ def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
                 label = f"{len(ranked) - len(_LOOKS)} others" if number == len(ranked) - 1 else "_"
                 axes.plot(at, values, color=PALE, linewidth=1.2, label=label)
         _logarithmic(axes, [1.0, 1.2 * WORST_LIMIT, *(value for domain in ranked for value in domain.ratio)])
-        _layer_axis(axes, names)
+        drawing.layer_axis(axes, names)
         axes.set_ylabel("difference in units of batch noise")
-
-
-def _pipelines(record: Inspection, candidates: Sequence[PipelineFit], path: Path) -> None:
-    shown = candidates[:_CANDIDATES]
-    about = _about(record, f"the {len(shown)} best of {len(candidates)}" if len(shown) < len(candidates) else "")
-    at = np.arange(len(shown))
-    medians, worsts = (_drawable([getattr(candidate, key) for candidate in shown]) for key in ("median", "worst"))
-    close = np.array([candidate.tied or number == 0 for number, candidate in enumerate(shown)])
-    label = "worst layer, equivalent to the best" if shown[0].passed else "worst layer of the closest"
-    size = (_SIZE[0], 1.5 + 0.42 * len(shown))
-    with picture(path, title="Training pipelines", about=about, size=size) as [axes]:
-        axes.axvspan(0, MEDIAN_LIMIT, color=_BAND, linewidth=0, zorder=0, label=f"normal, up to {MEDIAN_LIMIT:.0f}")
-        limit = f"limit for any layer, {WORST_LIMIT:.0f}"
-        axes.axvline(WORST_LIMIT, color=INK, linewidth=1, linestyle="--", label=limit)
-        axes.hlines(at, medians, worsts, color=GREY, linewidth=1)
-        axes.plot(medians, at, "o", color=GREY, markerfacecolor="white", label="median layer")
-        axes.plot(worsts[close], at[close], "o", color="#009E73", label=label)
-        if not close.all():
-            axes.plot(worsts[~close], at[~close], "^", color="#D55E00", label="worst layer")
-        axes.set_xscale("log")
-        if (known := np.concatenate([medians, worsts]))[np.isfinite(known)].size:
-            low, high = float(np.nanmin(known)), float(np.nanmax(known))
-            axes.set_xlim(max(min(low, 1.0) / 1.6, 1e-300), min(max(high, 8.0) * 1.6, 1e300))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set_yticks(at)
-        axes.set_yticklabels([_two_lines(pipeline_of(candidate)) for candidate in shown], fontsize=9)
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("difference in units of batch noise")
-
-
-def _two_lines(text: str) -> str:
-    first, comma, rest = text.partition(", ")
-    return f"{short(first, 24)}{comma.strip()}\n{short(rest, 28)}" if rest else short(first, 28)
 
 
 # ── the distribution of the noise ─────────────────────────────────────────────────────────────────────────────────────
@@ -381,20 +307,3 @@ def _by_positions(axes: Axes, noise: NoiseBySize) -> None:
     drawing.sizes_across(axes, sorted(set(z))[:: math.ceil(np.unique(z).size / 7)])
     axes.set_xlim(z.min() / 1.5, z.max() * 1.5)
     _logarithmic(axes, [*values, 1 / z.min(), 1 / z.max()], around=2)
-
-
-def _spreads(record: Inspection, noise: NoiseBySize, path: Path) -> None:
-    """The first panel for the first layer, the one in the middle and the last."""
-    layers = _ends_and_middle(noise.layers)
-    about = _about(record, listed([layer.name for layer in layers]))
-    with picture(
-        path,
-        title="The batch variance against χ²",
-        about=about,
-        columns=len(layers),
-        size=(4.4, 4.0),
-        apart=True,
-        legend="own",
-    ) as panels:
-        for axes, layer in zip(panels, layers, strict=True):
-            _spread(axes, layer)

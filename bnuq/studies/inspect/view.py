@@ -16,6 +16,8 @@ from bnuq.studies.inspect.layer_tables import gap_parts, noise_parts, short_site
 from bnuq.studies.inspect.plots import pictures_of
 from bnuq.studies.inspect.record import Inspection
 
+_SAID = "vanishing", "dead-channels", "frozen", "never-trained", "reference-mismatch", "no-pipeline-fits"  # as findings
+
 
 def report(record: Inspection, *, columns: int = 100) -> Report:
     """The report: the verdicts, then sites, running statistics, noise, domains and pipelines, for so many columns."""
@@ -40,6 +42,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         line=" · ".join((*line, f"{max(record.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(record.findings)),
         one_screen=asked,
+        said=_SAID,
     )
 
 
@@ -55,13 +58,12 @@ def _sections(record: Inspection, columns: int) -> Iterator[ReportSection]:
         yield ReportSection("Running statistics compared with the population", parts)
     if record.noise is not None:
         said = tuple(each.text for each in noise_findings(record.noise)) if record.noise.layers else ()
-        parts = (BulletList(said), *of("noise_by_layer", "values"), *noise_parts(record.noise, name=name))
+        parts = (BulletList(said), *of("noise_by_layer", "noise_panels"), *noise_parts(record.noise, name=name))
         yield ReportSection("Noise of a batch", parts)
-        yield from section("Distribution of the noise", of("noise_panels", "spread"))
     if record.domains is not None:
         yield ReportSection("Domains", (*of("domains"), *domain_parts(record.domains, name=name)))
     if record.pipelines is not None:
-        parts = (*of("pipelines"), *pipeline_parts(record.pipelines, name=columns - 36))
+        parts = tuple(pipeline_parts(record.pipelines, name=columns - 36))
         yield ReportSection("Training pipelines tried", parts)
     sources = [("checkpoint", f"{record.model['path']}, SHA-256 `{record.model.get('sha256', 'unknown')}`")]
     if reference := record.provenance.get("reference_sha256"):

@@ -319,9 +319,6 @@ def _on_baseline(
         yield note("few-reference-points", points=fitted, statistics=widest, directions=directions)
     if constant := [block.name for block in blocks if not (block.scale > 0).all()]:
         yield note("constant-statistics", layers=constant)
-    known = {block.name for block in blocks}
-    if left_out := [block.name for block in watch.blocks if block.name not in known]:
-        yield note("constant-layers", layers=left_out)
 
 
 def _as_its_baseline(run: Run, baseline: Baseline) -> tuple[Run, tuple[Finding, ...]]:

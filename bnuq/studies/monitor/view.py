@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bnuq.catalogue import advised, noted
-from bnuq.findings import Conclusion, joined
+from bnuq.findings import Conclusion, all_of
 from bnuq.report import drawing
 from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanation, explanations
 from bnuq.report.drawing import GREY, INK, picture, short
@@ -22,11 +21,7 @@ from bnuq.report.provenance import provenance_section
 from bnuq.studies.monitor.record import BlockTest, Monitored
 from bnuq.studies.monitor.testing import Wealth
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
-_TICKS = 22  # names that fit below a picture
 _MOST_BATCHES = 100  # that are looked ahead to
 _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
@@ -75,9 +70,15 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
     most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
-    answer = "The data have changed" if differs else "No change was found"
-    text = f"{answer}: without one, a difference of this size has a chance of {most}{100 * record.p_value:.2g} %."
-    yield Conclusion("batch-unlike" if differs else "batch-alike", text)
+    chance = f"a difference of this size occurs without a change in {most}{100 * record.p_value:.2g} % of cases"
+    if differs:
+        text = (
+            f"The data have changed: {chance}. First check how these examples were prepared. If that is right, label "
+            "some and evaluate the network on them."
+        )
+        yield Conclusion("batch-unlike", text)
+    else:
+        yield Conclusion("batch-alike", f"Nothing to do, no change was found: {chance}.")
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
@@ -89,17 +90,25 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
         yield Conclusion("layers-differ", text)
     elif record.together <= record.level:
         yield Conclusion("layers-together", "No single layer differs, but all of them together do.")
-    if names := [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]:
-        text = f"Of outputs and scores, {joined(names)} {'differs' if len(names) == 1 else 'differ'}."
+    names = [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]
+    if names:
+        kinds = all_of(name.replace("_", " ") for name in names)
+        text = f"Predictions differ, too, in {kinds}: do not rely on them until these examples were checked."
         yield Conclusion("scores-differ", text)
+    elif differs:
+        yield Conclusion("scores-alike", "Outputs and scores do not differ: predictions may be as good as before.")
     needed = f"an alarm needs {1 / record.level:,.4g}."
     if (number := record.alarm) is not None:
         where = f"after batch {number} of the stream ({record.names[number - 1]})"
         evidence = three_digits(float(record.e_values[number - 1]))
-        yield Conclusion("alarm", f"Alarm: {where} the evidence was {evidence}; {needed}")
+        yield Conclusion("alarm", f"Alarm: {where} the evidence of a change was {evidence}; {needed}")
+        return
+    if len(record.names) == 1 and not differs:
         return
     batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
-    yield Conclusion("no-alarm", f"No alarm: after {batches} the evidence is {three_digits(record.e_value)}; {needed}")
+    yield Conclusion(
+        "no-alarm", f"No alarm: after {batches} the evidence of a change is {three_digits(record.e_value)}; {needed}"
+    )
     if differs and (more := _batches_to_alarm(record)):
         text = (
             f"It takes at least {more} more {'batch that differs' if more == 1 else 'batches that differ'} as much, in "
@@ -211,16 +220,9 @@ def _draw_shift(record: Monitored, path: Path) -> None:
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
         found = [number for number, layer in enumerate(record.layers) if layer.p_value <= record.level]
         axes.plot(found, np.zeros(len(found)), "|", color=INK, markersize=9, clip_on=False, label="differs")
-        _name_layers(axes, [layer.name for layer in record.layers])
+        drawing.layer_axis(axes, [layer.name for layer in record.layers])
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"noise of a training batch of {record.unit:,}")
-
-
-def _name_layers(axes: Axes, names: Sequence[str]) -> None:
-    at = range(0, len(names), math.ceil(len(names) / _TICKS))
-    axes.set_xticks(list(at))
-    axes.set_xticklabels([short(names[number], 18) for number in at], rotation=90, fontsize=9)
-    axes.grid(visible=False, axis="x")
 
 
 def _draw_stream(record: Monitored, path: Path) -> None:

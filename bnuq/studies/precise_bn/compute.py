@@ -128,7 +128,6 @@ def precise_bn(
             *(() if scored else data_without_effect(run, [train])),
             *([note("file-replaced", file=run.out.name)] if replaces else ()),
             *why_size,
-            *([note("all-points-used", points=len(train), requested=points)] if len(train) < points else ()),
             *([note("few-points", points=batches.points, minimum=FEW)] if batches.points < FEW else ()),
             *why_no_test,
             *loaded.findings,
@@ -302,10 +301,6 @@ def _left_alone(sites: Sites) -> Iterator[Finding]:
     for site in sites.batchnorms:
         if site.reason and site.tracked:
             yield note("statistics-unchanged", layer=f"BatchNorm {site.name}", reason=site.reason)
-        elif not site.tracked and site.stochastic:
-            yield note("no-statistics", layer=site.name)
     for layer, reason in sites.unreachable:
         if "BatchNorm" in reason or "statistics" in reason:
             yield note("statistics-unchanged", layer=layer, reason=reason)
-    if sites.live_dropouts:
-        yield note("dropout-off")

@@ -89,9 +89,9 @@ def findings(result: PreciseBN) -> Iterator[Conclusion]:
             "better": "Use {file}: {changes}.",
             "worse": "Keep the old file, {file} is worse: {changes}. Check that train, normalize and augment are those "
             "of training.",
-            "mixed": "{file} is better in some and worse in some: {changes}.",
-            "unknown": "Whether {file} is better is unknown: {changes}.",
-            "same": "{file} is neither better nor worse: {changes}.",
+            "mixed": "Use the file that is better by what counts: with {file} {changes}.",
+            "unknown": "Keep the old file until more examples show whether {file} is better: {changes}.",
+            "same": "Use either file, {file} is neither better nor worse: {changes}.",
         }[effect]
         yield Conclusion(f"test-{effect}", text.format(file=result.path.name, changes=changes))
     untrained = sum(layer.never_trained for layer in layers)

@@ -26,12 +26,12 @@ from bnuq.evaluation.subject import VALIDATION
 from bnuq.files.fetching import stem_of
 from bnuq.files.journal import Journal, WorkFolder, work_folder
 from bnuq.files.places import Place
-from bnuq.findings import Finding, about, note, notes, warning, warnings
+from bnuq.findings import Finding, about, notes, warning, warnings
 from bnuq.progress import CHECKING, READING, Announce, Progress, silence, silent, stage
 from bnuq.records.comparisons import on_another_scale
 from bnuq.records.identity import in_words, settings_of_record
 from bnuq.studies.sweep import record as sweep_file
-from bnuq.studies.sweep.network import Swept, SweptNetwork, default_sizes, sizes_of
+from bnuq.studies.sweep.network import Swept, SweptNetwork, default_sizes
 from bnuq.studies.sweep.recommendation import recommend
 from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.studies.sweep.request import check_sweep, samples_of
@@ -137,7 +137,6 @@ def _result(
         recommended=best,
         findings=(
             *notes_on_request(runs, replaces=out if replaces else None),
-            *_order_notes(settings),
             *distinct(finding for network in networks for finding in notes(network.findings)).values(),
             *_warnings_of(networks),
             *_findings_on_choice(best, first.sets, why_none),
@@ -269,11 +268,6 @@ def _findings_on_choice(best: Recommended | None, sets: Mapping[str, Points], wh
         yield warning("chosen-on-ood", sets=[name for name in sets if name not in ("test", VALIDATION)])
     if best.criterion == "elbo" and best.protocol == "matched":
         yield warning("elbo-of-several-networks")
-
-
-def _order_notes(settings: Settings) -> Iterator[Finding]:
-    if settings.batch_sizes is not None and tuple(settings.batch_sizes) != sizes_of(settings.batch_sizes, ()):
-        yield note("batch-sizes-sorted")
 
 
 def _described(name: str, points: Points) -> SweptSet:

@@ -244,7 +244,7 @@ def _beside(chosen: Recommended) -> str:
             but.append(Loss("", metric, "test", other.difference, other.se, f"{other.batch_size:,}"))
     by = f"; on the test set they are the best by {all_of(also)}" if also else ""
     if but:
-        return by + lost(but, "" if by else "on the test set ")
+        return by + lost(but, "" if by else " on the test set")
     return by or "; on the test set the best other size may be as good" * bool(known)
 
 

@@ -95,6 +95,15 @@ def test_a_change_that_its_error_explains_is_not_worse() -> None:
     assert found.p_value > 0.2
 
 
+def test_a_metric_without_a_direction_is_tested_on_both_sides() -> None:
+    noise = np.random.default_rng(1).normal(0, 2.0, (SAMPLES, POINTS))
+    change, gated = noise - noise.mean() + 0.05, GateSettings.of(tolerances=["mutual_information=0.01"])
+    either_way = only(check(*pair(change, metric="mutual_information"), gated), "mutual_information")
+    worse = only(check(*pair(-change)))
+    assert worse.p_value is not None and 0 < worse.p_value < 0.5
+    assert either_way.p_value == pytest.approx(2 * worse.p_value)
+
+
 @settings(max_examples=60, deadline=None)
 @given(shift=st.floats(-0.05, 0.05), tolerance=st.floats(0, 0.05), spread=st.floats(0.01, 1.0))
 def test_worse_means_harm_above_tolerance_and_refuted_at_5_percent(shift, tolerance, spread):

@@ -364,6 +364,13 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_file_that_a_page_of_the_code_names_is_there(page: str) -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_/]+\.(?:py|toml|yml|md))`", (ROOT / page).read_text(encoding="utf-8"))
+    assert len(named) > 15
+    assert [path for path in named if not ((ROOT / "bnuq" / path).is_file() or (ROOT / path).is_file())] == []
+
+
 def anchors(page: Path) -> set[str]:
     """What GitHub calls the headings of a page: without punctuation, blanks as hyphens."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -8,7 +8,7 @@ import numpy as np
 
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
-from bnuq.methods import POPULATION, method_named
+from bnuq.methods import POPULATION, Source, method_named
 from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
@@ -68,7 +68,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
 def _rows_in_words(result: Result) -> str:
     """What the methods of a network are, in plain words."""
     sources = {name: sorted(method_named(name).differs_by) for name in plain_sampled(result)}
-    ways = [f"{_SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of[0] in _SOURCES]
+    ways = [f"{SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of != ["file"]]
     texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
         texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
@@ -100,7 +100,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     return title, text
 
 
-_SOURCES = {
+SOURCES: dict[Source, str] = {  # of all but files, which the user names
     "mini-batches": "statistics of random mini-batches",
     "noise model": "random BatchNorm statistics",
     "masks": "random dropout",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import at_night
 import pytest
@@ -21,11 +22,12 @@ from bnuq.cli.evaluate import answering
 from bnuq.cli.output import Printing
 from bnuq.config import Options, resolve
 from bnuq.findings import warnings
-from bnuq.methods import method_named
+from bnuq.methods import Source, method_named
 from bnuq.progress import Advance, silent
 from bnuq.records.evaluation import Result
 from bnuq.records.summary import summary
 from bnuq.report.evaluation import report
+from bnuq.report.evaluation_tables import SOURCES
 from bnuq.report.first_screen import answer
 from bnuq.workflows.evaluate import evaluate
 
@@ -109,3 +111,7 @@ def test_only_a_terminal_is_answered_first(
             say({}, ["mcbn"], 90.0)
     erased = "Next: samples of mcbn, about 2 min of passes.\n\x1b[1F\x1b[J"
     assert capsys.readouterr().err == erased * says
+
+
+def test_the_legend_has_words_for_every_source_of_samples() -> None:
+    assert {*get_args(Source)} - {"file"} == SOURCES.keys()  # what a file's samples differ by, its user knows

@@ -10,7 +10,8 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -40,6 +41,7 @@ from bnuq.sampling.sites import DropoutSite
 from bnuq.studies.export import compute as exporting
 from bnuq.studies.export.command import _lines
 from bnuq.studies.export.compute import Exported
+from bnuq.studies.export.predictor_modules import pass_modules
 from bnuq.workflows.evaluate import evaluate
 
 place = folder_of(small_run)
@@ -424,6 +426,12 @@ def test_a_network_whose_operations_cannot_be_recorded_is_refused_by_name(tmp_pa
     with pytest.raises(SamplingError, match="its operations cannot be recorded"):
         exporting.export(run, folder / "x.pt2")
     assert not (folder / "x.pt2").exists()
+
+
+def test_an_engine_that_no_module_stands_for_is_refused_and_not_taken_for_the_network() -> None:
+    subject: Any = SimpleNamespace(methods=("input-noise",), max_samples=2, samples_of=lambda *_: 2)
+    with pytest.raises(SamplingError, match="input-noise cannot be exported"):
+        pass_modules(subject, cast("Any", object()), torch.zeros(1))
 
 
 def test_without_a_method_it_is_the_first_that_draws(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from bnuq.sampling.executor import PlanExecutor
 from bnuq.sampling.head import head, last_layer
 from bnuq.sampling.laplace import LastLayerPasses
 from bnuq.sampling.outputs import unconverted
-from bnuq.sampling.plain_loop import Engine, Ensemble
+from bnuq.sampling.plain_loop import Engine, Ensemble, Evaluation
 from bnuq.sampling.predictor import LastLayerDraws, LastLayerScores, SamplePasses
 from bnuq.sampling.program_draws import Augmentation, BankDraws
 from bnuq.sampling.site_search import find_sites
@@ -46,6 +46,8 @@ def pass_modules(subject: Subject, engine: Engine, inputs: Tensor) -> list[Sampl
     samples = subject.samples_of(subject.methods[0], subject.max_samples)
     if isinstance(engine, BankEngine):
         bank, engine = BankDraws(engine.engine.samples, samples, subject.draws.seed), engine.engine
+    if not isinstance(engine, Stochastic | Evaluation):
+        raise SamplingError(f"{subject.methods[0]} cannot be exported: no module computes the samples of its engine.")
     executor = _planned(engine, inputs) if isinstance(engine, Stochastic) else _executor(subject.model, inputs)
     return [SamplePasses(executor, samples, augmentation=augmentation, bank=bank)]
 

@@ -206,7 +206,7 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
     shown = layers if len(layers) <= ROWS else layers[:FEW]
     if shown:
         dead = any(layer.dead for layer in layers)
-        header = ("mean ×", "ln var ×", "shift", "by noise", "|ln ratio|", "by noise", *(["dead"] if dead else []))
+        header = ("mean ×", "ln var ×", *(["dead"] if dead else []))
         yield Table(header, tuple((short(layer.name, name), tuple(_gap_cells(layer, dead=dead))) for layer in shown))
     if rest := layers[len(shown) :]:
         ratios = [ratio_of(layer) for layer in rest if math.isfinite(ratio_of(layer))]
@@ -215,13 +215,11 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
             f"… and {count(len(rest), 'layer')} more{most if ratios else ''}. The result file and --json list all of "
             "them."
         )
+    unknown = " –: not available." if any(math.isnan(ratio) for each in layers for ratio in _ratios(each)) else ""
     yield explanation(
         f"Running statistics compared with those of {gap.points:,} examples of the training set, in batches of "
         f"{gap.batch_size:,}. ×: the difference divided by what batch noise explains; 1 is normal, more than "
-        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square "
-        "over channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by "
-        "noise: the value expected from batch noise alone, for |ln ratio| as a mean absolute value (0.80 of the root "
-        f"mean square).{' –: not available.' if any(map(_has_gaps, layers)) else ''}"
+        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much.{unknown}"
     )
     if gap.worth is not None:
         yield explanation(
@@ -230,19 +228,13 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
 
 
 def _gap_cells(layer: LayerGap, *, dead: bool) -> Iterator[Cell]:
-    yield from (Cell(times(ratio), style=style_of(ratio)) for ratio in (layer.ratio_mean, layer.ratio_log_variance))
-    for size, expected in (
-        (layer.rms_shift, layer.explained_shift),
-        (layer.mean_log_ratio, MEAN_OF_ABSOLUTE * layer.explained_log_ratio),
-    ):
-        yield from (Cell(brief(size)), Cell(brief(expected), style="dim"))
+    yield from (Cell(times(ratio), style=style_of(ratio)) for ratio in _ratios(layer))
     if dead:
         yield Cell(str(layer.dead) if layer.dead else "", style="yellow")
 
 
-def _has_gaps(layer: LayerGap) -> bool:
-    values = (layer.ratio_mean, layer.ratio_log_variance, layer.explained_shift, layer.explained_log_ratio)
-    return any(map(math.isnan, values))
+def _ratios(layer: LayerGap) -> tuple[float, float]:
+    return layer.ratio_mean, layer.ratio_log_variance
 
 
 def noise_parts(noise: NoiseBySize, *, name: int) -> Iterator[Part]:

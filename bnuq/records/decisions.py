@@ -218,7 +218,7 @@ class Prediction(Valued):
         digits = 3
         while digits < 16 and f"{value:.{digits}f}" == f"{high:.{digits}f}":
             digits += 1
-        numbers = f"is off by {value:.{digits}f} on average, and by chance alone may be by {high:.{digits}f}"
+        numbers = f"is off by {value:.{digits}f} on average; chance alone explains up to {high:.{digits}f}"
         return f" {_CALIBRATED[self.calibrated]} {numbers}."
 
 

@@ -10,8 +10,8 @@ from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Domain, Domains, PipelineFit, Pipelines
 from bnuq.report.document import BulletList, Cell, Heading, Listing, Part, Row, Table, explanation
 from bnuq.report.drawing import short
-from bnuq.report.inspection.layer_tables import FEW, estimate_cell, median, pipeline_of, style_of, times, worst_first
-from bnuq.report.numbers import decimals, headed
+from bnuq.report.inspection.layer_tables import FEW, median, pipeline_of, style_of, times, worst_first
+from bnuq.report.numbers import decimals, estimate_cell, headed
 
 
 def domain_parts(domains: Domains, *, name: int) -> Iterator[Part]:

@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.inspection import Gap, Inspection, LayerGap, LayerNoise, NoiseBySize, PipelineFit, SiteRow
 from bnuq.records.words import percent
 from bnuq.report.document import Cell, Paragraph, Part, Table, explanation
 from bnuq.report.drawing import short
-from bnuq.report.numbers import count, error_of, exponent, grouped, number
+from bnuq.report.numbers import count, estimate_cell, exponent, grouped, number
 
 MEAN_OF_ABSOLUTE = math.sqrt(2 / math.pi)  # of what is normally distributed, in units of its root mean square
 
@@ -274,11 +273,3 @@ def _noise_cells(layer: LayerNoise, *, sloped: bool) -> Iterator[Cell]:
     if sloped:
         yield estimate_cell(layer.slope, 2)
     yield from (Cell(percent(share)) for share in (layer.rejected, layer.rejected_fitted))
-
-
-def estimate_cell(estimate: Estimate | None, digits: int) -> Cell:
-    if estimate is None:
-        return Cell("–")
-    error = error_of(estimate)
-    known = error is not None and math.isfinite(error) and math.isfinite(estimate.value)
-    return Cell(number(estimate.value, digits), f"±{number(error, digits)}" if known else "")

@@ -218,7 +218,7 @@ class Prediction(Valued):
         digits = 3
         while digits < 16 and f"{value:.{digits}f}" == f"{high:.{digits}f}":
             digits += 1
-        numbers = f"is off by {value:.{digits}f} on average, and by chance alone may be by {high:.{digits}f}"
+        numbers = f"is off by {value:.{digits}f} on average; chance alone explains up to {high:.{digits}f}"
         return f" {_CALIBRATED[self.calibrated]} {numbers}."
 
 
@@ -380,10 +380,8 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
     only_by = list(dict.fromkeys((each.metric, each.set) for each in verdict.gains))
     open_by = [key for by in verdict.undecided.values() for key in by]
-    gained = {each.method for each in verdict.gains if each.metric != "auroc"}
-    worse = [each.metric for each in _of_table(of_labels) if each.method in gained and each.is_likely_worse]
     beside = _beside(of_labels, single.method, dict(only_by))
-    return Use(single, tried, None, only_by, open_by, *beside, list(dict.fromkeys(worse)))
+    return Use(single, tried, None, only_by, open_by, *beside, _costs(of_labels, verdict.gains))
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -402,6 +400,13 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
 def _of_table(comparisons: Iterable[MethodComparison]) -> list[MethodComparison]:
     """Those by metrics that have a column on the first screen."""
     return [each for each in comparisons if "headline" in metric_of(each.metric).shown]
+
+
+def _costs(of_labels: Sequence[MethodComparison], gains: Sequence[MethodComparison]) -> list[str]:
+    """The metrics of the table by which methods that gain by others are worse."""
+    gained = {each.method for each in gains if each.metric != "auroc"}
+    worse = (each.metric for each in _of_table(of_labels) if each.method in gained and each.is_likely_worse)
+    return list(dict.fromkeys(worse))
 
 
 def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> tuple[list[str], list[Loss]]:

@@ -78,11 +78,4 @@ def _legend(result: Result) -> str:
         text += " none; keeps R: no threshold can promise this risk, and the smallest that one can is R."
     if certification.chosen.group is not None:
         text += " Examples in groups depend on each other: groups are the units, and each counts alike."
-    law = next(outcomes(result, certification.method)).law
-    if law is not None:
-        mean, low, high = (percent(share, _DIGITS) for share in law)
-        text += (
-            f" Over validation sets the exact law of the intervals' coverage has the mean {mean}, and 95 % of it is "
-            f"from {low} to {high}."
-        )
     return text

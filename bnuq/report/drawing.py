@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -155,7 +155,7 @@ def picture(
 
     `title` is bold above all of them and `about` (which data, how many) below it; `size` is of one panel, in inches,
     and `heights` those of the rows, relative to it. `apart` says that each column has its own labels. What has a label
-    is told in one legend below all panels, or of each panel in its "own" below it, where it hides nothing. Raises
+    is told in one legend below all panels, or of several columns in each panel's "own". Raises
     ResultError if the file cannot be written.
     """
     mpl, page = matplotlib_here(), on_page()
@@ -209,14 +209,15 @@ def _break_labels(panels: Sequence[Axes]) -> None:
 
 
 def _add_legends(figure: Figure, grid: np.ndarray, kind: Legend) -> None:
-    """Give a figure that has none its legends, for which it grows."""
+    """Give a figure that has none its legends: one below all panels, for which it grows, or each panel its own."""
     if figure.legends or any(axes.get_legend() for axes in grid.flat):
         return
-    if kind == "shared":
-        room = _legend_of(list(grid.flat), figure.bbox.width, figure.legend, {"loc": "outside lower center"})
-    else:
-        width = figure.bbox.width / grid.shape[1]
-        room = sum(max(_legend_of([axes], width, axes.legend, _below(axes)) for axes in row) for row in grid)
+    if kind == "own" and grid.shape[1] > 1:
+        for axes in grid.flat:
+            if axes.get_legend_handles_labels()[1]:
+                axes.legend(fontsize=7)
+        return
+    room = _legend_of(list(grid.flat), figure)
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     head = height * (1 - engine.get()["rect"][3])
@@ -225,7 +226,7 @@ def _add_legends(figure: Figure, grid: np.ndarray, kind: Legend) -> None:
     engine.set(rect=(0, 0, 1, 1 - head / height))
 
 
-def _legend_of(panels: Sequence[Axes], width: float, add: Callable[..., Any], place: dict[str, Any]) -> float:
+def _legend_of(panels: Sequence[Axes], figure: Figure) -> float:
     """Tell the labels of these panels, each once, in as many columns as there is room for; the height of that. Curves
     with bars come first, which matplotlib has last."""
     from matplotlib.container import Container
@@ -235,24 +236,14 @@ def _legend_of(panels: Sequence[Axes], width: float, add: Callable[..., Any], pl
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     labels = sorted(entries, key=lambda label: not isinstance(entries[label], Container))
+    handles = [entries[label] for label in labels]
     for columns in range(min(len(labels), _MOST_COLUMNS), 0, -1):
-        legend = add([entries[label] for label in labels], labels, ncols=columns, columnspacing=1.4, **place)
+        legend = figure.legend(handles, labels, ncols=columns, columnspacing=1.4, loc="outside lower center")
         box = legend.get_window_extent()
-        if box.width <= width or columns == 1:
+        if box.width <= figure.bbox.width or columns == 1:
             return box.height
         legend.remove()
     return 0.0
-
-
-def _below(axes: Axes) -> dict[str, Any]:
-    """The place below a panel and what is written there, however high that is."""
-    from matplotlib.transforms import ScaledTranslation
-
-    figure, words = axes.get_figure(root=True), axes.xaxis.get_tightbbox()
-    assert figure is not None
-    low = 0.05 + (axes.bbox.y0 - words.y0) / figure.dpi if words is not None else 0.05
-    offset = axes.transAxes + ScaledTranslation(0, -low, figure.dpi_scale_trans)
-    return {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": offset}
 
 
 def sizes_across(axes: Axes, ticks: Sequence[float]) -> None:

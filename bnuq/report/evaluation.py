@@ -79,7 +79,6 @@ def _sections(result: Result, *, columns: int) -> Iterator[ReportSection]:
     )
     parts = (*parts, *explanations(legend))
     yield ReportSection(f"Test set, {_counted(result, 'test')}", parts)
-    yield from evaluation_tables.label_sections(result, roomy=roomy)
     yield from evaluation_tables.part_sections(result, roomy=roomy)
     yield from section(
         "Calibration", (*calibration_plots.calibration(result), *calibration_plots.class_calibration(result))

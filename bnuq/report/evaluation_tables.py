@@ -13,7 +13,7 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, MethodResult, Result, Scored
+from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, Estimates, MethodResult, Result, Scored
 from bnuq.records.words import plain
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
@@ -161,48 +161,40 @@ def _header(methods: Iterable[str], *, roomy: bool) -> tuple[str, ...]:
     return tuple(method_label(name, roomy=roomy) for name in methods)
 
 
-def label_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
-    """A table a method, a row a label."""
-    tables: list[Part] = []
-    truth = result.sets["test"].labels
-    for name, method in result.methods.items():
-        labels = method.sets["test"].by_label
-        shown = list(dict.fromkeys(metric for metric in METRICS for row in labels.values() if metric in row))
-        header = ("share of examples", *(headed(metric, roomy=roomy).strip() for metric in shown))
-        shares = truth.mean(0).tolist() if labels and truth is not None else []
-        rows = tuple(
-            (label, (Cell(number(share)), *(with_error(row.get(metric)) for metric in shown)))
-            for share, (label, row) in zip(shares, labels.items(), strict=False)
-        )
-        tables += [Heading(method_label(name)), Table(header, rows, stacks=True)] if rows else []
-    if tables:
-        yield ReportSection("By label", tuple(tables), folded=True)
-
-
 def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
-    """By class and by group, a table a metric, a row a class, a column a method; those of least accuracy where there
-    are many."""
-    for kind, attribute in PARTS.items():
+    """By label, by class and by group, a table a metric, a row a class, a column a method; of many those of
+    least accuracy."""
+    for kind, attribute in {"label": "by_label", **PARTS}.items():
         estimates = {name: getattr(each.sets["test"], attribute) for name, each in plain_methods(result).items()}
         first = estimates[result.first]
         worst = sorted(first, key=lambda part: first[part]["accuracy"].value)[:_SHOWN]
         shown = [part for part in first if part in worst]
         known = {metric for parts in estimates.values() for part in shown for metric in parts[part]} - {"count"}
+        counts = _counts(result, kind, first)
         tables: list[Part] = []
-        for metric in (metric for metric in result.task.of_part if metric in known):
+        metrics = estimates_of_task(result.task.name, shown="headline") if kind == "label" else result.task.of_part
+        for metric in (metric for metric in metrics if metric in known):
             columns = {name: parts for name, parts in estimates.items() if any(metric in parts[part] for part in shown)}
-            counts = {part: Cell(f"{first[part]['count'].value:.0f}") for part in shown}
             rows = tuple(
                 (part, (counts[part], *(with_error(parts[part].get(metric)) for parts in columns.values())))
                 for part in shown
             )
-            header = (result.task.unit, *_header(columns, roomy=roomy))
+            unit = "examples" if kind == "label" else result.task.unit
+            header = (unit, *_header(columns, roomy=roomy))
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
-        if tables and _has_small_parts(result, kind):
+        if tables and kind in PARTS and _has_small_parts(result, kind):
             texts.append(f"A {kind} of fewer than {FEWEST_POINTS} examples is left out.")
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)
+
+
+def _counts(result: Result, kind: str, parts: Mapping[str, Estimates]) -> dict[str, Cell]:
+    """The number of points of each part; of a label those that have it."""
+    labels = result.sets["test"].labels
+    if kind == "label" and labels is not None and parts:
+        return {part: Cell(str(count)) for part, count in zip(parts, labels.sum(0).tolist(), strict=True)}
+    return {part: Cell(f"{each['count'].value:.0f}") for part, each in parts.items()}
 
 
 def _has_small_parts(result: Result, kind: str) -> bool:

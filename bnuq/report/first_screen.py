@@ -92,7 +92,7 @@ def meaning(result: Result) -> Iterator[str]:
     if isinstance(result, Scored):
         read = [(OUTPUTS[file["outputs"]], roles(file.get("roles", {}))) for file in result.model["files"].values()]
         files = dict.fromkeys(f"{outputs} ({by})" if by else outputs for outputs, by in read)
-        yield f"computed from {listed([*files], most=1)}"
+        yield f"of {listed([*files], most=1)}"
     if result.model.get("labels"):
         yield f"means over the {result.model['labels']} labels"
     test, known = result.sets["test"], result.methods[result.first].sets["test"].estimates

@@ -13,7 +13,7 @@ from bnuq.metrics import METRICS, SEPARATIONS, TTest
 from bnuq.records.addresses import address_of
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.document import Cell, Heading, Part, PathLine, Report, ReportSection, Row, Table, explanations
-from bnuq.report.numbers import count, headed, named
+from bnuq.report.numbers import count, headed, named, number
 
 _ROOMY = 60  # columns from which names are written out
 _NORMALIZED = "Normalised scores, percent"
@@ -164,18 +164,8 @@ def _interval(test: TTest | None) -> str:
 
 
 def _of_normalized(value: float) -> str:
-    if not math.isfinite(value):
-        return _number(value)
-    return (f"{value:.2f}" if abs(value) < 1000 else f"{value:.3g}").replace("-", "−")
+    return number(value, 2)
 
 
 def _number(value: float) -> str:
-    if math.isnan(value):
-        return "n/a"
-    if not math.isfinite(value):
-        return str(value).replace("-", "−")
-    large, small = abs(value) >= 1000, 0 < abs(value) < 0.00005
-    text = (
-        f"{value:.4g}" if large else f"{value:.1e}" if small else f"{value:.4f}" if abs(value) < 10 else f"{value:.3f}"
-    )
-    return text.replace("-", "−")
+    return number(value, 4 if abs(value) < 10 else 3)

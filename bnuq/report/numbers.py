@@ -126,6 +126,15 @@ def and_error(estimate: Estimate) -> str:
     return f"{grouped(estimate.value, digits)} ± {grouped(error, digits)}"
 
 
+def estimate_cell(estimate: Estimate | None, digits: int) -> Cell:
+    """An estimate in a table with so many decimals, its error over points and draws or over the one that is known."""
+    if estimate is None:
+        return Cell("–")
+    error = error_of(estimate)
+    known = error is not None and math.isfinite(error) and math.isfinite(estimate.value)
+    return Cell(number(estimate.value, digits), f"±{number(error, digits)}" if known else "")
+
+
 def three_digits(value: float) -> str:
     if not math.isfinite(value) or value == 0:
         return number(value, 0)

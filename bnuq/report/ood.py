@@ -8,7 +8,7 @@ from itertools import islice
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.metrics import SEPARATIONS
-from bnuq.records.best_scores import BestScore, aurocs_of, best_score, can_be_judged
+from bnuq.records.best_scores import Key, aurocs_of, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import WITH_ERRORS, Estimates, Result
 from bnuq.report.document import Cell, Heading, Part, Row, Table
@@ -23,16 +23,19 @@ def names(result: Result) -> list[str]:
     return [name for name, evaluated in result.sets.items() if evaluated.kind == "ood" and any(_scores(result, name))]
 
 
-def best_score_of(result: Result, name: str) -> BestScore:
-    """The score of the largest AUROC of an OOD set."""
-    return best_score(result, [name], aurocs_of(result, [name]))
+def score_named(result: Result, name: str) -> Key:
+    """The method and score of an OOD set that the decisions name; without one those of the largest AUROC."""
+    aurocs = aurocs_of(result, [name])
+    decided_by = ((each.values["method"], each.values["score"]) for each in decided(result) if each.about == "foreign")
+    named_key = next((key for key in decided_by if key in aurocs), None)
+    return named_key or max(aurocs, key=lambda key: aurocs[key][name].value)
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
-    """Every score of every plain method that has one, and of the one that is best; the mean mutual information, where
-    samples have it."""
+    """Every score of every plain method that has one, and of the one that decisions name; the mean mutual information
+    of samples."""
     rows: list[Row] = []
-    shown = {*plain_methods(result), best_score_of(result, name).method}
+    shown = {*plain_methods(result), score_named(result, name)[0]}
     together = any(WITH_ERRORS in of for _, scores in _scores(result, name) for of in scores.values())
     beside = (*_BESIDE_AUROC, *([WITH_ERRORS] if together else []))
     for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):

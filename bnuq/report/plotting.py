@@ -38,10 +38,7 @@ HOW = {
         "the uncertainty identifies errors. A flat curve means that uncertain examples are wrong no more often "
         "than others."
     ),
-    "ood": (
-        "The less the two overlap, the better OOD examples are separated from test examples. Shown is the score with "
-        "the largest AUROC."
-    ),
+    "ood": "The less the two overlap, the better OOD examples are separated from test examples.",
     "roc": (
         "Up and to the left is better; the diagonal is chance. Each step is a threshold on the score; the "
         "number is the area under the curve (AUROC)."

@@ -1,4 +1,4 @@
-"""The pictures of how well an OOD set is separated: histograms of the best score, and ROC curves."""
+"""The pictures of how well an OOD set is separated: histograms of a score, and ROC curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bnuq.report.document import Picture
 from bnuq.report.drawing import PALE, picture, short
 from bnuq.report.method_names import network_in_words
 from bnuq.report.numbers import named, number
-from bnuq.report.ood import best_score_of, shown_scores
+from bnuq.report.ood import score_named, shown_scores
 from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
 from bnuq.shapes import Float
 
@@ -28,18 +28,17 @@ _MOST = 4  # ROC curves in a picture
 
 
 def separation(result: Result, name: str) -> Iterator[Picture]:
-    """The best score on the test set and on an OOD set, and ROC curves."""
+    """The score of the decisions on the test set and on an OOD set, and ROC curves."""
     yield evaluation_picture("ood", name, draw=partial(_separation, result, name))
     yield evaluation_picture("roc", name, draw=partial(_roc, result, name))
 
 
 def _separation(result: Result, name: str, path: Path) -> None:
-    """The score of largest AUROC, on the test set and on the OOD set."""
-    best = best_score_of(result, name)
-    method, score = best.method, best.score
+    """The score that the decisions name, on the test set and on the OOD set."""
+    method, score = score_named(result, name)
     auroc = result.methods[method].ood[name][score]["auroc"].value
     values = dict(zip(("test", name), result.methods[method].ranked(score, name), strict=True))
-    about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}, the best score; {len(values['test'])} "
+    about = f"{Path(str(result.model['path'])).name}, AUROC {number(auroc, 3)}; {len(values['test'])} "
     about += f"test and {len(values[name])} other examples"
     of = network_in_words(method)
     with picture(path, title=f"{short(name, 24)} against the test set: {named(score)} of {of}", about=about) as [axes]:

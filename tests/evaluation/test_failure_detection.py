@@ -11,7 +11,6 @@ from sklearn.metrics import roc_auc_score
 from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.evaluation import estimates
-from bnuq.evaluation.outcome_findings import ALIKE
 from bnuq.evaluation.tasks import failure_detection
 from bnuq.evaluation.tasks.class_probabilities import PredictionSets
 from bnuq.evaluation.tasks.class_reduction import ClassReduction, ClassScores
@@ -79,7 +78,6 @@ def test_both_kinds_of_uncertainty_are_correlated_under_every_weighting_of_the_d
         expected = weights @ entropy(softmax(LOGITS, -1))
         information = entropy(mean_of(LOGITS, weights)) - expected
         assert value == pytest.approx(spearmanr(information, expected).statistic, abs=1e-4)  # kept in float32
-    assert estimate.value < ALIKE
 
 
 def test_an_accepted_ood_point_is_an_error_under_every_weighting_of_the_draws(test, other):

@@ -28,7 +28,7 @@ from bnuq.report import drawing
 from bnuq.report.document import Listing, ReportSection, Table
 from bnuq.report.render import draw_pictures, markdown, page
 from bnuq.studies.inspect.compute import inspect
-from bnuq.studies.inspect.findings import findings, noise_findings
+from bnuq.studies.inspect.findings import findings, independence
 from bnuq.studies.inspect.plots import chi2_density, nominal_deviations
 from bnuq.studies.inspect.record import Inspection, PipelineFit, Pipelines, write
 from bnuq.studies.inspect.view import report
@@ -41,7 +41,7 @@ drawn = partial(rendered, report, width=80, full=True)
 
 def verdicts(record: Inspection) -> dict[str, str]:
     """The sentences by code, also those of noise, of several with one code the last."""
-    noise = noise_findings(record.noise) if record.noise is not None and record.noise.layers else ()
+    noise = independence(record.noise) if record.noise is not None and record.noise.layers else ()
     found = [*findings(record), *noise]
     assert all(each.text.endswith(".") for each in found)
     return {each.code: each.text for each in found}
@@ -213,7 +213,6 @@ def test_an_ill_network_has_its_layers_named_and_what_to_do():
     rootless = replace(made_up_inspection.ill(), unreachable=(("", "random numbers in training only"),))
     assert ": the network (random" in verdicts(rootless)["unreachable"]
     assert "8.5 times the random error in the worst layer, layer1.0.bn1 (up to 6 is" in found["no-pipeline-fits"]
-    assert "closest-normalization" not in found
     assert "search-pipeline" in verdicts(replace(made_up_inspection.ill(), pipelines=None))
 
 
@@ -324,15 +323,12 @@ def of_candidates(*candidates: PipelineFit) -> Inspection:
     return replace(made_up_inspection.bare(), pipelines=Pipelines(candidates, (), (), ""))
 
 
-def test_the_limit_that_the_closest_pipeline_exceeds_is_named_and_what_is_sure_of_it():
+def test_the_limit_that_the_closest_pipeline_exceeds_is_named():
     candidate = made_up_inspection.candidate
     best = candidate("mnist", "", 5.9, median=4.5, passed=False, tied=True)
     near, rival = candidate("fashion", "", 9.0, passed=False, tied=False), candidate("fashion", "", 60.0, tied=False)
     found = verdicts(of_candidates(best, near, rival))
     assert found["no-pipeline-fits"].endswith(": 4.5 times the random error in the median layer (up to 3 is normal).")
-    assert "closest-normalization" not in found
-    found = verdicts(of_candidates(best, rival))
-    assert "the normalisations, mnist is by far" in found["closest-normalization"]
     both = verdicts(of_candidates(replace(best, worst=17.0), rival))["no-pipeline-fits"]
     assert "4.5 times" in both and "and 17.0 times" in both
 
@@ -347,17 +343,6 @@ def test_where_none_fits_the_best_is_the_closest_in_the_table():
     [table] = tables_of(record, PIPELINES)
     assert [cells[-1].value for _, cells in table.rows] == ["closest", "as close", "no"]
     assert "closest: none fits" in " ".join(drawn(record).split())
-
-
-def test_the_gap_by_noise_is_of_the_same_kind_as_the_gap():
-    """A mean of absolute values beside √(2/π) of the root mean square."""
-    record = changed_layers(
-        made_up_inspection.healthy(),
-        "gap",
-        lambda one: replace(one, log_ratio=np.full_like(one.log_ratio, 0.5), explained_log_ratio=0.5),
-    )
-    [table] = tables_of(record, GAP)
-    assert [cell.value for cell in table.rows[0][1][-2:]] == ["0.50", "0.40"]
 
 
 def test_mixed_batches_of_one_domain_hold_the_reference_too():
@@ -397,28 +382,6 @@ def test_dependent_values_are_reported_with_the_error_of_a_nominal_noise_model()
     assert "is at most √2 times that" in less["values-independent"]
     none = changed_layers(free, "noise", lambda one: replace(one, values_mean=0.0))
     assert "values-fully-dependent" in verdicts(none)
-
-
-def test_a_slope_is_compared_with_minus_one_and_at_few_values_with_what_few_give():
-    record = made_up_inspection.healthy()
-    assert verdicts(record)["slopes-expected"].endswith("ln b −1.01 to −0.98.")
-    flat = Estimate(-0.6, mc_se=0.01, low=-0.65, high=-0.55)
-    off = verdicts(changed_layers(record, "noise", lambda one: replace(one, slope=flat)))["slopes-off"]
-    assert off.startswith("In 20 of 20 layers the noise does not fall")
-    vague = Estimate(-0.6, mc_se=0.3, low=-1.5, high=0.3)
-    assert "slopes-uncertain" in verdicts(changed_layers(record, "noise", lambda one: replace(one, slope=vague)))
-    part = verdicts(
-        changed_layers(record, "noise", lambda one: replace(one, slope=vague) if one.name == "bn1" else one)
-    )
-    assert "slopes-expected" in part
-    # 1/(n − 3) at n = 8 … 64 falls with a slope of about −1.2
-    assert record.noise is not None
-    steep = changed_layers(
-        replace(record, noise=replace(record.noise, sizes=(64, 32, 16, 8))),
-        "noise",
-        lambda one: replace(one, positions=1, slope=Estimate(-1.17, mc_se=0.001, low=-1.18, high=-1.16)),
-    )
-    assert "slopes-expected" in verdicts(steep)
 
 
 def test_domains_are_distinguished_by_the_layers_that_differ_most():

@@ -309,7 +309,7 @@ def test_the_elbo_is_shown_with_its_terms_and_its_assumptions():
     assert (rows["64"][1].value, rows["64"][-1].value) == ("2184", "best") and rows["64"][2].error.startswith("±")
     text = " ".join(drawn(small_sweep.single(), width=100).split())
     assert "c = 0.610 ± 0.020 nats × b per example" in text and "b* = 2Nc/P + mean(1/ρ) = 88.4 ± 2.9" in text
-    for assumption in ("688 channels", "0.0952 to 0.303 of its positions", "N = 50,000", "training set of 4,096"):
+    for assumption in ("688 channels", "measured effective sample size", "N = 50,000", "training set of 4,096"):
         assert assumption in text
     other = " ".join(drawn(small_sweep.regression(), width=100).split())
     assert "Gaussian (mean = 0, variance = 4.00)" in other and "τ = 0.0500" in other

@@ -153,9 +153,11 @@ def test_a_path_is_whole_on_a_line_of_its_own_where_it_does_not_fit(four_methods
 
 def test_cautions_and_notes_with_markup_are_shown_as_they_are(four_methods):
     odd = warning("odd-name", layer="[bold]x[/bold] of [link=evil]f.pt[/link] :smile: \x1b[31m")
-    text = one_line(drawn(replace(four_methods, findings=(odd, note("odd", text="[red]note[/red] \\[x]")))))
+    text = one_line(
+        drawn(replace(four_methods, findings=(odd, note("arrays-unused", names=["[red]note[/red] \\[x]"]))))
+    )
     assert "layer: [bold]x[/bold] of [link=evil]f.pt[/link] :smile: \\x1b[31m [odd-name]" in text
-    assert "text: [red]note[/red] \\[x]" in text
+    assert "not used: [red]note[/red] \\[x]" in text
 
 
 # ── what is shown ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,12 +31,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "group": {"batches": "group"},
     "replacement": {"replacement": True},
 }
-WORDS = {
-    "unbiased": "unbiased variance",
-    "stratified": "stratified by class",
-    "group": "each from one laboratory",
-    "replacement": "drawn with replacement",
-}
 T = 4
 
 
@@ -77,8 +71,9 @@ def test_each_option_changes_the_samples_and_is_in_the_record_and_the_report(res
     assert recorded == OPTIONS[name] and not set(_KEYS) & set(usual.run["sampling"])
     again = resolve_again(dict(read(result.path).run), result.path, Options(), folder=folder)
     assert {key: getattr(again.sampler, key) for key in recorded} == recorded
-    assert f"batches  {WORDS[name]}\n" in rendered(report, result, full=True)
-    assert "batches  " not in rendered(report, usual, full=True)
+    text = rendered(report, result, full=True)
+    assert "\nsettings  " in text and all(f"{key} {value}" in text for key, value in OPTIONS[name].items())
+    assert "\nsettings  " not in rendered(report, usual, full=True)
 
 
 _KEYS = ("batches", "replacement")

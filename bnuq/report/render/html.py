@@ -21,6 +21,7 @@ from bnuq.report.document import (
     Gallery,
     Heading,
     Listing,
+    Paragraph,
     Part,
     Picture,
     Report,
@@ -39,6 +40,7 @@ _COLOURS = {
     "#9ecae1": "band", "#dbe9f4": "pale-band",
 }  # fmt: skip
 _PICTURES, _REST = "Figures", "Everything else"
+_NEXT_WORD = re.compile(r"; (?=[^;:()]+: )|(?<=\.) (?=±: )")  # of a legend
 _SEEN = 8  # images of a kind that are not folded
 _EVALUATION = (
     ("the examples to look at first", "bnuq report {} --points 20"),
@@ -117,11 +119,19 @@ def _summary(report: Report) -> Iterator[str]:
 
 
 def _first(report: Report) -> tuple[Part, ...]:
-    """The parts of the first screen; where there is none, the first section."""
+    """The parts of the first screen, what words mean as a list; where there is none, the first section."""
     if report.one_screen is not None or not report.sections:
-        return report.one_screen or ()
+        return tuple(map(_listed, report.one_screen or ()))
     first = report.sections[0]
     return (*([Heading(first.title)] if first.title else []), *_read(first))
+
+
+def _listed(part: Part) -> Part:
+    """A legend, "word: meaning; word: meaning", as a list of its words; any other part as it is."""
+    if not isinstance(part, Paragraph) or not part.dim:
+        return part
+    items = [item.partition(": ") for item in _NEXT_WORD.split(part.text)]
+    return Facts(tuple((word, meaning) for word, _, meaning in items)) if len(items) > 1 else part
 
 
 def _read(section: ReportSection) -> tuple[Part, ...]:

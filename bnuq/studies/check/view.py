@@ -329,8 +329,3 @@ def _legend(verdict: CheckVerdict) -> Iterator[str]:
             f"Baseline: the mean of {count(len(verdict.history), 'result')}. Line through the history: from the first "
             "of them to the current result, as many steps apart; its error includes how much results vary about it."
         )
-    if any(comparison.metric == "fpr95_id_positive" for comparison in verdict.comparisons):
-        yield (
-            "FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD examples; "
-            "FPR95*: with test and OOD examples swapped."
-        )

@@ -6,15 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from bnuq.estimates import Estimate
 from bnuq.findings import Conclusion, all_of, warnings
-from bnuq.metrics.noise import small_sample_slope
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.words import percent
-from bnuq.report.drawing import short
-from bnuq.report.numbers import count, error_of, interval_of, named, number, signed
+from bnuq.report.numbers import count, error_of, named, number, signed
 from bnuq.studies.inspect.layer_tables import (
     MEAN_OF_ABSOLUTE,
     brief,
@@ -28,16 +23,13 @@ from bnuq.studies.inspect.layer_tables import (
     worst_first,
 )
 from bnuq.studies.inspect.record import (
-    SURE,
     Crossing,
     Domain,
     Domains,
     Gap,
     Inspection,
     LayerGap,
-    LayerNoise,
     NoiseBySize,
-    PipelineFit,
     Pipelines,
     SiteRow,
 )
@@ -52,7 +44,6 @@ _FLAGS = {
     "called-again": "It is called more than once per forward pass: its running statistics mix the calls.",
 }
 _HALF, _MORE = 0.5, 2.0  # of the nominal values: what is between them is nearly independent
-_NEAR = 0.1  # of −1, where a slope is as expected
 
 
 def findings(record: Inspection) -> Iterator[Conclusion]:
@@ -315,7 +306,6 @@ def pipeline_findings(pipelines: Pipelines) -> Iterator[Conclusion]:
         why = " and ".join(exceeded) or "by the check of the training set"
         text = f"None of the pipelines tried fits the running statistics. The closest is {pipeline_of(best)}: {why}."
         yield Conclusion("no-pipeline-fits", text)
-        yield from _closest(pipelines)
         return
     text = (
         f"The running statistics fit {pipeline_of(best)} best: {times(best.worst)} times the random error in the worst "
@@ -327,30 +317,6 @@ def pipeline_findings(pipelines: Pipelines) -> Iterator[Conclusion]:
         yield Conclusion("pipeline-undetermined", f"Undetermined by the statistics: {text.rstrip('.')}.")
     if equivalent and not pipelines.undetermined:
         yield Conclusion("pipelines-equivalent", f"These pipelines fit equally well: {listed(equivalent)}.")
-
-
-def _closest(pipelines: Pipelines) -> Iterator[Conclusion]:
-    """Whether the closest candidate, where none fits, at least shows where mean and std come from."""
-
-    def source(candidate: PipelineFit) -> tuple[str | None, int]:
-        return candidate.normalize, candidate.scale
-
-    best = pipelines.candidates[0]
-    rivals = [candidate for candidate in pipelines.candidates if source(candidate) != source(best)]
-    worst = [candidate.worst for candidate in pipelines.candidates]
-    least = min((ratio for ratio in worst if not math.isnan(ratio)), default=math.nan)
-    others = any(source(candidate) != source(best) for candidate in (*rivals, *pipelines.first_round))
-    if not others or not all(candidate.worst >= SURE * least for candidate in rivals):
-        return
-    pixels = " to pixels of 0–255" if best.scale == 255 else ""
-    normalize = "none at all" if best.normalize is None else short(best.normalize, 40)
-    text = f"Of the normalisations, {normalize}{pixels} is by far the closest, though the running averages fit none."
-    yield Conclusion("closest-normalization", text)
-
-
-def noise_findings(noise: NoiseBySize) -> Iterator[Conclusion]:
-    yield from independence(noise)
-    yield from _slopes(noise)
 
 
 def independence(noise: NoiseBySize) -> Iterator[Conclusion]:
@@ -383,33 +349,3 @@ def independence(noise: NoiseBySize) -> Iterator[Conclusion]:
         f"worst, in {worst.name}, the effective sample size is {percent(share)} of n."
     )
     yield Conclusion("values-independent", text)
-
-
-def _slopes(noise: NoiseBySize) -> Iterator[Conclusion]:
-    """Whether the noise falls as 1/b, as far as slopes are known."""
-    known = {layer.name: layer.slope for layer in noise.layers if layer.slope is not None}
-    slopes = {name: slope for name, slope in known.items() if math.isfinite(slope.value)}
-    if not slopes:
-        return
-    judged = [(layer.name, _judged(layer, slopes[layer.name], noise)) for layer in noise.layers if layer.name in slopes]
-    off, uncertain = ([name for name, judgement in judged if judgement == outcome] for outcome in ("off", "uncertain"))
-    low, high = (number(end(slope.value for slope in slopes.values()), 2) for end in (min, max))
-    between = f"slope of ln variance on ln b {low if low == high else f'{low} to {high}'}"
-    if len(uncertain) == len(judged):
-        text = f"The slopes are too uncertain to tell whether the noise falls as 1/b ({between}, −1 expected)."
-        yield Conclusion("slopes-uncertain", text)
-    elif off:
-        of = f"{len(off)} of {count(len(judged), 'layer')}"
-        text = f"In {of} the noise does not fall as 1/b ({between}, −1 expected): {listed(off)}."
-        yield Conclusion("slopes-off", text)
-    else:
-        yield Conclusion("slopes-expected", f"The noise falls as 1/b, as expected: {between}.")
-
-
-def _judged(layer: LayerNoise, slope: Estimate, noise: NoiseBySize) -> str:
-    """Whether the slope is near the expected one, surely is not, or may be either."""
-    low, high = interval_of(slope)
-    expected = small_sample_slope(np.array(noise.sizes, np.float64) * layer.positions) or -1.0
-    if abs(slope.value - expected) <= _NEAR:
-        return "expected"
-    return "uncertain" if low <= expected <= high else "off"

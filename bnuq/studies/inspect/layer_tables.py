@@ -9,13 +9,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.records.words import percent
 from bnuq.report.document import Cell, Paragraph, Part, Table, explanation
 from bnuq.report.drawing import short
-from bnuq.report.numbers import count, error_of, exponent, grouped, number
+from bnuq.report.numbers import count, estimate_cell, exponent, grouped, number
 from bnuq.studies.inspect.record import Gap, Inspection, LayerGap, LayerNoise, NoiseBySize, PipelineFit, SiteRow
 
 MEAN_OF_ABSOLUTE = math.sqrt(2 / math.pi)  # of what is normally distributed, in units of its root mean square
@@ -206,7 +205,7 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
     shown = layers if len(layers) <= ROWS else layers[:FEW]
     if shown:
         dead = any(layer.dead for layer in layers)
-        header = ("mean ×", "ln var ×", "shift", "by noise", "|ln ratio|", "by noise", *(["dead"] if dead else []))
+        header = ("mean ×", "ln var ×", *(["dead"] if dead else []))
         yield Table(header, tuple((short(layer.name, name), tuple(_gap_cells(layer, dead=dead))) for layer in shown))
     if rest := layers[len(shown) :]:
         ratios = [ratio_of(layer) for layer in rest if math.isfinite(ratio_of(layer))]
@@ -215,13 +214,11 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
             f"… and {count(len(rest), 'layer')} more{most if ratios else ''}. The result file and --json list all of "
             "them."
         )
+    unknown = " –: not available." if any(math.isnan(ratio) for each in layers for ratio in _ratios(each)) else ""
     yield explanation(
         f"Running statistics compared with those of {gap.points:,} examples of the training set, in batches of "
         f"{gap.batch_size:,}. ×: the difference divided by what batch noise explains; 1 is normal, more than "
-        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much. shift: root mean square "
-        "over channels of (running − population mean)/σ; |ln ratio|: mean |ln(running/population variance)|; by "
-        "noise: the value expected from batch noise alone, for |ln ratio| as a mean absolute value (0.80 of the root "
-        f"mean square).{' –: not available.' if any(map(_has_gaps, layers)) else ''}"
+        f"{MEDIAN_LIMIT:.0f} in the median layer or {WORST_LIMIT:.0f} in any is too much.{unknown}"
     )
     if gap.worth is not None:
         yield explanation(
@@ -230,19 +227,13 @@ def gap_parts(gap: Gap, *, name: int) -> Iterator[Part]:
 
 
 def _gap_cells(layer: LayerGap, *, dead: bool) -> Iterator[Cell]:
-    yield from (Cell(times(ratio), style=style_of(ratio)) for ratio in (layer.ratio_mean, layer.ratio_log_variance))
-    for size, expected in (
-        (layer.rms_shift, layer.explained_shift),
-        (layer.mean_log_ratio, MEAN_OF_ABSOLUTE * layer.explained_log_ratio),
-    ):
-        yield from (Cell(brief(size)), Cell(brief(expected), style="dim"))
+    yield from (Cell(times(ratio), style=style_of(ratio)) for ratio in _ratios(layer))
     if dead:
         yield Cell(str(layer.dead) if layer.dead else "", style="yellow")
 
 
-def _has_gaps(layer: LayerGap) -> bool:
-    values = (layer.ratio_mean, layer.ratio_log_variance, layer.explained_shift, layer.explained_log_ratio)
-    return any(map(math.isnan, values))
+def _ratios(layer: LayerGap) -> tuple[float, float]:
+    return layer.ratio_mean, layer.ratio_log_variance
 
 
 def noise_parts(noise: NoiseBySize, *, name: int) -> Iterator[Part]:
@@ -282,11 +273,3 @@ def _noise_cells(layer: LayerNoise, *, sloped: bool) -> Iterator[Cell]:
     if sloped:
         yield estimate_cell(layer.slope, 2)
     yield from (Cell(percent(share)) for share in (layer.rejected, layer.rejected_fitted))
-
-
-def estimate_cell(estimate: Estimate | None, digits: int) -> Cell:
-    if estimate is None:
-        return Cell("–")
-    error = error_of(estimate)
-    known = error is not None and math.isfinite(error) and math.isfinite(estimate.value)
-    return Cell(number(estimate.value, digits), f"±{number(error, digits)}" if known else "")

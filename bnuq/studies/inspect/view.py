@@ -11,7 +11,7 @@ from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.studies.inspect.domain_tables import domain_parts, pipeline_parts
-from bnuq.studies.inspect.findings import findings, noise_findings
+from bnuq.studies.inspect.findings import findings, independence
 from bnuq.studies.inspect.layer_tables import gap_parts, noise_parts, short_site_parts, site_parts
 from bnuq.studies.inspect.plots import pictures_of
 from bnuq.studies.inspect.record import Inspection
@@ -57,7 +57,7 @@ def _sections(record: Inspection, columns: int) -> Iterator[ReportSection]:
         parts = (*of("gap"), *gap_parts(record.gap, name=name))
         yield ReportSection("Running statistics compared with the population", parts)
     if record.noise is not None:
-        said = tuple(each.text for each in noise_findings(record.noise)) if record.noise.layers else ()
+        said = tuple(each.text for each in independence(record.noise)) if record.noise.layers else ()
         parts = (BulletList(said), *of("noise_by_layer", "noise_panels"), *noise_parts(record.noise, name=name))
         yield ReportSection("Noise of a batch", parts)
     if record.domains is not None:

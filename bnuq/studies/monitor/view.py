@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 
@@ -26,9 +25,7 @@ _MOST_BATCHES = 100  # that are looked ahead to
 _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
-    "The distance is a root mean square over channels, minus its random part with so few examples. law: share of "
-    "resampled reference batches outside the 95 % region of the normal approximation; 5 % where that holds. p-values "
-    "do not depend on it.",
+    "The distance is a root mean square over channels, minus its random part with so few examples.",
     "e: the evidence of all batches so far against “all are drawn like the reference”. If this is true, it ever "
     "reaches {needed} with a probability of at most {level:.3g}, however often you look.",
 )
@@ -42,7 +39,6 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
     """The report: the answer, then layers, scores and the stream, for so many columns."""
     sections = tuple(_sections(record, max(12, min(44, columns // 2 - 4))))
     table, *_ = (part for each in sections for part in each.parts if isinstance(part, Table))
-    brief = replace(table, header=table.header[:3], rows=tuple((name, cells[:3]) for name, cells in table.rows))
     return Report(
         command=f"bnuq {Monitored.COMMAND}",
         version=str(record.provenance["bnuq"]),
@@ -55,7 +51,7 @@ def report(record: Monitored, *, columns: int = 100) -> Report:
         path=None if record.path is None else PathLine(record.path),
         line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'example')}",
         meaning=", ".join(meaning_of(record.findings)),
-        one_screen=(brief, explanation(_LEGEND[0].format(unit=record.unit))),
+        one_screen=(table, explanation(_LEGEND[0].format(unit=record.unit))),
     )
 
 
@@ -161,8 +157,8 @@ def _sections(record: Monitored, width: int) -> Iterator[ReportSection]:
         title = "Layers" if len(shown) == len(layers) else f"Layers, the {len(shown)} of {len(layers)} that differ most"
         rows = [(short(layer.name, width), tuple(_layer_cells(layer, record))) for layer in shown]
         if len(layers) > 1:
-            rows.append(("all layers together", (Cell(_p(record.together)), Cell(""), Cell(""), Cell(""))))
-        table = Table(("p", "means", "variances", "law"), tuple(rows))
+            rows.append(("all layers together", (Cell(_p(record.together)), Cell(""), Cell(""))))
+        table = Table(("p", "means", "variances"), tuple(rows))
         yield ReportSection(title, (*([pictures["shift"]] if "shift" in pictures else []), table))
     scores = [block for block in record.blocks if block.kind != "layer"]
     rows = [(block.name, tuple(_score_cells(block, record))) for block in scores]
@@ -188,7 +184,6 @@ def _layer_cells(layer: BlockTest, record: Monitored) -> Iterator[Cell]:
     yield Cell(_p(layer.p_value), style=style)
     yield Cell(_times(layer.mean_shift))
     yield Cell(_times(layer.variance_shift))
-    yield Cell("" if math.isnan(layer.law) else f"{100 * layer.law:.0f} %")
 
 
 def _score_cells(block: BlockTest, record: Monitored) -> Iterator[Cell]:

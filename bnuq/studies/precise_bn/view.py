@@ -99,14 +99,6 @@ def findings(result: PreciseBN) -> Iterator[Conclusion]:
     of = count(len(layers), "BatchNorm layer")
     text = f"The means and variances of {of} were replaced{never}{_most(max(layers, key=_size))}."
     yield Conclusion("statistics-replaced", text)
-    dead, broken = (sum(each) for each in zip(*((layer.dead, layer.not_finite) for layer in layers), strict=True))
-    for code, number_of, how in (
-        ("channels-constant", dead, "nearly constant"),
-        ("channels-not-finite", broken, "without old statistics (NaN or infinite)"),
-    ):
-        if number_of:
-            are = "is" if number_of == 1 else "are"
-            yield Conclusion(code, f"{count(number_of, 'channel')} {are} {how}: no change is reported there.")
 
 
 def _change_in_words(name: str, change: EstimateChange) -> str:

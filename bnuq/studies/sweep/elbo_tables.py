@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-from bnuq.estimates import Estimate
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, explanations
-from bnuq.report.numbers import and_error, decimals, error_of, number, three_digits
+from bnuq.report.numbers import and_error, decimals, estimate_cell, number, three_digits
 from bnuq.studies.sweep.lines import SweepLine, behind_best, by_elbo_of
 from bnuq.studies.sweep.record import ElboTerms, Sweep
 from bnuq.studies.sweep.tables import size_table
@@ -40,11 +38,12 @@ def _line_elbo(sweep: Sweep, line: SweepLine) -> Iterator[Part]:
     rows: list[Row] = []
     for index, point, elbo in bounded:
         difference = behind.get(index)
+        is_best = difference is not None and difference.value == 0
         cells = (
-            _cell(elbo.expected_log_likelihood, digits),
+            estimate_cell(elbo.expected_log_likelihood, digits),
             Cell(number(elbo.kl, digits)),
-            _cell(elbo.elbo, digits),
-            Cell("–") if difference is None else Cell("best") if difference.value == 0 else _cell(difference, digits),
+            estimate_cell(elbo.elbo, digits),
+            Cell("best") if is_best else estimate_cell(difference, digits),
         )
         rows.append((f"{point.batch_size:,}", cells))
     yield size_table(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
@@ -57,11 +56,6 @@ def _line_elbo(sweep: Sweep, line: SweepLine) -> Iterator[Part]:
         )
     elif line.model.elbo is not None:
         yield Paragraph(_asymptotics(line.model.elbo))
-
-
-def _cell(estimate: Estimate, digits: int) -> Cell:
-    error = error_of(estimate)
-    return Cell(number(estimate.value, digits), "" if error is None else f"±{number(error, digits)}")
 
 
 def _asymptotics(terms: ElboTerms) -> str:
@@ -86,27 +80,12 @@ def _assumptions(sweep: Sweep, line: SweepLine) -> str:
         first.prior in IMPROPER_PRIORS
     )
     weight = "" if first.kl_weight == 1 else f"; the KL has weight {first.kl_weight:g}"
+    counted = "all independent" if first.counts == "nominal" else "as many as their measured effective sample size"
     noise = "" if first.tau is None else f", observation precision τ = {three_digits(first.tau)}"
     return (
         f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "
-        f"are assumed independent; where they are not, the KL is overestimated{weight}. {_counted(terms)} The prior "
-        f"is {prior}{improper}. Weights are fixed{noise}. The likelihood is that of {first.points:,} training "
-        f"examples, times N = {first.train_size:,}. The KL ignores that mini-batches are drawn without replacement "
-        f"from a finite training set of {first.reference_points:,}."
+        f"are assumed independent; where they are not, the KL is overestimated{weight}. Values of a channel are "
+        f"{counted}. The prior is {prior}{improper}. Weights are fixed{noise}. The likelihood is that of "
+        f"{first.points:,} training examples, times N = {first.train_size:,}. The KL ignores that mini-batches are "
+        f"drawn without replacement from a finite training set of {first.reference_points:,}."
     )
-
-
-def _counted(terms: Sequence[ElboTerms]) -> str:
-    if terms[0].counts == "nominal":
-        return "Each position of a channel counts as an independent value."
-    shares = [
-        value / layer.nominal
-        for each in terms
-        for layer in each.layers
-        for value in (layer.mean, layer.sd)
-        if layer.nominal > 0 and math.isfinite(value)
-    ]
-    text = "The effective sample size of a channel was measured"
-    if not shares:
-        return f"{text}."
-    return f"{text}: {three_digits(min(shares))} to {three_digits(max(shares))} of its positions."

@@ -13,9 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import small_run
 
+from bnuq.cli import progress
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 
@@ -392,3 +394,21 @@ def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_
     done = cli("evaluate", "run.toml", "-T", "2")
     assert (done.code, done.out) == (143, "") and done.err.endswith(terminated)
     assert not (small / "model.bnuq.h5").exists()
+
+
+@pytest.mark.usefixtures("result")
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("evaluate run.toml", "sweep-batch-size run.toml", "shift run.toml", "inspect run.toml"),
+        *("precise-bn run.toml -o new.pt", "export run.toml -o net.pt2", "monitor run.toml --batch test.npz"),
+        *("score predictions.npz", "report model.bnuq.h5 --csv points.csv", "check model.bnuq.h5 model.bnuq.h5"),
+    ],
+)
+def test_a_signal_during_any_work_ends_the_command(small, cli, terminated, monkeypatch, words):
+    np.savez(small / "predictions.npz", probs=np.full((4, 2), 0.5), y=np.array([0, 1, 0, 1]))
+    before = {path.name for path in small.iterdir()}
+    monkeypatch.setattr(progress.Bars, "_write_line", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    done = cli(*words.split())
+    assert (done.code, done.out) == (143, "") and done.err.endswith(terminated)
+    assert {path.name for path in small.iterdir()} == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bnuq import stopping
 from bnuq.cli import progress
 from bnuq.cli.progress import Bars
 
@@ -58,15 +57,6 @@ def test_no_line_is_written_in_less_than_30_seconds_or_on_a_terminal(clock, caps
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     worked(Bars(clock), clock, steps=5, seconds=40.0)
     assert "% done" not in capsys.readouterr().err
-
-
-def test_a_signal_still_ends_the_work(clock, monkeypatch):
-    def check() -> None:
-        raise stopping.Terminated
-
-    with pytest.raises(stopping.Terminated), Bars(clock)("Drawing", 5) as advance:
-        monkeypatch.setattr(stopping, "check", check)
-        advance(1)
 
 
 @pytest.mark.parametrize("quiet", [False, True])

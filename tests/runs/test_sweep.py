@@ -578,7 +578,11 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(interrupted: Path, whol
 ADAPTIVE = {"draw_sets": 5, "counts": "nominal"}
 
 
-def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_path_factory: Any) -> None:
+def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(
+    folder: Path, tmp_path_factory: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("bnuq.progress._FIRST", 0.0)
+
     def asked(place: Path) -> Any:
         options = Options(samples=4, out=Path("s.h5"), chunk_size=10)
         return resolve_sweep(("run.toml",), options, ADAPTIVE, folder=place)
@@ -595,6 +599,7 @@ def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_pat
             for name, estimate in by_set.items():
                 assert np.array_equal(other.estimates[metric][name].of_sets, estimate.of_sets)
     assert re.search(r"examples × 20 draws × 2 sizes: [\d,]+ to [\d,]+ passes", said[0])
+    assert re.search(r": about \d+ s to \d+ s of passes", said[1]) and len(said) == 2
 
 
 def test_an_adaptive_sweep_stays_within_its_budget_and_its_draws_are_those_of_the_full_grid(folder: Path) -> None:

@@ -50,9 +50,8 @@ class Program:
         self.plan = plan
         # On a GPU tensor cores compute images channels last in half the time; exact products take up to five times as
         # long as in torch's own layout.
-        self._channels_last = plan.channels_last and (
-            arithmetic.uses_tensor_cores or not devices.traits(device).plain_layout
-        )
+        uses_tensor_cores = arithmetic.half is not None or arithmetic.convolutions == "tf32"
+        self._channels_last = plan.channels_last and (uses_tensor_cores or not devices.traits(device).plain_layout)
         self._dtype = None if arithmetic.half is None else getattr(torch, arithmetic.half)
         self._device = device
         self._large_product = LARGE_PRODUCT_SIZE

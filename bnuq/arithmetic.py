@@ -46,21 +46,6 @@ class Arithmetic:
         return FLOAT64 if self.network == "float64" else FLOAT32
 
     @property
-    def is_of_accelerators(self) -> bool:
-        """Whether a CPU gains nothing by it: torch's convolutions of float16 are slower there than those of float32."""
-        return self.half == "float16"
-
-    @property
-    def needs_tf32(self) -> bool:
-        """Whether the device must round the factors of float32 products."""
-        return "tf32" in (self.convolutions, self.products)
-
-    @property
-    def uses_tensor_cores(self) -> bool:
-        """Whether the matrix units of a GPU compute its convolutions."""
-        return self.half is not None or self.convolutions == "tf32"
-
-    @property
     def folds(self) -> bool:
         """Whether sampled BatchNorms are folded into weights. The rounding of folded weights differs between draws and
         counts as uncertainty: to the 8 bits of bfloat16 by 5 % of a small mutual information, where 11 bits do not

@@ -76,11 +76,6 @@ class Method:
         return "noise model" in self.differs_by and "counts" not in self.settings
 
     @property
-    def uses_reference(self) -> bool:
-        """Whether points of the reference are used where there are any."""
-        return self.is_sampled_batchnorm or "weights" in self.differs_by
-
-    @property
     def is_drawn(self) -> bool:
         """Whether the number of samples is chosen, up to that of a file."""
         return bool(self.differs_by - {"networks"})

@@ -91,11 +91,6 @@ class PerturbationKind:
     keeps_masks: bool = True
     strength: Callable[[float], float] = float
 
-    @property
-    def is_for_pictures(self) -> bool:
-        """Whether it is for pictures alone, which it leaves with values from 0 to 1."""
-        return self.forms == _PICTURE
-
     def why_not(self, form: Form, shape: tuple[int, ...], reference: str) -> str:
         """Why it is not for the points of this form and shape in a reference, or nothing."""
         if form in self.forms:

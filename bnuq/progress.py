@@ -51,7 +51,7 @@ def forecast(progress: Progress, announce: Callable[[float], object]) -> Progres
             nonlocal done, is_said
             advance(steps)
             done += steps
-            if not is_said and "points" in title and (elapsed := time.monotonic() - begin) >= _FIRST:
+            if not is_said and "examples" in title and (elapsed := time.monotonic() - begin) >= _FIRST:
                 is_said = True
                 announce(elapsed / max(1, done))
 

@@ -5,8 +5,7 @@ How each is scored is in `evaluation/tasks/`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from bnuq.frozen import frozen
 from bnuq.methods import Recalibration
@@ -75,10 +74,6 @@ class Task:
         if self.outputs == "labels":
             return {"classes": 2, "labels": outputs}
         return {"outputs" if self.is_regression else "classes": outputs}
-
-    def further_axes(self, model: Mapping[str, Any]) -> tuple[int, ...]:
-        """The axes of predictions beside that of the points, by what a result says of its network."""
-        return (int(model[self.predicted_by]),) if model.get(self.predicted_by) is not None else ()
 
 
 _FITTED = ("validation", "cross")

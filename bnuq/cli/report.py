@@ -147,7 +147,12 @@ def show(
     page = _target(forms.html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = _target(None if forms.markdown == "-" else forms.markdown, "--markdown", "report", b"# bnuq ")
     table = _target(points.csv, "--csv", "table of examples", _CSV)
-    kind, record = read()
+    from bnuq.cli.progress import progress_of
+    from bnuq.progress import stage
+
+    progress = progress_of(printing)
+    with stage(progress, "Reading the result"):
+        kind, record = read()
     from bnuq.files.writing import replaced, write_bytes
     from bnuq.report.document import PathLine
     from bnuq.report.render import draw_pictures, print_paths, print_record, print_report, write_page
@@ -160,9 +165,10 @@ def show(
     drawn = () if figures is None else draw_pictures(report(), figures, "png" if forms.format == "png" else "svg")
     mapped = () if maps is None else _written_maps(record, maps, forms.format, points)
     if page is not None:
-        write_page(page, report())
+        with stage(progress, "Writing the page"):
+            write_page(page, report())
     if table is not None:
-        with replaced(table) as file:
+        with stage(progress, "Writing the table of examples"), replaced(table) as file:
             file.writelines(rows)
     if document is not None:
         write_bytes(document, in_markdown(report(), level=1).encode("utf-8", "backslashreplace"))

@@ -70,7 +70,8 @@ class Masks:
 
     def fitted(self, fit: Fit, ignore: int) -> Masks:
         """These masks in the geometry of pictures that go through `fit`; `ignore` pads them."""
-        return replace(self, items=replace(self.items, fit=fit.of_masks(ignore)))
+        nearest = replace(fit, interpolation="nearest", channels=None, fill=ignore)
+        return replace(self, items=replace(self.items, fit=nearest))
 
     def keeping(self, budget: MemoryBudget) -> Masks:
         """These masks, of which those in files stay in memory while `budget` lasts."""

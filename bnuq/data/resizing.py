@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,10 +53,6 @@ class Fit:
         return self.crop is not None and any(
             new > old for new, old in zip(self.crop, _after(self.resize, (height, width)), strict=True)
         )
-
-    def of_masks(self, ignore: int) -> Fit:
-        """The same geometry for masks: the nearest pixel, and `ignore` in the padding."""
-        return replace(self, interpolation="nearest", channels=None, fill=ignore)
 
 
 def _after(resize: int | Size | None, shape: tuple[int, ...]) -> Size:

@@ -165,8 +165,9 @@ def takes_rgb_alone(model: nn.Module | None, points: Points) -> bool:
 
 def needs_reference(run: Run) -> bool:
     """Whether a method of the run, or its normalisation, needs points of the reference."""
-    methods = run.methods is None or any(method_named(name).uses_reference for name in run.methods)
-    return methods or "train" in (run.normalize, run.normalize_targets)
+    methods = map(method_named, run.methods or ())
+    is_used = run.methods is None or any(m.is_sampled_batchnorm or "weights" in m.differs_by for m in methods)
+    return is_used or "train" in (run.normalize, run.normalize_targets)
 
 
 _BUDGETS = 2**30, 2**29  # bytes of decoded items that are kept: of all evaluated sets, and of the reference

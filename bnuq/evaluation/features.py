@@ -3,9 +3,11 @@ something is fitted to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 
 from bnuq import devices
@@ -22,6 +24,12 @@ from bnuq.sampling.plain_loop import Evaluation
 
 _MOST_POINTS, _MOST_DECODED = 50_000, 5_000  # reference points, and those that are read as needed
 _MOST_KEPT = 2**24  # numbers of features and logits, 64 MiB
+_CACHED = 2**17  # numbers of points
+
+
+def _rows_in_cache(point_shape: Sequence[int]) -> int:
+    """The points of one forward on a CPU: the values of many more leave the cache, which takes twice as long."""
+    return max(16, _CACHED // math.prod(point_shape))
 
 
 @dataclass
@@ -62,6 +70,11 @@ class KeepingEvaluation(Evaluation):
         return KeepingEvaluation(self._model, self.kept, name)
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
+        size = _rows_in_cache(inputs.shape[1:])
+        parts = [self._pass(part, start + size * i) for i, part in enumerate(inputs.split(size))]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def _pass(self, inputs: Tensor, start: int) -> Tensor:
         if not self._name or self.kept.numbers > _MOST_KEPT:
             return super().passes(inputs, start)
         with HeadRecorder() as recorder:
@@ -95,6 +108,8 @@ def _head(subject: Subject, inputs: Tensor) -> Head:
 def heads(subject: Subject, points: Points) -> Iterator[Head]:
     """The last linear layer for all of these points, chunk by chunk."""
     size = subject.pipeline.settings.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
+    if devices.is_host(subject.pipeline.device):
+        size = min(size, _rows_in_cache(points.point_shape))
     with loading(subject.pipeline, points) as feed:
         yield from memory.in_halves(lambda rows: _head(subject, feed(rows)), len(points), size)
 

@@ -197,7 +197,7 @@ class Perturbed:
         """The values inside the range of the inputs, where that is known: from 0 to 1 of 8-bit pictures, and of others
         with such values by changes that are for pictures."""
         change = self.perturbation
-        of_pictures = (change.is_severity and not change.code) or change.kind.is_for_pictures
+        of_pictures = (change.is_severity and not change.code) or change.kind.forms == {"picture"}
         is_picture = self.clean.inputs.dtype == np.uint8 or (self.values.form == "picture" and of_pictures)
         return values.clip(0, 1) if is_picture else values
 

@@ -296,11 +296,11 @@ def _probed(name: str) -> torch.device:
 
 def check_arithmetic(arithmetic: Arithmetic, device: torch.device) -> None:
     """Raise RequestError for an arithmetic that this device does not have."""
-    if arithmetic.needs_tf32 and not devices.traits(device).tf32:
+    if "tf32" in (arithmetic.convolutions, arithmetic.products) and not devices.traits(device).tf32:
         raise RequestError(
             f"--precision {arithmetic} is an arithmetic of CUDA devices, and this is {device}; use float32 or bfloat16."
         )
-    if arithmetic.is_of_accelerators and devices.is_host(device):
+    if arithmetic.half == "float16" and devices.is_host(device):
         raise RequestError(
             f"--precision {arithmetic} is an arithmetic of accelerators, and this is {device}, where float32 is "
             "faster; use float32 or bfloat16."

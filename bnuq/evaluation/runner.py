@@ -27,7 +27,7 @@ from bnuq.evaluation.views import Outcome
 from bnuq.findings import Finding, warning
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, Method, method_named
-from bnuq.progress import Progress
+from bnuq.progress import Progress, stage
 from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
@@ -91,9 +91,10 @@ def run_methods(
     maps = {method: method_scores.view.maps for method, method_scores in scored.items()}
     findings += recalibration.findings({method: fit for method, fit in maps.items() if fit is not None})
     with_temperature = {method.plain: of for method, of in scored.items() if method.recalibration == "temperature"}
-    results = {
-        method: runner.methods[method.plain].result(of, with_temperature.get(method)) for method, of in scored.items()
-    }
+    results = {}
+    for method, of in scored.items():
+        with stage(progress, f"Estimates of {method.name}, and their errors"):
+            results[method] = runner.methods[method.plain].result(of, with_temperature.get(method))
     pictures = runner.image_maps(results, shown) if subject.image and settings.images else None
     for method_run in runner.methods.values():
         method_run.release()

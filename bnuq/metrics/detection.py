@@ -131,7 +131,7 @@ def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Lite
     Source: Hendrycks & Gimpel 2017 (in and out); Davis & Goadrich 2006 on why not the trapezoid (optimistic).
     """
     ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
-    return float(ranked.aupr_out() if positive == "ood" else ranked.aupr_in())
+    return float((ranked if positive == "ood" else ranked.reversed()).aupr_out())
 
 
 def fpr_at_tpr(
@@ -145,7 +145,7 @@ def fpr_at_tpr(
     Source: Liang, Li & Srikant 2018, ODIN (test positive); Yang et al. 2022, OpenOOD (OOD positive).
     """
     ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
-    return float(ranked.fpr(tpr) if positive == "ood" else ranked.fpr_id_positive(tpr))
+    return float((ranked if positive == "ood" else ranked.reversed()).fpr(tpr))
 
 
 def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> DetectionScores[float]:
@@ -262,16 +262,10 @@ class _Ranked:
         called = np.maximum(self.ood_above + self.test_above, 1)  # 0 only above the first point, where nothing is added
         return np.sum(self.ood * self.ood_above / called, axis=-1) / self.ood_above[..., -1]
 
-    def aupr_in(self) -> Float[Array, "*resample"]:
-        return self.reversed().aupr_out()
-
     def fpr(self, tpr: float) -> Float[Array, "*resample"]:
         positives = self.ood_above[..., -1:]
         first = np.argmax(self.ood_above >= _needed(tpr, positives), axis=-1)[..., None]
         return np.take_along_axis(self.test_above, first, axis=-1)[..., 0] / self.test_above[..., -1]
-
-    def fpr_id_positive(self, tpr: float) -> Float[Array, "*resample"]:
-        return self.reversed().fpr(tpr)
 
 
 def delong_variance(

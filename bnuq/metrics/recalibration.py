@@ -59,8 +59,7 @@ def likelihoods_by_temperature(
 
     Source: as there; `pseudo_weight`.
     """
-    xp, pll_values, own_values = array_namespace(logits), [], []
-    samples, points, classes = logits.shape
+    xp, (samples, points, classes) = array_namespace(logits), logits.shape
     # Classes before points: sums over the few numbers of each point would take several times as long
     by_class = xp.reshape(xp.reshape(xp.moveaxis(logits, -1, 1), (samples, -1)), (samples, classes, points))
     largest = xp.max(by_class, axis=1)
@@ -69,6 +68,7 @@ def likelihoods_by_temperature(
     own = xp.sum(own * xp.where(own > 0, below, xp.zeros_like(below)), axis=1) / xp.sum(own, axis=1)
     lowest = xp.asarray(_LOWEST, dtype=below.dtype, device=device(below))  # `clip` takes several passes on tensors
     weight = xp.empty_like(below)  # always the same memory
+    result = xp.empty((2, len(TEMPERATURES), points), dtype=below.dtype, device=device(below))
     together = classes  # temperatures, whose likelihoods take as much memory as the logits
     for first in range(0, len(TEMPERATURES), together):
         terms, own_terms = [], []
@@ -79,9 +79,9 @@ def likelihoods_by_temperature(
             terms.append(true / tau - log_sum)
             own_terms.append(xp.mean(own / tau - log_sum, axis=0))
         rows = xp.reshape(xp.stack(terms, axis=1), (samples, -1))
-        pll_values.append(xp.reshape(pll_from_log_likelihood(rows), (len(terms), -1)))
-        own_values.append(xp.stack(own_terms))
-    return xp.stack([xp.concat(pll_values), xp.concat(own_values)])
+        result[0, first : first + together] = xp.reshape(pll_from_log_likelihood(rows), (len(terms), -1))
+        result[1, first : first + together] = xp.stack(own_terms)
+    return result
 
 
 def fitted_temperature(pll: Float[np.ndarray, "temperature point"]) -> float:

@@ -332,7 +332,8 @@ def _check_set(result: Result, method: str, name: str, required: Mapping[str, Es
     needed -= needs_samples if result.samples_of(method) == 1 else set()
     if missing := needed - set(set_result.estimates):
         raise ValueError(f"estimate {min(missing)} of {method} on {name} is missing")
-    if set_result.predicted.shape != (evaluated.n, *result.task.further_axes(result.model)):
+    outputs = result.model.get(result.task.predicted_by)
+    if set_result.predicted.shape != (evaluated.n, *(() if outputs is None else (int(outputs),))):
         raise ValueError(f"the predictions of {method} on {name} are of another shape")
     check_parts(result, method, name)
     if name == "test" or set_result.by_label:

@@ -309,7 +309,8 @@ class Stochastic:
                 raise OtherPathError(otherwise)
             return difference(given, wanted, draws=True, made_in=made_in)
 
-        made_in = torch.float32 if executor.computes_in_float32 else torch.float64
+        is_float32 = any(value.dtype == torch.float32 for value in executor.plan.trace.values)
+        made_in = torch.float32 if is_float32 else torch.float64
         change, tolerance = compared(self.plain, executor, inputs, made_in), _OF_PLANS[made_in]
         if change.proves(tolerance) or (made_in is torch.float64 and change.is_within(tolerance)):
             return

@@ -199,11 +199,6 @@ class PlanExecutor(Program):
         return self.plan.operations[position].function.overloadpacket.__name__
 
     @property
-    def computes_in_float32(self) -> bool:
-        """Whether the recording does anywhere."""
-        return any(value.dtype == torch.float32 for value in self.plan.trace.values)
-
-    @property
     def stacks(self) -> bool:
         """Whether draws are stacked for any number of points."""
         return self.samples > 1 and self._stacked >= 2 * self._widest

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import small_run
 
+from bnuq.cli import progress
 from bnuq.records.evaluation_file import read
 from bnuq.records.summary import summary
 
@@ -158,9 +159,6 @@ def test_a_piped_ascii_report_has_only_ascii_and_a_closed_standard_input_is_no_e
     assert (done.returncode, done.stderr) == (0, "") and "--full" in done.stdout
     assert done.stdout.isascii() and "+/-" in done.stdout
     assert "?" not in done.stdout and "\x1b" not in done.stdout  # as it is no terminal
-
-
-# ── terminals ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # ── limits of the system ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -392,3 +390,18 @@ def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_
     done = cli("evaluate", "run.toml", "-T", "2")
     assert (done.code, done.out) == (143, "") and done.err.endswith(terminated)
     assert not (small / "model.bnuq.h5").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    """evaluate run.toml; sweep-batch-size run.toml; shift run.toml; inspect run.toml; precise-bn run.toml -o new.pt
+export run.toml -o new.pt2; monitor run.toml --batch test.npz; score predictions.csv; report model.bnuq.h5 --csv new.csv
+check model.bnuq.h5 model.bnuq.h5""".replace("\n", "; ").split("; "),
+)
+def test_a_signal_during_any_work_ends_the_command(small, result, cli, terminated, monkeypatch, words):
+    (small / "predictions.csv").write_text("p_cat,p_dog,label\n.6,.4,cat\n.3,.7,dog\n")
+    before = {path.name for path in small.iterdir()}
+    monkeypatch.setattr(progress.Bars, "_write_line", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    done = cli(*words.split())
+    assert (done.code, done.out) == (143, "") and done.err.endswith(terminated)
+    assert {path.name for path in small.iterdir()} == before >= {result.name}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bnuq import stopping
 from bnuq.cli import progress
 from bnuq.cli.progress import Bars
 
@@ -12,8 +11,7 @@ from bnuq.cli.progress import Bars
 class FakeClock:
     """Seconds that pass only when they are told to."""
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -37,6 +35,8 @@ def test_a_line_every_30_seconds_says_what_is_done_and_the_time_left(clock, caps
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == ["bnuq: Drawing: 15 % done, about 3 min left.", "bnuq: Drawing: 30 % done, about 3 min left."]
     assert len(lines) == 6 and lines[-1] == "bnuq: Drawing: 90 % done, about 24 s left."
+    worked(Bars(clock), clock, steps=1000, seconds=36.0, title="Evaluating")
+    assert capsys.readouterr().err.startswith("bnuq: Evaluating: 0 % done, about 10.0 h left.\n")
 
 
 def test_many_short_pieces_of_work_have_a_line_every_30_seconds_between_them(clock, capsys):
@@ -46,27 +46,11 @@ def test_many_short_pieces_of_work_have_a_line_every_30_seconds_between_them(clo
     assert capsys.readouterr().err.splitlines() == [f"bnuq: Set {number}: 100 % done." for number in (2, 5, 8)]
 
 
-def test_the_time_left_is_in_hours_where_it_is_long(clock, capsys):
-    with Bars(clock)("Evaluating", 1000) as advance:
-        clock.now += 36
-        advance(1)
-    assert capsys.readouterr().err == "bnuq: Evaluating: 0 % done, about 10.0 h left.\n"
-
-
 def test_no_line_is_written_in_less_than_30_seconds_or_on_a_terminal(clock, capsys, monkeypatch):
     worked(Bars(clock), clock, steps=29, seconds=1.0)
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     worked(Bars(clock), clock, steps=5, seconds=40.0)
     assert "% done" not in capsys.readouterr().err
-
-
-def test_a_signal_still_ends_the_work(clock, monkeypatch):
-    def check() -> None:
-        raise stopping.Terminated
-
-    with pytest.raises(stopping.Terminated), Bars(clock)("Drawing", 5) as advance:
-        monkeypatch.setattr(stopping, "check", check)
-        advance(1)
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -577,12 +577,13 @@ def test_an_interrupted_sweep_goes_on_from_what_was_done(interrupted: Path, whol
 ADAPTIVE = {"draw_sets": 5, "counts": "nominal"}
 
 
-def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_path_factory: Any) -> None:
+def test_a_killed_adaptive_sweep_goes_on_as_undisturbed(folder: Path, tmp_path_factory: Any, monkeypatch: Any) -> None:
     def asked(place: Path) -> Any:
         options = Options(samples=4, out=Path("s.h5"), chunk_size=10)
         return resolve_sweep(("run.toml",), options, ADAPTIVE, folder=place)
 
     said: list[str] = []
+    monkeypatch.setattr("bnuq.progress._FIRST", 0.0)
     undisturbed = sweep(*asked(small_run.write(tmp_path_factory.mktemp("other")).parent), announce=said.append)
     with pytest.raises(KeyboardInterrupt):
         sweep(*asked(folder), progress=_Interrupting(int(said[0].split()[-4].replace(",", ""))))  # in the second round
@@ -593,7 +594,7 @@ def test_a_killed_adaptive_sweep_goes_on_as_if_undisturbed(folder: Path, tmp_pat
         for metric, by_set in point.estimates.items():
             for name, estimate in by_set.items():
                 assert np.array_equal(other.estimates[metric][name].of_sets, estimate.of_sets)
-    assert re.search(r"examples × 20 draws × 2 sizes: [\d,]+ to [\d,]+ passes", said[0])
+    assert re.search(r"20 draws × 2 sizes: [\d,]+ to [\d,]+ passes\. .*: about \d.* s of passes", " ".join(said))
 
 
 def test_an_adaptive_sweep_stays_within_its_budget_and_its_draws_are_those_of_the_full_grid(folder: Path) -> None:

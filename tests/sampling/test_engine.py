@@ -629,10 +629,10 @@ def test_draws_of_small_work_are_stacked():
 class Pooled(nn.Module):
     """Pools what the first BatchNorm gives, and perhaps reads it a second time."""
 
-    def __init__(self, between: nn.Module, *, reads_twice: bool) -> None:
+    def __init__(self, between: nn.Module, pool: nn.Module, *, reads_twice: bool) -> None:
         super().__init__()
-        self.convolution, self.norm = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
-        self.between, self.pool, self.last = between, nn.MaxPool2d(3, 2, padding=1), nn.Linear(4, 3)
+        self.convolution, self.norm = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)
+        self.between, self.pool, self.last = between, pool, nn.Linear(4, 3)
         self.reads_twice = reads_twice
 
     def forward(self, x: Tensor) -> Tensor:
@@ -647,9 +647,10 @@ class Pooled(nn.Module):
 def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, stacked, monkeypatch):
     stack(monkeypatch, stacked=stacked)
     activations = {"relu": nn.ReLU(), "relu in place": nn.ReLU(inplace=True), "nothing": nn.Identity()}
-    activation, x = activations.get(between, nn.Tanh()), zoo.points((2, 8, 8), ROWS)
+    activation, x = activations.get(between, nn.Tanh()), zoo.points((1, 8, 8), ROWS)
+    pool = nn.MaxPool2d(2) if stacked else nn.MaxPool2d(3, 2, padding=1)
     for reads_twice in (False, True):
-        net = zoo.settled(lambda: Pooled(activation, reads_twice=reads_twice), (2, 8, 8))  # noqa: B023 - called at once
+        net = zoo.settled(lambda: Pooled(activation, pool, reads_twice=reads_twice), (1, 8, 8))  # noqa: B023 - at once
         if weight == "absent":
             net.norm.register_parameter("weight", None)
         else:
@@ -663,6 +664,12 @@ def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, s
         first_norm = 4 * 36 if reads_twice or between == "tanh" else 4 * 9
         assert work.per_draw >= first_norm
         assert (work.per_draw < 4 * 36) == (first_norm == 4 * 9)
+
+
+def test_pooling_of_pairs_after_a_convolution_of_one_channel_is_torch_s():
+    found = F.conv2d(program.channels_last(torch.randn(3, 1, 7, 5)), torch.ones(4, 1, 1, 1))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(program._pooled(found, [2, 2], [2, 2], [0, 0], [1, 1], False), F.max_pool2d(found, 2))
 
 
 # Moments

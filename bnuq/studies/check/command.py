@@ -107,7 +107,11 @@ def command(
         if to_stdout and printing.json:
             raise RequestError("--json and --markdown - both go to standard output; give --markdown a file.")
         requested, notes = _settings(config, named_config, settings)
-        verdict = _verdict(current, against, requested, past, update=update, strict=printing.strict)
+        from bnuq.cli.progress import progress_of
+        from bnuq.progress import stage
+
+        with stage(progress_of(printing), "Comparing the results"):
+            verdict = _verdict(current, against, requested, past, update=update, strict=printing.strict)
         verdict = replace(verdict, findings=(*verdict.findings, *notes))
         warned = warnings(verdict.findings)
         refused = printing.strict and bool(warned) and not verdict.failed  # a regression has exit code 1

@@ -10,7 +10,7 @@ from bnuq.records.evaluation import MEDIAN_LIMIT, WORST_LIMIT
 from bnuq.report.document import BulletList, Cell, Heading, Listing, Part, Row, Table, explanation
 from bnuq.report.drawing import short
 from bnuq.report.numbers import decimals, estimate_cell, headed
-from bnuq.studies.inspect.layer_tables import FEW, estimate_cell, median, pipeline_of, style_of, times, worst_first
+from bnuq.studies.inspect.layer_tables import FEW, median, pipeline_of, style_of, times, worst_first
 from bnuq.studies.inspect.record import Domain, Domains, PipelineFit, Pipelines
 
 

@@ -102,10 +102,6 @@ class GivenSet:
         beside = {name: of[rows] for name in ("hard", "correct", "right") if (of := getattr(self, name)) is not None}
         return replace(self, values=self.values[:, rows], sigma=sigma, scores=scores, group=group, **beside)
 
-    def without_columns(self) -> GivenSet:
-        """These predictions without what else their file holds."""
-        return replace(self, columns=replace(self.columns, values={}, exact=None))
-
     def with_scores(self, names: Sequence[str]) -> GivenSet:
         """These predictions with the scores in the columns of these names; DataError where one is not a number of each
         point."""

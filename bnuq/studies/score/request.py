@@ -231,7 +231,8 @@ def _loaded(request: ScoreRequest) -> Loaded:
     if section.held_out is not None:
         _hold_out(points, given, section.held_out, request.sampling.seed)
     for of_file in given.values():
-        of_file |= {name: of.without_columns() for name, of in of_file.items()}
+        for name, of in of_file.items():
+            of_file[name] = replace(of, columns=replace(of.columns, values={}, exact=None))
     order = [name for name in (VALIDATION, "test") if name in points]
     points = {name: points[name] for name in [*order, *sorted(points.keys() - {*order})]}
     outputs = 1 if sets["test"].levels is not None else outputs

@@ -20,7 +20,7 @@ from bnuq.evaluation.subject import VALIDATION, Plan
 from bnuq.files.journal import Journal, WorkFolder
 from bnuq.findings import Finding, note
 from bnuq.frozen import frozen
-from bnuq.progress import Announce, Progress, forecast, in_words, silence
+from bnuq.progress import Announce, Progress, forecast, in_words, silence, stage
 from bnuq.sampling.interception import undisturbed
 from bnuq.sampling.recorded_calls import largest_batch
 from bnuq.sampling.statistics import check_batch_size
@@ -211,10 +211,11 @@ class SweptNetwork:
         check_network_unchanged(checked, subject)
         at_sizes, check = passes.at_sizes.at, passes.check
         bound = self._bound(passes.at_sizes)
-        points_of_sizes = {
-            size: self._sweep_point(at_size, bound, passes.comparisons.get(size, {}))
-            for size, at_size in at_sizes.items()
-        }
+        with stage(progress, "Estimates of each size, and their errors"):
+            points_of_sizes = {
+                size: self._sweep_point(at_size, bound, passes.comparisons.get(size, {}))
+                for size, at_size in at_sizes.items()
+            }
         points = tuple(self._points(points_of_sizes))
         return Swept(
             model=SweptModel(

@@ -29,7 +29,7 @@ from bnuq.shapes import Int64, UInt8
 from bnuq.store import codec
 from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED_OF
-from experiments.batch_size.record import BatchSizes, Network, Point
+from experiments.batch_size.record import CURVES, BatchSizes, Network, Point
 from experiments.batch_size.training import MOMENTUM, PIXELS, WEIGHT_DECAY, Job, Recipe, Trained, arguments, train
 from experiments.work import machine, pictures_of, run_all, size_of, training_device
 
@@ -112,25 +112,23 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     codec.check_replaceable(request.out)
     images, labels = training_images(request)
     others = [_images(request, reference) for reference in SETS[request.protocol.of][1:]]  # before hours of training
-    sha256 = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
-    workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
+    watched = [of[: request.limit] for of in others[0]]
+    sha256 = hashlib.sha256(b"".join(of.tobytes() for of in (images, labels, *watched))).hexdigest()
     with (
         work_folder(request.out, request.work) as work,
         tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
     ):
         data = Path(files).absolute() / "train.npz"
-        written = {"train": (images, labels)}
+        written = {"train": (images, labels), "watched/test": watched}
+        (data.parent / "watched").mkdir()
         if request.protocol.of == "cifar10":  # which bnuq does not know by name
             written |= dict(zip(("test", "digits"), others, strict=True))
         for name, (x, y) in written.items():
-            with replaced(data.with_name(f"{name}.npz")) as file:
+            with replaced(data.parent / f"{name}.npz") as file:
                 np.savez(file, x=x, y=y)
         plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
         jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
-        seen = sum(job.steps * job.batch_size for job in jobs)
-        request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work.path))
-        with progress("training", sum(job.share for job in jobs)) as advance:
-            run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
+        train_all(jobs, request, work.path, progress)
         started = time.perf_counter()
         runs = run_files(plans, data, request.keep or data.parent / "networks")
         networks, findings = _evaluated(request, plans, runs, work.path, progress)
@@ -149,6 +147,15 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
         codec.write(record, request.out)
         work.opened.extend(job.journal for job in jobs)  # their networks are not needed any more
     return record
+
+
+def train_all(jobs: Sequence[Job], request: Request, work: Path, progress: Progress) -> None:
+    """Say how much work it is, and train every network that is not finished."""
+    seen = sum(job.steps * job.batch_size for job in jobs)
+    request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work))
+    workers = 1 if jobs[0].device.startswith("cuda") else request.workers or torch.get_num_threads()
+    with progress("training", sum(job.share for job in jobs)) as advance:
+        run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
 
 
 def _check(request: Request) -> None:
@@ -227,6 +234,7 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, f
                 sha256=sha256,
                 folder=folder,
                 of=protocol.of,
+                test=data.parent / "watched" / "test.npz",
             ),
             several=len(protocol.architectures) > 1,
             first_seed=request.seed,
@@ -365,6 +373,7 @@ def _over_seeds(networks: Sequence[Network]) -> Network:
         loss=fmean(network.loss for network in networks),
         accuracy=fmean(network.accuracy for network in networks),
         seconds=sum(network.seconds for network in networks),
+        curves={name: tuple(map(fmean, zip(*(of.curves[name] for of in networks), strict=True))) for name in CURVES},
         matched=replace(points[0], **means),
     )
 
@@ -386,6 +395,7 @@ def _network(plan: Plan, matched: SweepPoint) -> Network:
         loss=trained.loss,
         accuracy=trained.accuracy,
         seconds=trained.seconds,
+        curves=dict(zip(CURVES, (tuple(map(float, of)) for of in trained.curves.T), strict=True)),
         matched=_point(matched),
     )
 

@@ -23,7 +23,7 @@ from experiments.layers import (
 
 
 def normalised(**of) -> nn.Module:
-    layers = [NormalizedConv2d(3, 4, 3, **of), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), NormalizedLinear(36, 5, **of)]
+    layers = [NormalizedConv2d(3, 4, 3, **of), nn.ReLU(), nn.Flatten(), NormalizedLinear(144, 5, **of)]
     return AnalyticSequential(*layers, data=Moments(torch.zeros(3), torch.ones(3)))
 
 

@@ -17,8 +17,7 @@ import torch
 
 from bnuq.catalogue import distinct
 from bnuq.config import Options, resolve
-from bnuq.data.known import read_known
-from bnuq.errors import DataError, RequestError, ResultError
+from bnuq.errors import RequestError, ResultError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
@@ -31,12 +30,8 @@ from bnuq.workflows.sweep import Settings, sweep
 from experiments.batch_size.published import PUBLISHED_OF
 from experiments.batch_size.record import CURVES, BatchSizes, Network, Point
 from experiments.batch_size.training import MOMENTUM, PIXELS, WEIGHT_DECAY, Job, Recipe, Trained, arguments, train
-from experiments.work import machine, pictures_of, run_all, size_of, training_device
+from experiments.work import SETS, machine, pictures_of, run_all, size_of, training_device
 
-SETS = {  # by name: training, test and OOD images, known sets or below the data root
-    "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test", "mnist:test"),
-    "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"),
-}
 EPOCHS, STEPS = "equal epochs", "equal steps"
 DRAW_SETS = 5  # independent ones that every estimate is the mean of
 METRICS = (  # that are kept
@@ -111,7 +106,7 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     device = training_device(request.device)
     codec.check_replaceable(request.out)
     images, labels = training_images(request)
-    others = [_images(request, reference) for reference in SETS[request.protocol.of][1:]]  # before hours of training
+    others = [pictures_of(of, request.data_root) for of in SETS[request.protocol.of][1:]]  # before hours of training
     watched = [of[: request.limit] for of in others[0]]
     sha256 = hashlib.sha256(b"".join(of.tobytes() for of in (images, labels, *watched))).hexdigest()
     with (
@@ -171,24 +166,9 @@ def _check(request: Request) -> None:
 
 def training_images(request: Request) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
     """The first images of the training set, always the same ones, and their labels."""
-    reference, asked = SETS[request.protocol.of][0], request.protocol.images
-    images, labels = _images(request, reference)
-    if len(images) < asked:
-        raise DataError(f"{reference}: expected at least {asked} labelled images, and there are {len(images)}.")
+    asked = request.protocol.images
+    images, labels = pictures_of(SETS[request.protocol.of][0], request.data_root, least=asked)
     return images[:asked], labels[:asked]
-
-
-def _images(request: Request, reference: str) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
-    """Images and labels of a known set, or of an npz file below the data root."""
-    if reference.endswith(".npz"):
-        x, y = pictures_of(reference, request.data_root)
-    else:
-        contents, _, _ = read_known(reference, split_default="test", data_root=request.data_root)
-        x, y = np.asarray(contents.inputs), contents.targets
-    if x.ndim not in (3, 4) or x.dtype != np.uint8 or y is None:
-        raise DataError(f"{reference}: expected labelled images of bytes, and they are {x.shape[1:]} of {x.dtype}.")
-    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(x), np.asarray(y).astype(np.int64)
 
 
 # ── which networks ────────────────────────────────────────────────────────────────────────────────────────────────────

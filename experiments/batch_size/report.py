@@ -130,10 +130,10 @@ def sentences(record: BatchSizes) -> tuple[str, ...]:
         if each.code in _CLAIM
     )
     said = (sentence(finding, SENTENCES, _FORMATS) for finding in found)
-    return (*said, *claims, *(_over_epochs(networks) for networks in record.series().values() if networks[0].curves))
+    return (*said, *claims, *(_over_epochs(record, of) for of in record.series().values() if of[0].curves))
 
 
-def _over_epochs(networks: Sequence[Network]) -> str:
+def _over_epochs(record: BatchSizes, networks: Sequence[Network]) -> str:
     """Where the curves of training end, and where they are best."""
     parts = []
     for network in networks:
@@ -143,7 +143,11 @@ def _over_epochs(networks: Sequence[Network]) -> str:
             f"M = {network.batch_size:,}: {number(100 * accuracy[-1], 1)}, {number(100 * accuracy[best], 1)} (epoch "
             f"{best + 1:,} of {len(accuracy):,}; training loss {number(loss[0], 2)} to {number(loss[-1], 4)})"
         )
-    return f"{_name(networks[0])}: test accuracy of one pass in the last epoch, and the best, %: {'; '.join(parts)}."
+    points = "all" if (most := record.experiment["points"]) is None else f"the first {most:,}"
+    return (
+        f"{_name(networks[0])}: accuracy in % of one pass on {points} test points, in the last epoch and in the best: "
+        f"{'; '.join(parts)}."
+    )
 
 
 def _verdict(code: str, **values: Any) -> Finding:

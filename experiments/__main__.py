@@ -195,11 +195,10 @@ def toy(
     out, _ = _out(given.out, "reproduce-toy.h5", figures)
     codec.check_replaceable(out)
 
-    from experiments.toy import STEPS, reproduce
+    from experiments.toy import reproduce
 
-    _announce(printing)(f"3 networks, {STEPS:,} steps each, and {settings.samples} samples of each point: seconds.")
-    sizes = {"samples": settings.samples, "batch_size": settings.batch_size}
-    record = reproduce(**sizes, seed=sampling.seed, progress=_progress(printing))
+    sizes = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": sampling.seed}
+    record = reproduce(**sizes, progress=_progress(printing), announce=_announce(printing))
     _show(_written(record, out), "toy", figures, printing)
 
 

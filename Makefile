@@ -152,9 +152,11 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments uci --by-size --sets boston,energy,kin8nm,power,yacht --data-root $(BNUQ_TEST_DATA) --figures docs/measured --out docs/uci-sizes.h5
 	$(BIN)/python -m experiments resnet32 --samples 32 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/resnet32.h5
 	$(BIN)/python -m experiments precise-bn --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn.h5
+	$(BIN)/python -m experiments precise-bn --images 60000 --epochs 10 --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn-8192.h5
 	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --images 1000 --epochs 4 --width 8 -T 5 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-family.h5
 	$(BIN)/python -m experiments normalization-batch --epochs 3 --seeds 2 -T 10 --limit 300 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-batch.h5
 	$(BIN)/python -m experiments bn-in-vi --noise dropout --images 2000 --epochs 12 --limit 500 --seeds 3 -T 10 --data-root $(BNUQ_TEST_DATA) --out docs/bn-in-dropout.h5
+	$(BIN)/python -m experiments batch-size --full --architectures small_resnet --batch-sizes 32,256,2048 --images 4096 --limit 500 --draw-sets 2 --train-points 100 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-schedule.h5
 	$(BIN)/python -m experiments batch-size --architectures small_vgg --batch-sizes 32,64,128,256,512,1024,2048 --no-equal-steps --seeds 1 --images 4096 --epochs 3 --limit 100 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-fashion-mnist.h5
 	$(BIN)/python -m experiments batch-size --set cifar10 --batch-sizes 32,64,128,256,512 --no-equal-steps --images 2048 --epochs 3 --seeds 2 --limit 100 -T 5 --draw-sets 2 --train-points 50 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-cifar10.h5
 	$(BIN)/python -m experiments optimum-over-n --seeds 3 --steps 100 -T 4 --draw-sets 2 --batch-sizes 16,64,256,1024,2048 --train-points 60 --limit 60 --data-root $(BNUQ_TEST_DATA) --out docs/optimum-over-n.h5
@@ -163,9 +165,7 @@ reproduce: .venv/installed
 	$(BIN)/python docs/make_figures.py uci
 	$(BIN)/python docs/make_figures.py uci-learned
 	$(BIN)/python docs/make_figures.py batch-size
-	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5
-	$(BIN)/python docs/make_papers.py store docs/uci-mnf.h5 docs/uci-sizes.h5 docs/resnet32.h5 docs/precise-bn.h5
-	$(BIN)/python docs/make_papers.py store docs/uci.h5 docs/uci-learned.h5 docs/batch-size.h5 docs/stochastic-normalization.h5 docs/bn-in-vi.h5 docs/normalization-family.h5 docs/normalization-batch.h5 docs/bn-in-dropout.h5 docs/batch-size-fashion-mnist.h5 docs/batch-size-cifar10.h5 docs/optimum-over-n.h5
+	$(BIN)/python docs/make_papers.py store $(addsuffix .h5,$(addprefix docs/,uci uci-learned uci-mnf uci-sizes batch-size-schedule batch-size-fashion-mnist batch-size-cifar10 optimum-over-n stochastic-normalization normalization-family normalization-batch bn-in-vi bn-in-dropout resnet32 precise-bn precise-bn-8192))
 	$(BIN)/python docs/make_papers.py
 
 # An environment of its own: TorchUncertainty and what it needs. BENCH="--quick", BENCH="--only resnet32": see benchmarks/.

@@ -11,10 +11,13 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import t
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -27,6 +30,7 @@ SAID = (
     "stochastic-normalization",
     "normalization-family",
     "normalization-batch",
+    "batch-size-schedule",
     "batch-size-fashion-mnist",
     "batch-size-cifar10",
     "optimum-over-n",
@@ -34,9 +38,12 @@ SAID = (
     "divisor-dense",
     "divisor-convolutions",
     "precise-bn",
+    "precise-bn-8192",
+    "pll-over-samples",
     "resnet32",
     "uci-sizes",
 )  # whose sentences stand on the page
+LEARNT = 0.9  # of the training images, by every network: else a fall of MI over M is none of M alone
 VERDICTS = ("holds", "fails", "open", "shown", "not run", "no data")
 
 
@@ -94,9 +101,9 @@ def in_words(value: Any, digits: int) -> str:
 
 def computed(stored: dict[str, Any]) -> dict[str, str]:
     """Values that several stored ones give, by the names that docs/papers.txt has for them."""
-    uci = _scores(stored["uci"], "mcbn", "mcdo")
-    mnf = [*_scores(stored["uci-learned"], "mnf"), *_scores(stored["uci-mnf"], "mnf")]
-    pairs = [of["methods"]["mcbn"]["figures"] for of in stored["uci"]["sets"].values()]
+    uci = _scores(_uci(stored), "mcbn", "mcdo")
+    mnf = _mnf(stored)
+    pairs = [of["methods"]["mcbn"]["figures"] for of in _uci(stored)["sets"].values()]
     gains = [100 * (1 - each["rmse"] / each["rmse_deterministic"]) for each in pairs]
     layers = stored["bn-noise"]["noise"]["layers"]
     ratios = [layer["sigma_v"] / layer["sigma_u"] for layer in layers]
@@ -104,9 +111,8 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
     networks = {each["name"]: each for each in stored["stochastic-normalization"]["networks"]}
     kinds = ("none", "BN", "BN, projected", "WN, projected", "AN, projected")
     learned = networks["AN, projected, Bayesian"]["ratios"]
-    vi = stored["bn-in-vi"]["differences"]["fashion-mnist: training − use, eq. 3"]
     values = {
-        "vi_mcbn": f"{vi['elbo_training']['value'] - vi['elbo_one_draw']['value']:.4f}",
+        **{name: in_words(estimate, 4) for name, estimate in compared(stored).items()},
         "uci_signs": f"{sum(_same_sign(score) for score in uci)}",
         "uci_agree": f"{sum(score['verdict'] == 'agrees' for score in uci)}",
         "uci_open": f"{sum(score['verdict'] == 'inconclusive' for score in uci)}",
@@ -131,6 +137,7 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
             text for name in ("divisor-dense", "divisor-convolutions") for text in stored[name]["sentences"]
         ),
         **_of_sizes(stored["uci-sizes"]),
+        "sgd": _over_epochs(stored["batch-size-schedule"]),
         "ema": _by_kind(stored["precise-bn"]),
         "by_layer": _by_layer(stored["precise-bn"]),
     }
@@ -140,6 +147,59 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
     if "normalization-family" in stored:
         values |= _of_family({each["name"]: each for each in stored["normalization-family"]["networks"]})
     return {name: text.replace("-", "−") for name, text in values.items()}
+
+
+def compared(stored: dict[str, Any]) -> dict[str, Any]:
+    """Estimates with a 95 % interval that verdicts are computed from, by the names that docs/papers.txt has for them.
+    Where a difference of two stored estimates is not stored itself, their errors are added as if they were independent:
+    more than it has, where both are of the same networks."""
+    found = dict[str, Any]()
+    for name, result in (("vi_mcbn", "bn-in-vi"), ("vd_mcbn", "bn-in-dropout")):
+        of = stored[result]["differences"]["fashion-mnist: training − use, eq. 3"]
+        found[name] = _minus(of["elbo_training"], of["elbo_one_draw"], seeds=stored[result]["experiment"]["seeds"])
+    layers = {each["name"]: each for each in stored["precise-bn"]["networks"] if each["set"] == "b = 32"}
+    for size in (2, 4, 8):
+        of = layers[f"statistics of b = {size}"]
+        first, *_, last = (of[key] for key in of if key.startswith("layer"))
+        found[f"deeper_{size}"] = _minus(last, first, seeds=of["seeds"])
+    for name, scores in (("uci", _scores(_uci(stored), "mcbn", "mcdo")), ("mnf", _mnf(stored))):
+        found[f"{name}_share"] = _share(sum(map(_same_sign, scores)), len(scores))
+    for name in ("pll-over-samples", "resnet32"):
+        found[f"gain_{name}"] = _minus(stored[name]["rows"][-1]["gain"], {"value": 0.0})
+    for name in ("batch-size-schedule", "batch-size-fashion-mnist", "batch-size-cifar10"):
+        networks = stored[name]["networks"]
+        first, *_, last = (each["matched"]["mutual_information"]["test"] for each in networks)
+        found[f"fall_{name}"] = _minus(first, last)
+        if min(each["training"]["accuracy"] for each in networks) < LEARNT:
+            found[f"fall_{name}"] |= {"low": -np.inf, "high": np.inf}
+    return found
+
+
+def _minus(one: dict[str, Any], other: dict[str, Any], *, seeds: int | None = None) -> dict[str, Any]:
+    """The difference with its standard error and 95 % interval: by errors over points and of Monte Carlo, or by
+    that over so many networks, whose spread holds both."""
+    kinds = ("se", "mc_se") if seeds is None else ("se",)
+    se = float(np.hypot.reduce([each.get(kind) or 0.0 for each in (one, other) for kind in kinds]))
+    value, half = one["value"] - other["value"], se * (1.96 if seeds is None else float(t.ppf(0.975, seeds - 1)))
+    return {"value": value, "se": se, "low": value - half, "high": value + half}
+
+
+def _share(count: int, n: int) -> dict[str, Any]:
+    """A share with its 95 % interval by Wilson."""
+    z, share = 1.96, count / n
+    middle, width = share + z**2 / (2 * n), z * (share * (1 - share) / n + (z / (2 * n)) ** 2) ** 0.5
+    low, high = ((middle + sign * width) / (1 + z**2 / n) for sign in (-1, 1))
+    return {"value": share, "low": low, "high": high}
+
+
+def _uci(stored: dict[str, Any]) -> dict[str, Any]:
+    """The run of all sets, which was transcribed from its page, with those sets that were run and stored again."""
+    again = (stored[name]["sets"] for name in ("uci-boston-yacht", "uci-energy-concrete") if name in stored)
+    return {"sets": reduce(or_, again, stored["uci"]["sets"])}
+
+
+def _mnf(stored: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*_scores(stored["uci-learned"], "mnf"), *_scores(stored["uci-mnf"], "mnf")]
 
 
 def _of_family(networks: dict[str, Any]) -> dict[str, str]:
@@ -187,6 +247,12 @@ def _by_kind(result: dict[str, Any]) -> str:
     found = [each for each in result["networks"] if each["set"] == result["experiment"]["batch_sizes"][-1]]
     named = [(each["name"], each["error"]["value"]) for each in found if not each["name"].startswith("statistics")]
     return ", ".join(f"{name.removeprefix('EMA, ')} {100 * error:.1f}" for name, error in named)
+
+
+def _over_epochs(result: dict[str, Any]) -> str:
+    """Accuracies of one pass in percent, of the last epoch and of the best, by M."""
+    curves = {each["train_batch_size"]: each["curves"]["test accuracy"] for each in result["networks"]}
+    return ", ".join(f"M = {size:,} {100 * of[-1]:.1f} {100 * max(of):.1f}" for size, of in curves.items())
 
 
 def _by_layer(result: dict[str, Any]) -> str:
@@ -255,14 +321,14 @@ def table(stored: dict[str, Any]) -> tuple[str, dict[str, int]]:
         elif line and not line.startswith(";"):
             for alias, text in aliases.items():
                 line = line.replace(alias, text)
-            item, published, measured, rule, command = map(str.strip, line.split("|"))
+            item, published, measured, rule, command = map(str.strip, line.split(" | "))
             try:
                 measured = re.sub(r"\{([^}]+)\}", lambda found: _filled(stored, values, found[1]), measured)
                 verdict = rule if rule in VERDICTS else _verdict(stored, rule)
             except NotStoredError:
                 measured, verdict = "–", rule if rule == "no data" else "not run"
             counts[verdict] += 1
-            command = command if command == "–" else f"`{command}`"
+            command = command if command in ("–", "as above") else f"`{command}`"
             lines.append(f"| {item} | {published} | {measured} | {verdict} | {command} |")
     text = "\n".join(lines[1:]) + "\n"
     return text.replace("](measured/", "](" if PAGE.parent.name == "measured" else "](measured/"), counts
@@ -278,12 +344,17 @@ def _filled(stored: dict[str, Any], values: dict[str, str], place: str) -> str:
 
 
 def _verdict(stored: dict[str, Any], rule: str) -> str:
-    """Of `PATH < 0` or `PATH > 0`, where several paths are separated by `&`. What fails does so in our networks."""
-    paths, sign, zero = rule.rpartition(" < ") if " < " in rule else rule.rpartition(" > ")
-    assert zero == "0", rule
-    found = [value_at(stored, path.strip()) for path in paths.split("&")]
-    ends = [(each["low"], each["high"]) if sign == " < " else (-each["high"], -each["low"]) for each in found]
-    return "holds" if all(high < 0 for _, high in ends) else "fails" if all(low > 0 for low, _ in ends) else "open"
+    """Of `PATH < LIMIT`, `PATH > LIMIT` or `|PATH| < LIMIT`: several paths are separated by `&`, and #NAME is one of
+    `compared`. What fails does so in our networks."""
+    paths, sign, limit = rule.rpartition(" < ") if " < " in rule else rule.rpartition(" > ")
+    parts, estimates, most = map(str.strip, paths.strip("|").split("&")), compared(stored), float(limit)
+    found = [estimates[part[1:]] if part.startswith("#") else value_at(stored, part) for part in parts]
+    ends = [(each["low"], each["high"]) for each in found]
+    if rule.startswith("|"):
+        ends = [(0.0 if low < 0 < high else min(abs(low), abs(high)), max(abs(low), abs(high))) for low, high in ends]
+    elif sign == " > ":
+        ends, most = [(-high, -low) for low, high in ends], -most
+    return "holds" if all(end[1] < most for end in ends) else "fails" if all(end[0] > most for end in ends) else "open"
 
 
 def counted_in(stored: dict[str, Any]) -> tuple[Path, str]:

@@ -155,12 +155,8 @@ def uci(
         paper_batches=settings.paper_batches,
         batch_sizes=_ascending(settings.batch_sizes),
         device=given.device or "auto",
-        seed=sampling.seed,
-        data_root=None if given.data_root is None else expanded(given.data_root),
-        work=work,
-        workers=settings.workers,
         findings=findings,
-        announce=_announce(printing),
+        **_common(settings, sampling, given, work, printing),
     )
     record: Any = (sizes.reproduce if by_size else reproduce)(request, progress=_progress(printing))
     if markdown is not None and not by_size:
@@ -201,8 +197,8 @@ def toy(
 
     from experiments.toy import reproduce
 
-    sizes = {"samples": settings.samples, "batch_size": settings.batch_size}
-    record = reproduce(**sizes, seed=sampling.seed, progress=_progress(printing))
+    sizes = {"samples": settings.samples, "batch_size": settings.batch_size, "seed": sampling.seed}
+    record = reproduce(**sizes, progress=_progress(printing), announce=_announce(printing))
     _show(_written(record, out), "toy", figures, printing)
 
 
@@ -306,14 +302,10 @@ def batch_size(
         draw_sets=settings.draw_sets,
         train_points=settings.train_points,
         limit=given.limit or (None if settings.full else 2000),
-        seed=sampling.seed,
         device=given.device or "auto",
-        workers=settings.workers,
-        data_root=None if given.data_root is None else expanded(given.data_root),
-        work=work and expanded(work),
         keep=None if settings.keep is None else expanded(settings.keep),
         findings=findings,
-        announce=_announce(printing),
+        **_common(settings, sampling, given, work, printing),
     )
     _show(reproduce(request, progress=_progress(printing)), "batch-size", figures, printing)
 
@@ -371,28 +363,26 @@ def optimum_over_n(
         draw_sets=settings.draw_sets,
         train_points=settings.train_points,
         limit=given.limit or 500,
-        seed=sampling.seed,
         device=given.device or "auto",
-        workers=settings.workers,
-        data_root=None if given.data_root is None else expanded(given.data_root),
-        work=work and expanded(work),
-        announce=_announce(printing),
+        **_common(settings, sampling, given, work, printing),
     )
     _show(reproduce(request, sizes, progress=_progress(printing)), "optimum-over-n", None, printing)
 
 
 class LearnedSettings(Section, frozen=True):
-    """The settings of `stochastic-normalization`, `normalization-batch` and `bn-in-vi`."""
+    """The settings of the experiments that train networks of their own on small images."""
 
     full: Annotated[
         bool, setting("The paper's width, images and epochs, as far as they are printed: days of a GPU.")
     ] = False
-
+    noise: Annotated[Literal["mean-field", "dropout"], setting("What is random.")] = "mean-field"
     sets: Annotated[
         tuple[str, ...],
         setting("fashion-mnist, cifar10, with commas.", metavar="LIST", shown="the experiment's", commas=True),
     ] = ()
-    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="4000")] = None
+    images: Annotated[Positive | None, setting("The first so many of each training set.", shown="the experiment's")] = (
+        None
+    )
     epochs: Annotated[Positive | None, setting("Passes over the images.", shown="the experiment's")] = None
     width: Annotated[
         Positive | None, setting("Channels of the first layers, or units of a layer.", shown="the experiment's")
@@ -402,99 +392,94 @@ class LearnedSettings(Section, frozen=True):
     workers: Workers = None
 
 
-_LEARNED_HELP = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
 _ALL_CNN = {"sets": ("cifar10",), "images": 50_000, "epochs": 1200, "width": 96}
-_FULL: dict[str, dict[str, Any]] = {
-    "stochastic-normalization": _ALL_CNN,
-    "normalization-batch": _ALL_CNN,
-    "bn-in-vi": {"images": 60_000, "epochs": 100},  # no protocol is printed
+_OF_ALL = "full images epochs width workers"  # options of every one of these experiments
+
+
+def _learned(name: str, about: str, options: str, full: dict[str, Any], defaults: dict[str, Any]) -> Any:
+    """The command of an experiment that trains networks of its own, with what it says of itself."""
+
+    def command(
+        figures: Figures = None,
+        work: Work = None,
+        *,
+        settings: LearnedSettings,
+        sampling: SamplingSection,
+        given: GivenOptions,
+        printing: Printing,
+    ) -> None:
+        out, _ = _out(given.out, f"reproduce-{name}.h5", figures)
+
+        from experiments.learned.running import Request
+
+        asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
+        values = defaults | (full if settings.full else {}) | {key: value for key, value in asked.items() if value}
+        request = Request(
+            out=out,
+            samples=settings.samples,
+            noise=settings.noise,
+            limit=given.limit or (10_000 if settings.full else 2000),
+            progress=_progress(printing),
+            **_common(settings, sampling, given, work, printing),
+            **values,
+        )
+        record = import_module(_KINDS.get(name, (f"experiments.descent.{name}",))[0]).reproduce(request)
+        _show(record, record.KIND, figures, printing)
+
+    command.__doc__ = about
+    helps = {"limit": ("At most so many test points.", "2000; with --full 10000"), "out": "Result file."}
+    return with_options(
+        settings=SectionOptions(LearnedSettings, f"{options} {_OF_ALL}"),
+        sampling=_SEED,
+        given=SectionOptions(GivenOptions, "out limit data_root", helps),
+        printing=_PRINTING,
+    )(command)
+
+
+_LEARNED = {
+    "stochastic-normalization": _learned(
+        "stochastic-normalization",
+        "Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL and "
+        "accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018.\n\nNeeds fashion-mnist, and "
+        "cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.",
+        "sets samples seeds",
+        _ALL_CNN,
+        {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3},
+    ),
+    "normalization-batch": _learned(
+        "normalization-batch",
+        "Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, "
+        "and print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018.",
+        "sets samples seeds",
+        _ALL_CNN,
+        {"sets": ("fashion-mnist",), "images": 2048, "epochs": 6, "width": 8, "seeds": 3},
+    ),
+    "bn-in-vi": _learned(
+        "bn-in-vi",
+        "Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts: "
+        "BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2).",
+        "sets samples seeds noise",
+        {"images": 60_000, "epochs": 100},  # no protocol is printed
+        {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5},
+    ),
+    "precise-bn": _learned(
+        "precise-bn",
+        "Train small networks with a small and a large mini-batch, and print their test errors by epoch with running "
+        "averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how far "
+        "statistics of very small mini-batches are off, by layer.",
+        "seeds",
+        {"images": 60_000, "epochs": 100},
+        {"sets": ("fashion-mnist",), "images": 4096, "epochs": 6, "width": 8, "seeds": 3},
+    ),
+    "resnet32": _learned(
+        "resnet32",
+        "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, and "
+        "print PLL by the number of samples beside their Table 2.",
+        "samples",
+        {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
+        {"sets": ("cifar10",), "images": 2000, "epochs": 4, "width": 16, "seeds": 1},
+    ),
 }
-
-
-def _learned(
-    name: str, figures: Path | None, work: Path | None, settings: LearnedSettings, seed: int, given: GivenOptions,
-    printing: Printing, **defaults: Any,
-) -> None:  # fmt: skip
-    out, _ = _out(given.out, f"reproduce-{name}.h5", figures)
-
-    from experiments.learned.running import Request
-
-    asked = {key: getattr(settings, key) for key in ("sets", "images", "epochs", "width", "seeds")}
-    full = _FULL[name] if settings.full else {}
-    values = defaults | full | {key: value for key, value in asked.items() if value}
-    request = Request(
-        out=out,
-        samples=settings.samples,
-        limit=given.limit or (10_000 if settings.full else 2000),
-        seed=seed,
-        workers=settings.workers,
-        data_root=None if given.data_root is None else expanded(given.data_root),
-        work=work and expanded(work),
-        progress=_progress(printing),
-        announce=_announce(printing),
-        **values,
-    )
-    record = import_module(_KINDS.get(name, (f"experiments.descent.{name}",))[0]).reproduce(request)
-    _show(record, record.KIND, figures, printing)
-
-
-_of_learned = with_options(
-    settings=SectionOptions(LearnedSettings),
-    sampling=_SEED,
-    given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-    printing=_PRINTING,
-)
-
-
-@_of_learned
-def stochastic_normalization(
-    figures: Figures = None,
-    work: Work = None,
-    *,
-    settings: LearnedSettings,
-    sampling: SamplingSection,
-    given: GivenOptions,
-    printing: Printing,
-) -> None:
-    """Train normalisations without noise, with noise like BatchNorm's and with Bayesian scales, and print NLL and
-    accuracy of one pass and of samples beside Table 1 of Shekhovtsov and Flach 2018.
-
-    Needs fashion-mnist, and cifar10/lossless_train.npz and lossless_test.npz, below --data-root or $BNUQ_DATA.
-    """
-    defaults = {"sets": ("fashion-mnist", "cifar10"), "images": 4000, "epochs": 8, "width": 16, "seeds": 3}
-    _learned("stochastic-normalization", figures, work, settings, sampling.seed, given, printing, **defaults)
-
-
-@_of_learned
-def normalization_batch(
-    work: Work = None,
-    *,
-    settings: LearnedSettings,
-    sampling: SamplingSection,
-    given: GivenOptions,
-    printing: Printing,
-) -> None:
-    """Train an All-CNN whose BatchNorm normalises over 32 images and over 1,024, of which the first 32 have a loss, and
-    print the accuracies beside Fig. 2 of Shekhovtsov and Flach 2018."""
-    defaults = {"sets": ("fashion-mnist",), "images": 2048, "epochs": 6, "width": 8, "seeds": 3}
-    _learned("normalization-batch", None, work, settings, sampling.seed, given, printing, **defaults)
-
-
-@_of_learned
-def bn_in_vi(
-    figures: Figures = None,
-    work: Work = None,
-    noise: Annotated[Literal["mean-field", "dropout"], typer.Option(help="What is random.")] = "mean-field",
-    *,
-    settings: LearnedSettings,
-    sampling: SamplingSection,
-    given: GivenOptions,
-    printing: Printing,
-) -> None:
-    """Train mean-field networks with and without BatchNorm from several seeds, and print the ELBO and its parts:
-    BatchNorm leaves the objective of variational inference as it is (Mukhoti et al. 2020, section 2)."""
-    defaults = {"sets": ("fashion-mnist",), "images": 4000, "epochs": 20, "width": 100, "seeds": 5, "noise": noise}
-    _learned("bn-in-vi", figures, work, settings, sampling.seed, given, printing, **defaults)
 
 
 _PLL_HELP = {
@@ -569,9 +554,14 @@ def bn_noise(
     sizes = section_from(InspectSection, {"batch_size": 32, "draws": 256, **settings})
     request = replace(resolve(model, Options({**options, "out": out}), folder=Path.cwd()), test=None)
 
-    from experiments.bn_noise import reproduce
+    from experiments.bn_noise import BEYOND, SIZE_DRAWS, reproduce
 
     assert sizes.batch_size is not None
+    seen = sizes.batch_size * (sizes.draws + (2 * BEYOND - 1.5) * min(sizes.draws, SIZE_DRAWS)) + sizes.points
+    _announce(printing)(
+        f"{seen:,.0f} images through one network, at most: {sizes.draws} mini-batches of "
+        f"{sizes.batch_size}, and others of up to {BEYOND} times as many."
+    )
     record = reproduce(
         request,
         batch_size=sizes.batch_size,
@@ -621,53 +611,12 @@ def variance_divisor(
     from experiments.variance import BATCH_SIZES, reproduce
 
     sizes = _ascending(settings.batch_sizes) or BATCH_SIZES
+    _announce(printing)(
+        f"{2 * len(sizes) * len(runs)} evaluations, of {len(runs)} networks at {len(sizes)} mini-batch sizes with two "
+        f"divisors: {chosen['samples']} samples of at most {chosen['limit']} points each."
+    )
     record = reproduce(runs, out, batch_sizes=sizes, progress=_progress(printing))
     _show(record, "variance-divisor", None, printing)
-
-
-def _learned_command(name: str, about: str, options: str, full: dict[str, Any], defaults: dict[str, Any]) -> Any:
-    """The command of an experiment that trains networks of its own, with what it says of itself."""
-    _FULL[name] = full
-
-    def command(
-        figures: Figures = None,
-        work: Work = None,
-        *,
-        settings: LearnedSettings,
-        sampling: SamplingSection,
-        given: GivenOptions,
-        printing: Printing,
-    ) -> None:
-        _learned(name, figures, work, settings, sampling.seed, given, printing, **defaults)
-
-    command.__doc__ = about
-    return with_options(
-        settings=SectionOptions(LearnedSettings, f"{options} full images epochs width workers"),
-        sampling=_SEED,
-        given=SectionOptions(GivenOptions, "out limit data_root", _LEARNED_HELP),
-        printing=_PRINTING,
-    )(command)
-
-
-_LEARNED = {
-    "precise-bn": _learned_command(
-        "precise-bn",
-        "Train small networks with a small and a large mini-batch, and print their test errors by epoch with running "
-        "averages of several λ and with precise statistics, beside those of Wu and Johnson 2021; and how far "
-        "statistics of very small mini-batches are off, by layer.",
-        "seeds",
-        {"images": 60_000, "epochs": 100},
-        {"sets": ("fashion-mnist",), "images": 4096, "epochs": 6, "width": 8, "seeds": 3},
-    ),
-    "resnet32": _learned_command(
-        "resnet32",
-        "Train the ResNet-32 of Teye, Azizpour and Smith 2018 as published on the CIFAR-10 images that are there, and "
-        "print PLL by the number of samples beside their Table 2.",
-        "samples",
-        {"images": 4660, "epochs": 690},  # the 100,000 steps of the released code
-        {"sets": ("cifar10",), "images": 2000, "epochs": 4, "width": 16, "seeds": 1},
-    ),
-}
 
 
 # ── what they share ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -686,6 +635,19 @@ def _out(requested: str | None, default: str, figures: Path | None = None) -> tu
 
         drawing.make_folder(figures)
     return out, (note("result-replaced", file=str(out)),) if is_file(out) else ()
+
+
+def _common(
+    settings: Any, sampling: SamplingSection, given: GivenOptions, work: Path | None, printing: Printing
+) -> dict[str, Any]:
+    """What every request has, of experiments that train and keep finished parts."""
+    return {
+        "seed": sampling.seed,
+        "workers": settings.workers,
+        "data_root": None if given.data_root is None else expanded(given.data_root),
+        "work": work and expanded(work),
+        "announce": _announce(printing),
+    }
 
 
 def _ascending(sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -773,9 +735,6 @@ app = program(
         "batch-size": batch_size,
         "pll-over-samples": pll_over_samples,
         "bn-noise": bn_noise,
-        "stochastic-normalization": stochastic_normalization,
-        "normalization-batch": normalization_batch,
-        "bn-in-vi": bn_in_vi,
         "optimum-over-n": optimum_over_n,
         "variance-divisor": variance_divisor,
         **_LEARNED,

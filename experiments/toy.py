@@ -23,7 +23,7 @@ import bnuq
 from bnuq import metrics
 from bnuq.errors import RequestError
 from bnuq.estimates import Coordinate, Estimate, MetricName, Size, Unit, require
-from bnuq.progress import Advance, Progress, silent
+from bnuq.progress import Advance, Announce, Progress, silence, silent
 from bnuq.randomness import generators_restored
 from bnuq.records.summary import json_number
 from bnuq.report import drawing
@@ -206,7 +206,10 @@ class _Network:
     dropout_rate: float | None = None
 
 
-def reproduce(*, samples: int = 500, batch_size: int = 32, seed: int = 0, progress: Progress = silent) -> Toy:
+def reproduce(
+    *, samples: int = 500, batch_size: int = 32, seed: int = 0, progress: Progress = silent,
+    announce: Announce = silence,
+) -> Toy:  # fmt: skip
     """Train three networks on the toy data, a few seconds each, and draw `samples` predictions of every one.
 
     One with BatchNorm and mini-batches of `batch_size`, one with four times as large ones, one with dropout of 0.1
@@ -226,6 +229,7 @@ def reproduce(*, samples: int = 500, batch_size: int = 32, seed: int = 0, progre
         _Network(f"mcbn_b{WIDER * batch_size}", WIDER * batch_size),
         _Network("mcdo", batch_size, DROPOUT),
     )
+    announce(f"{len(networks)} networks, {STEPS:,} steps each, and {samples} samples of each point: seconds.")
     curves, started, cpu = {}, time.perf_counter(), time.process_time()
     with one_thread(), progress("train", len(networks) * STEPS) as advance:
         for network in networks:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import torch
 from torch import nn
 
 from bnuq.config import Run
@@ -24,12 +23,10 @@ from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
 from bnuq.report.document import Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, total, with_error
-from bnuq.store import codec
 from bnuq.workflows.evaluate import evaluate
-from experiments.learned.record import Comparison, Network, VarianceDivisor, reader
+from experiments.learned.record import Comparison, Network, VarianceDivisor, reader, written
 from experiments.learned.record import summary as summary
 from experiments.summary import report_of
-from experiments.work import machine
 
 BATCH_SIZES = (2, 4, 8, 16, 32, 128)
 PUBLISHED: dict[str, Any] = {
@@ -59,17 +56,15 @@ def reproduce(
             networks.append(Network(name, f"b = {size}", _estimates(**outcomes), (), 1, seconds))
     first = next(iter(runs.values()))
     kinds = {name: _kind(run) for name, run in runs.items()}
-    record = VarianceDivisor(
+    return written(
+        VarianceDivisor,
+        out,
         experiment={"samples": first.samples, "seed": first.seed, "sets": [*runs], "kinds": kinds, "points": points},
         published=PUBLISHED,
-        networks=tuple(networks),
+        networks=networks,
         differences={},
         seconds={"training": 0.0, "evaluation": sum(each.seconds for each in networks)},
-        provenance=machine(out, torch.device("cpu")),
-        path=out.absolute(),
     )
-    codec.write(record, out)
-    return record
 
 
 def _kind(run: Run) -> str:

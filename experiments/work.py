@@ -21,12 +21,13 @@ import torch
 
 import bnuq
 from bnuq.config import Run
-from bnuq.data.known import data_roots
+from bnuq.data.known import data_roots, read_known
 from bnuq.errors import BnuqError, DataError, RequestError
 from bnuq.evaluation.pipeline import device_and_notes
 from bnuq.evaluation.provenance import provenance
 from bnuq.files.content import sha256_of_file
 from bnuq.progress import Advance
+from bnuq.shapes import Int64, UInt8
 
 Work = Callable[[Any, Advance], None]  # a function that a new process can import: of a module, not within another
 
@@ -57,13 +58,32 @@ def size_of(jobs: Sequence[Any], work: str, folder: Path) -> str:
     )
 
 
-def pictures_of(reference: str, data_root: Path | None) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of an npz file below the data root. DataError where it is in none."""
-    file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
-    if file is None:
-        raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
-    with np.load(file) as contents:
-        return contents["x"], contents["y"]
+SETS = {  # by name: training, test and OOD images, known sets or below the data root
+    "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test", "mnist:test"),
+    "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"),
+}
+
+
+def pictures_of(
+    reference: str, data_root: Path | None, *, least: int = 0
+) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
+    """Images and labels of a known set, or of an npz file below the data root. DataError where it is not there, or has
+    fewer than `least` images."""
+    if reference.endswith(".npz"):
+        file = next((file for root in data_roots(data_root) if (file := root / reference).is_file()), None)
+        if file is None:
+            raise DataError(f"{reference} is in no folder of data sets. Name one: --data-root DIR, or $BNUQ_DATA.")
+        with np.load(file) as contents:
+            x, y = contents["x"], contents["y"]
+    else:
+        known, _, _ = read_known(reference, split_default="test", data_root=data_root)
+        x, y = np.asarray(known.inputs), known.targets
+    if x.ndim not in (3, 4) or x.dtype != np.uint8 or y is None:
+        raise DataError(f"{reference}: expected labelled images of bytes, and they are {x.shape[1:]} of {x.dtype}.")
+    if len(x) < least:
+        raise DataError(f"{reference} has {len(x):,} images, fewer than --images {least:,}. Ask for as many at most.")
+    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(x), np.asarray(y).astype(np.int64)
 
 
 def machine(out: Path, device: torch.device) -> dict[str, str]:

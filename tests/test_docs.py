@@ -437,6 +437,27 @@ def test_every_measured_number_of_the_experiments_is_that_of_a_stored_result(mak
             assert f"| {value['value']:.2f} ±{value['se']:.2f} | {value['low']:.2f} to {value['high']:.2f} |" in report
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("rule", "ends", "verdict"),
+    [
+        ("a:x < 0", [(-2, -1)], "holds"), ("a:x < 0", [(1, 2)], "fails"), ("a:x < 0", [(-1, 2)], "open"),
+        ("a:x > .5", [(0.6, 0.9)], "holds"), ("a:x > .5", [(0.4, 0.9)], "open"), ("a:x > .5", [(0.1, 0.4)], "fails"),
+        ("|a:x| < .01", [(-0.009, 0.004)], "holds"), ("|a:x| < .01", [(-0.02, 0.001)], "open"),
+        ("|a:x| < .01", [(-0.03, -0.02)], "fails"), ("a:x & a:y > 0", [(1, 2), (-1, 2)], "open"),
+    ],
+)  # fmt: skip
+def test_a_verdict_on_a_paper_follows_from_intervals(make_figures, monkeypatch, rule, ends, verdict) -> None:  # noqa: ARG001
+    make_papers = importlib.import_module("make_papers")
+    monkeypatch.setattr(make_papers, "compared", lambda _: {})
+    found = {name: {"low": low, "high": high} for name, (low, high) in zip("xy", ends, strict=False)}
+    assert make_papers._verdict({"a": found}, rule) == verdict
+    share = make_papers._share(30, 32)
+    assert (share["low"], share["high"]) == pytest.approx((0.799, 0.983), abs=1e-3)
+    difference = make_papers._minus({"value": 2.0, "se": 0.3}, {"value": 1.0, "se": 0.4}, seeds=3)
+    assert difference["se"] == pytest.approx(0.5) and difference["low"] == pytest.approx(1 - 4.303 * 0.5, abs=1e-3)
+
+
 @pytest.fixture
 def make_figures(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, imported as `make figures` runs it."""

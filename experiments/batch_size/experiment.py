@@ -17,8 +17,7 @@ import torch
 
 from bnuq.catalogue import distinct
 from bnuq.config import Options, resolve
-from bnuq.data.known import read_known
-from bnuq.errors import DataError, RequestError, ResultError
+from bnuq.errors import RequestError, ResultError
 from bnuq.estimates import Estimate
 from bnuq.files.journal import work_folder
 from bnuq.files.writing import replaced, write_bytes
@@ -29,14 +28,10 @@ from bnuq.store import codec
 from bnuq.studies.sweep.compute import Settings, sweep
 from bnuq.studies.sweep.record import Sweep, SweepPoint
 from experiments.batch_size.published import PUBLISHED_OF
-from experiments.batch_size.record import BatchSizes, Network, Point
+from experiments.batch_size.record import CURVES, BatchSizes, Network, Point
 from experiments.batch_size.training import MOMENTUM, PIXELS, WEIGHT_DECAY, Job, Recipe, Trained, arguments, train
-from experiments.work import machine, pictures_of, run_all, size_of, training_device
+from experiments.work import SETS, machine, pictures_of, run_all, size_of, training_device
 
-SETS = {  # by name: training, test and OOD images, known sets or below the data root
-    "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test", "mnist:test"),
-    "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz", "ood/pcbdigits32.npz"),
-}
 EPOCHS, STEPS = "equal epochs", "equal steps"
 DRAW_SETS = 5  # independent ones that every estimate is the mean of
 METRICS = (  # that are kept
@@ -111,26 +106,24 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     device = training_device(request.device)
     codec.check_replaceable(request.out)
     images, labels = training_images(request)
-    others = [_images(request, reference) for reference in SETS[request.protocol.of][1:]]  # before hours of training
-    sha256 = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
-    workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
+    others = [pictures_of(of, request.data_root) for of in SETS[request.protocol.of][1:]]  # before hours of training
+    watched = [of[: request.limit] for of in others[0]]
+    sha256 = hashlib.sha256(b"".join(of.tobytes() for of in (images, labels, *watched))).hexdigest()
     with (
         work_folder(request.out, request.work) as work,
         tempfile.TemporaryDirectory(prefix="files-", dir=work.path) as files,
     ):
         data = Path(files).absolute() / "train.npz"
-        written = {"train": (images, labels)}
+        written = {"train": (images, labels), "watched/test": watched}
+        (data.parent / "watched").mkdir()
         if request.protocol.of == "cifar10":  # which bnuq does not know by name
             written |= dict(zip(("test", "digits"), others, strict=True))
         for name, (x, y) in written.items():
-            with replaced(data.with_name(f"{name}.npz")) as file:
+            with replaced(data.parent / f"{name}.npz") as file:
                 np.savez(file, x=x, y=y)
         plans = _plans(request, data=data, sha256=sha256, device=device, folder=work.path)
         jobs = list(dict.fromkeys(plan.job for plan in plans))  # two schedules may share a network
-        seen = sum(job.steps * job.batch_size for job in jobs)
-        request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work.path))
-        with progress("training", sum(job.share for job in jobs)) as advance:
-            run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
+        train_all(jobs, request, work.path, progress)
         started = time.perf_counter()
         runs = run_files(plans, data, request.keep or data.parent / "networks")
         networks, findings = _evaluated(request, plans, runs, work.path, progress)
@@ -151,6 +144,15 @@ def reproduce(request: Request, *, progress: Progress = silent) -> BatchSizes:
     return record
 
 
+def train_all(jobs: Sequence[Job], request: Request, work: Path, progress: Progress) -> None:
+    """Say how much work it is, and train every network that is not finished."""
+    seen = sum(job.steps * job.batch_size for job in jobs)
+    request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work))
+    workers = 1 if jobs[0].device.startswith("cuda") else request.workers or torch.get_num_threads()
+    with progress("training", sum(job.share for job in jobs)) as advance:
+        run_all(sorted(jobs, key=lambda job: -job.share), train, workers=workers, advance=advance)
+
+
 def _check(request: Request) -> None:
     protocol = request.protocol
     sizes = protocol.batch_sizes
@@ -164,24 +166,9 @@ def _check(request: Request) -> None:
 
 def training_images(request: Request) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
     """The first images of the training set, always the same ones, and their labels."""
-    reference, asked = SETS[request.protocol.of][0], request.protocol.images
-    images, labels = _images(request, reference)
-    if len(images) < asked:
-        raise DataError(f"{reference}: expected at least {asked} labelled images, and there are {len(images)}.")
+    asked = request.protocol.images
+    images, labels = pictures_of(SETS[request.protocol.of][0], request.data_root, least=asked)
     return images[:asked], labels[:asked]
-
-
-def _images(request: Request, reference: str) -> tuple[UInt8[np.ndarray, "n c h w"], Int64[np.ndarray, " n"]]:
-    """Images and labels of a known set, or of an npz file below the data root."""
-    if reference.endswith(".npz"):
-        x, y = pictures_of(reference, request.data_root)
-    else:
-        contents, _, _ = read_known(reference, split_default="test", data_root=request.data_root)
-        x, y = np.asarray(contents.inputs), contents.targets
-    if x.ndim not in (3, 4) or x.dtype != np.uint8 or y is None:
-        raise DataError(f"{reference}: expected labelled images of bytes, and they are {x.shape[1:]} of {x.dtype}.")
-    x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
-    return np.ascontiguousarray(x), np.asarray(y).astype(np.int64)
 
 
 # ── which networks ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,6 +214,7 @@ def _plans(request: Request, *, data: Path, sha256: str, device: torch.device, f
                 sha256=sha256,
                 folder=folder,
                 of=protocol.of,
+                test=data.parent / "watched" / "test.npz",
             ),
             several=len(protocol.architectures) > 1,
             first_seed=request.seed,
@@ -365,6 +353,7 @@ def _over_seeds(networks: Sequence[Network]) -> Network:
         loss=fmean(network.loss for network in networks),
         accuracy=fmean(network.accuracy for network in networks),
         seconds=sum(network.seconds for network in networks),
+        curves={name: tuple(map(fmean, zip(*(of.curves[name] for of in networks), strict=True))) for name in CURVES},
         matched=replace(points[0], **means),
     )
 
@@ -386,6 +375,7 @@ def _network(plan: Plan, matched: SweepPoint) -> Network:
         loss=trained.loss,
         accuracy=trained.accuracy,
         seconds=trained.seconds,
+        curves=dict(zip(CURVES, (tuple(map(float, of)) for of in trained.curves.T), strict=True)),
         matched=_point(matched),
     )
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
@@ -27,12 +26,12 @@ from bnuq.report.numbers import number, with_error
 from bnuq.store import codec
 from bnuq.studies.sweep.compute import Settings, sweep
 from bnuq.studies.sweep.record import Sweep
-from experiments.batch_size.experiment import QUICK, Plan, Request, run_files, training_images
-from experiments.batch_size.training import Job, train
-from experiments.learned.record import Comparison, Network, OptimumOverN, mean_of, reader, with_interval
+from experiments.batch_size.experiment import QUICK, Plan, Request, run_files, train_all, training_images
+from experiments.batch_size.training import Job
+from experiments.learned.record import Comparison, Network, OptimumOverN, mean_of, reader, with_interval, written
 from experiments.learned.record import summary as summary
 from experiments.summary import report_of
-from experiments.work import machine, run_all, size_of, training_device
+from experiments.work import training_device
 
 BATCH_SIZE = 64  # of training
 PUBLISHED: dict[str, Any] = {
@@ -87,13 +86,11 @@ def reproduce(request: Request, sizes: Sizes, *, progress: Progress = silent) ->
                 )  # fmt: skip
                 plans.append(Plan("equal steps", job, several=False, first_seed=request.seed))
         jobs = [plan.job for plan in plans]
-        seen = sum(job.steps * job.batch_size for job in jobs)
-        request.announce(size_of(jobs, f"networks, trained on {seen / 1e6:,.1f} million images in all", work.path))
-        workers = 1 if device.type == "cuda" else request.workers or torch.get_num_threads()
-        with progress("training", sum(job.share for job in jobs)) as advance:
-            run_all(jobs, train, workers=workers, advance=advance)
+        train_all(jobs, request, work.path, progress)
         swept = {plan: _swept(request, plan, sizes, work.path, progress) for plan in plans}
-        record = OptimumOverN(
+        record = written(
+            OptimumOverN,
+            request.out,
             experiment={
                 "sets": ["fashion-mnist"],
                 "points": request.limit,
@@ -102,13 +99,11 @@ def reproduce(request: Request, sizes: Sizes, *, progress: Progress = silent) ->
                 **{key: getattr(sizes, key) for key in ("seeds", "steps")},
             },
             published=PUBLISHED,
-            networks=tuple(_network(n, {p: s for p, s in swept.items() if p.job.images == n}) for n in numbers),
+            networks=(_network(n, {p: s for p, s in swept.items() if p.job.images == n}) for n in numbers),
             differences={"fashion-mnist: ln b* over ln N": _slopes(swept, sizes, request.seed)},
             seconds={"training": sum(trained.seconds for job in jobs if (trained := job.finished()) is not None)},
-            provenance=machine(request.out, device),
-            path=request.out.absolute(),
+            device=str(device),
         )
-        codec.write(record, request.out)
         work.opened.extend(job.journal for job in jobs)
     return record
 

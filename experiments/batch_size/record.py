@@ -16,6 +16,7 @@ from bnuq.records.summary import estimate_summary, json_number
 from bnuq.store import codec
 from experiments.summary import summary_of
 
+CURVES = ("training loss", "test loss", "test accuracy")
 HEADLINE = "mutual_information"  # the paper's figure, and what its OOD separation is ranked by
 
 SetName = Annotated[str, Coordinate("set")]
@@ -44,8 +45,9 @@ class Network:
     """A network trained with mini-batches of `batch_size` = M, `steps` of them, `epochs` passes over the images.
 
     `loss` is its mean cross-entropy on them in evaluation mode, in nats, `accuracy` in [0, 1], `seconds` what training
-    took. `matched` is MCBN with b = M; `single` the same network with other b, where it was swept over them, and
-    `slopes` that of ln MI on ln b by set (−1 where MI falls as 1/b).
+    took. `curves` are by epoch: of the mini-batches the first of CURVES, in evaluation mode the others. `matched` is
+    MCBN with b = M; `single` the same network with other b, where it was swept over them, and `slopes` that of ln MI
+    on ln b by set (−1 where MI falls as 1/b).
     """
 
     schedule: Annotated[str, Coordinate("schedule")]
@@ -57,6 +59,7 @@ class Network:
     accuracy: Annotated[float, msgspec.Meta(ge=0, le=1)]
     seconds: float
     matched: Point
+    curves: Mapping[Annotated[str, Coordinate("curve")], tuple[float, ...]] = field(default_factory=dict)
     single: tuple[Point, ...] = ()
     slopes: Mapping[SetName, Estimate] = field(default_factory=dict)
 
@@ -143,6 +146,7 @@ def _network_summary(network: Network) -> dict[str, Any]:
         "epochs": network.epochs,
         "training": {"loss": json_number(network.loss), "accuracy": network.accuracy, "seconds": network.seconds},
         "matched": _point_summary(network.matched),
+        "curves": {name: [round(value, 4) for value in curve] for name, curve in network.curves.items()},
         "single": [_point_summary(point) for point in network.single],
         "slopes": {name: estimate_summary(estimate) for name, estimate in network.slopes.items()},
     }

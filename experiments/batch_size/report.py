@@ -14,7 +14,7 @@ from bnuq.findings import Catalogue, Entry, Finding, sentence
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import error_of, number, total, with_error
-from experiments.batch_size.record import HEADLINE, BatchSizes, Network, Point
+from experiments.batch_size.record import CURVES, HEADLINE, BatchSizes, Network, Point
 from experiments.batch_size.record import sentences as notes_of
 from experiments.summary import report_of
 
@@ -58,6 +58,15 @@ def _sections(record: BatchSizes) -> Iterator[ReportSection]:
         yield ReportSection(
             f"{_name(networks[0])}: one network for each M, b = M", (Table(trained, rows, stacks=True),)
         )
+    for networks in record.series().values():
+        if not networks[0].curves:
+            continue
+        epochs = min(len(network.curves[CURVES[0]]) for network in networks)
+        shown = sorted({max(1, round(epochs * part / 10)) for part in range(11)})
+        heads = tuple(f"M = {network.batch_size}: {name}" for name in CURVES for network in networks)
+        curves = [network.curves[name] for name in CURVES for network in networks]
+        rows = tuple((f"epoch {at}", tuple(Cell(number(of[at - 1])) for of in curves)) for at in shown)
+        yield ReportSection(f"{_name(networks[0])}: by epoch", (Table(heads, rows, stacks=True),))
     for network in itertools.chain(*record.series().values()):
         if network.single:
             name = f"{_architecture(network)} of M = {network.batch_size}, {network.schedule}"
@@ -120,7 +129,25 @@ def sentences(record: BatchSizes) -> tuple[str, ...]:
         for each in found
         if each.code in _CLAIM
     )
-    return (*(sentence(finding, SENTENCES, _FORMATS) for finding in found), *claims)
+    said = (sentence(finding, SENTENCES, _FORMATS) for finding in found)
+    return (*said, *claims, *(_over_epochs(record, of) for of in record.series().values() if of[0].curves))
+
+
+def _over_epochs(record: BatchSizes, networks: Sequence[Network]) -> str:
+    """Where the curves of training end, and where they are best."""
+    parts = []
+    for network in networks:
+        loss, _, accuracy = (network.curves[name] for name in CURVES)
+        best = max(range(len(accuracy)), key=accuracy.__getitem__)
+        parts.append(
+            f"M = {network.batch_size:,}: {number(100 * accuracy[-1], 1)}, {number(100 * accuracy[best], 1)} (epoch "
+            f"{best + 1:,} of {len(accuracy):,}; training loss {number(loss[0], 2)} to {number(loss[-1], 4)})"
+        )
+    points = "all" if (most := record.experiment["points"]) is None else f"the first {most:,}"
+    return (
+        f"{_name(networks[0])}: accuracy in % of one pass on {points} test points, in the last epoch and in the best: "
+        f"{'; '.join(parts)}."
+    )
 
 
 def _verdict(code: str, **values: Any) -> Finding:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
-from bnuq.shapes import Float32, Int64
+from bnuq.shapes import Float32, Float64, Int64
 from experiments.batch_size import networks
 from experiments.work import code_of
 
@@ -72,6 +72,7 @@ class Job:
     sha256: str
     folder: Path
     of: str = "fashion-mnist"  # whose pixels are normalised
+    test: Path | None = None  # images that are watched after every epoch, part of the digest
 
     @property
     def per_epoch(self) -> int:
@@ -107,18 +108,20 @@ class Job:
         if arrays is None:
             return None
         loss, accuracy, seconds = (float(arrays[name]) for name in ("loss", "accuracy", "seconds"))
-        return Trained(loss, accuracy, seconds, _tensors(arrays, _NETWORK))
+        return Trained(loss, accuracy, seconds, _tensors(arrays, _NETWORK), arrays["curves"])
 
 
 @dataclass(frozen=True)
 class Trained:
     """A finished network on the images it was trained on, in evaluation mode: mean cross-entropy in nats, accuracy in
-    [0, 1]; `seconds` of CPU time (wall time on a GPU), over all sittings; and its state dict."""
+    [0, 1]; `seconds` of CPU time (wall time on a GPU), over all sittings; its state dict; and `curves` of every epoch:
+    the mean loss of its mini-batches, and in evaluation mode loss and accuracy of the test images."""
 
     loss: float
     accuracy: float
     seconds: float
     state: dict[str, Tensor]
+    curves: Float64[np.ndarray, "epoch 3"]
 
 
 def train(job: Job, advance: Advance) -> None:
@@ -132,13 +135,15 @@ def train(job: Job, advance: Advance) -> None:
         return
     device = torch.device(job.device)
     images, labels = _loaded(job.data, device)
+    test = None if job.test is None else _loaded(job.test, device)
     with generators_restored():
         torch.manual_seed(job.seed)
         network = getattr(networks, job.architecture)(**arguments(job))
     network = network.to(device=device, memory_format=torch.channels_last).train()
     optimiser = torch.optim.SGD(network.parameters(), lr=0.0, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    done, before = _taken_up(job, network, optimiser)
+    done, before, curves = _taken_up(job, network, optimiser)
+    losses = list[Tensor]()
     started, reported = clock(), done * job.batch_size // 1000
     advance(reported)
     order = _order(job, done // job.per_epoch).to(device)
@@ -153,15 +158,21 @@ def train(job: Job, advance: Advance) -> None:
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
+        losses.append(loss.detach())
         if (now := (step + 1) * job.batch_size // 1000) > reported:
             advance(now - reported)
             reported = now
-        if (step + 1) % job.per_epoch == 0 and step + 1 < job.steps:
-            _keep(job, network, optimiser, step + 1, before + clock() - started)
+        is_last = step + 1 == job.steps
+        if test is not None and ((step + 1) % job.per_epoch == 0 or is_last):
+            stand = float(torch.stack(losses).mean()), *_measured(job, network.eval(), *test)
+            curves, losses = np.vstack([curves, stand]), []
+            network.train()
+        if (step + 1) % job.per_epoch == 0 and not is_last:
+            _keep(job, network, optimiser, step + 1, before + clock() - started, curves)
     advance(max(0, job.share - reported))
     loss, accuracy = _measured(job, network.eval(), images, labels)
     measured = {"loss": loss, "accuracy": accuracy, "seconds": before + clock() - started}
-    values = {name: np.array(value) for name, value in measured.items()}
+    values = {name: np.array(value) for name, value in measured.items()} | {"curves": curves}
     job.journal.save("network", values | _arrays(_NETWORK, network.state_dict()))
     job.journal.remove("state")
 
@@ -197,22 +208,24 @@ def _measured(job: Job, network: nn.Module, images: Tensor, labels: Tensor) -> t
 # ── interrupted training ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _keep(job: Job, network: nn.Module, optimiser: torch.optim.SGD, step: int, seconds: float) -> None:
+def _keep(
+    job: Job, network: nn.Module, optimiser: torch.optim.SGD, step: int, seconds: float, curves: np.ndarray
+) -> None:
     momenta = {name: optimiser.state[parameter]["momentum_buffer"] for name, parameter in network.named_parameters()}
-    stand = {"step": np.array(step), "seconds": np.array(seconds)}
+    stand = {"step": np.array(step), "seconds": np.array(seconds), "curves": curves}
     job.journal.save("state", stand | _arrays(_NETWORK, network.state_dict()) | _arrays(_MOMENTUM, momenta))
 
 
-def _taken_up(job: Job, network: nn.Module, optimiser: torch.optim.SGD) -> tuple[int, float]:
-    """Steps and seconds of an earlier sitting, whose state is loaded; none where it left none."""
+def _taken_up(job: Job, network: nn.Module, optimiser: torch.optim.SGD) -> tuple[int, float, np.ndarray]:
+    """Steps, seconds and curves of an earlier sitting, whose state is loaded; none where it left none."""
     arrays = job.journal.load("state")
     if arrays is None:
-        return 0, 0.0
+        return 0, 0.0, np.empty((0, 3))
     network.load_state_dict(_tensors(arrays, _NETWORK))
     momenta = _tensors(arrays, _MOMENTUM)
     for name, parameter in network.named_parameters():
         optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momenta[name])
-    return int(arrays["step"]), float(arrays["seconds"])
+    return int(arrays["step"]), float(arrays["seconds"]), arrays["curves"]
 
 
 _NETWORK, _MOMENTUM = "network.", "momentum."  # how the names of tensors begin in a unit

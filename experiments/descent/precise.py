@@ -17,15 +17,14 @@ from torch import Tensor, nn
 import bnuq
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
-from bnuq.report.document import PathLine, Report, ReportSection, Table, explanations
+from bnuq.report.document import Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
-from bnuq.store import codec
 from experiments.descent.training import Averages, train
-from experiments.learned.record import Comparison, Network, PreciseBn, mean_of, over_seeds, reader
+from experiments.learned.record import Comparison, Network, PreciseBn, mean_of, over_seeds, reader, written
 from experiments.learned.record import summary as summary
 from experiments.learned.running import Request, described, job, trained
 from experiments.learned.training import Job
-from experiments.work import machine
+from experiments.summary import report_of
 
 DECAYS = (0.5, 0.9, 0.99, 0.999)  # λ of the averages
 KINDS = (*(f"EMA, λ = {value:g}" for value in DECAYS), "precise")
@@ -66,17 +65,15 @@ def reproduce(request: Request) -> PreciseBn:
                 estimates = {f"layer {layer + 1}": mean_of(of) for layer, of in enumerate(by_layer.T)}
                 estimates |= {"error": _error(runs, key), "error_change": _error(runs, key, f"{last}.all points")}
                 networks.append(Network(name, f"statistics of b = {size}", estimates, (), request.seeds, 0.0))
-        record = PreciseBn(
+        return written(
+            PreciseBn,
+            request.out,
             experiment=described(request) | {"batch_sizes": [*dict.fromkeys(of.name for of in found)]},
             published=PUBLISHED,
-            networks=tuple(networks),
+            networks=networks,
             differences=differences,
             seconds={"training": float(sum(arrays["seconds"] for arrays in found.values()))},
-            provenance=machine(request.out, torch.device("cpu")),
-            path=request.out.absolute(),
         )
-        codec.write(record, request.out)
-    return record
 
 
 def _error(runs: Sequence[Arrays], one: str, other: str = "") -> Estimate:
@@ -138,17 +135,15 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
         f"images of {', '.join(setup['sets'])}; {setup['epochs']} epochs of SGD, the rate {RATE:g} × b/{RATE_AT}, "
         f"falling after a half and three quarters; {setup['seeds']} seeds"
     )
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         facts=(
             ("source", f"{record.published['source']}."),
             ("trained", trained_on),
             ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
         ),
-        summary=tuple(sentences(record)),
-        sections=tuple(_sections(record)),
-        path=None if record.path is None else PathLine(record.path),
+        summary=sentences(record),
+        sections=_sections(record),
     )
 
 

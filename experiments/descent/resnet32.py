@@ -18,9 +18,9 @@ from experiments import pll_over_samples
 from experiments.descent import networks
 from experiments.descent.training import train
 from experiments.learned.running import Request, job, trained
-from experiments.learned.training import FILES, Job
+from experiments.learned.training import Job
 from experiments.pll_over_samples import PllOverSamples
-from experiments.work import pictures_of
+from experiments.work import SETS, pictures_of
 
 BATCH_SIZE = 32
 _RUN_FILE = """
@@ -55,7 +55,7 @@ def reproduce(request: Request) -> PllOverSamples:
             record = pll_over_samples.reproduce(run, progress=request.progress)
         model = f"ResNet-32 trained as published, but on {request.images:,} images for {request.epochs} epochs"
         seconds = {"total": record.seconds["total"] + float(arrays["seconds"])}
-        facts = {**record.experiment, "model": model, **dict(zip(("train", "test"), FILES[of.of], strict=True))}
+        facts = {**record.experiment, "model": model, **dict(zip(("train", "test"), SETS[of.of], strict=False))}
         record = replace(record, experiment=facts, seconds=seconds, path=request.out.absolute())
         codec.write(record, request.out)
     return record
@@ -66,10 +66,10 @@ def _written(place: Path, request: Request, of: Job, arrays: dict[str, Any]) -> 
     shutil.copy(str(networks.__file__), place / "networks.py")
     state = {name[2:]: torch.from_numpy(values) for name, values in arrays.items() if name.startswith("n.")}
     torch.save(state, place / "resnet32.pt")
-    for name, reference, most in zip(("train", "test"), FILES[of.of], (request.images, None), strict=True):
+    for name, reference, most in zip(("train", "test"), SETS[of.of], (request.images, None), strict=False):
         x, y = pictures_of(reference, request.data_root)
         np.savez(place / f"{name}.npz", x=x[:most], y=y[:most])
-    sizes = {"size": BATCH_SIZE, "width": request.width, "side": x.shape[1]}
+    sizes = {"size": BATCH_SIZE, "width": request.width, "side": x.shape[2]}
     text = _RUN_FILE.format(**sizes)
     run_file = place / "resnet32.toml"
     run_file.write_text(text, encoding="utf-8")

@@ -1,7 +1,6 @@
 """Layers whose noise is learned, of the papers: ordinary modules, deterministic in evaluation mode, sampled by bnuq."""
 
 from experiments.layers.analytic import AnalyticSequential, propagated
-from experiments.layers.converting import convert
 from experiments.layers.flows import MNFLinear
 from experiments.layers.learned import LearnedNoise, kl
 from experiments.layers.mean_field import (
@@ -39,7 +38,6 @@ __all__ = [
     "NormalizedConv3d",
     "NormalizedLinear",
     "StochasticScale",
-    "convert",
     "data_moments",
     "kl",
     "project",

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from experiments.layers.moments import Moments, maximum_of_normals, preactivation, relu_moments
+from experiments.layers.moments import Moments, preactivation, relu_moments
 from experiments.layers.normalization import _Normalized
 
 _UNCHANGED = (nn.Identity, nn.Flatten, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_AVERAGE = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
-_ADAPTIVE = (nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d)
-_MAXIMUM = (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)
 
 
 class AnalyticSequential(nn.Sequential):
@@ -24,8 +20,8 @@ class AnalyticSequential(nn.Sequential):
 
     The moments of the data's channels are the buffers `data_mean` and `data_variance`, see `data_moments`. At every
     forward they are propagated by `propagated`, with the present weights and with gradients, so that nothing needs to
-    be refreshed. Sequences may be nested. A maximum after a ReLU is taken before it, which is the same. Raises
-    TypeError for a layer through which moments cannot be propagated, where an analytic layer follows.
+    be refreshed. Sequences may be nested. Raises TypeError for a layer through which moments cannot be propagated,
+    where an analytic layer follows.
     """
 
     data_mean: Tensor
@@ -42,23 +38,22 @@ class AnalyticSequential(nn.Sequential):
         self.register_buffer("data_variance", data.variance.detach().clone())
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
-        layers = _maxima_first(list(_leaves(self)))
+        layers = list(_leaves(self))
         last = max([-1, *[i for i, layer in enumerate(layers) if _is_analytic(layer)]])
         moments = Moments(self.data_mean, self.data_variance)
         for position, layer in enumerate(layers):
             output = layer(input, moments) if _is_analytic(layer) else layer(input)
             if position < last:
-                moments = propagated(layer, moments, tuple(input.shape[2:]))
+                moments = propagated(layer, moments)
             input = output  # noqa: A001
         return input
 
 
-def propagated(layer: Any, moments: Moments, positions: tuple[int, ...] = ()) -> Moments:
+def propagated(layer: Any, moments: Moments) -> Moments:
     """Moments of the channels of the layer's output, for an input of these moments.
 
-    All entries of the input are taken as independent, and as normal where a nonlinearity or a maximum needs it; noise
-    and padding are ignored. `positions` is the spatial shape of the input, needed by adaptive pooling only.
-    Raises TypeError for a layer that is not known.
+    All entries of the input are taken as independent, and as normal where a nonlinearity needs it; noise and padding
+    are ignored. Raises TypeError for a layer that is not known.
 
     Source: Shekhovtsov & Flach 2018, Normalization of neural networks using analytic variance propagation.
     """
@@ -70,35 +65,13 @@ def propagated(layer: Any, moments: Moments, positions: tuple[int, ...] = ()) ->
     if isinstance(layer, _BATCH_NORM) and layer.affine:
         return Moments(layer.bias, layer.weight**2)
     if isinstance(layer, (nn.ReLU, nn.LeakyReLU)):
-        return relu_moments(moments, _slope(layer))
-    if isinstance(layer, _AVERAGE):
-        return Moments(moments.mean, moments.variance / _window(layer))
-    if isinstance(layer, _ADAPTIVE):
-        return Moments(moments.mean, moments.variance * _fraction(layer.output_size, positions))
-    if isinstance(layer, _MAXIMUM):
-        mean, variance = maximum_of_normals(_window(layer))
-        return Moments(moments.mean + mean * moments.variance.clamp(min=1e-30).sqrt(), variance * moments.variance)
+        return relu_moments(moments, getattr(layer, "negative_slope", 0.0))
     if isinstance(layer, _UNCHANGED):
         return moments
     raise TypeError(
         f"moments cannot be propagated through {type(layer).__name__}; expected Linear, Conv, ReLU, LeakyReLU, "
-        "BatchNorm, pooling, Dropout or Flatten. Elsewhere, call analytic layers with the `moments` of their inputs."
+        "BatchNorm, Dropout or Flatten. Elsewhere, call analytic layers with the `moments` of their inputs."
     )
-
-
-def _window(pool: Any) -> int:
-    """How many positions a pooling layer joins."""
-    size = pool.kernel_size
-    if isinstance(size, tuple):
-        return math.prod(size)
-    return size ** int(type(pool).__name__[-2])  # AvgPool2d: 2
-
-
-def _fraction(output_size: Any, positions: tuple[int, ...]) -> float:
-    """Outputs of adaptive pooling for each input."""
-    sizes = output_size if isinstance(output_size, tuple) else (output_size,) * len(positions)
-    pairs = zip(sizes, positions, strict=True)
-    return math.prod((have if want is None else want) / have for want, have in pairs)
 
 
 def _leaves(network: nn.Sequential) -> Iterator[nn.Module]:
@@ -107,19 +80,6 @@ def _leaves(network: nn.Sequential) -> Iterator[nn.Module]:
             yield from _leaves(layer)
         else:
             yield layer
-
-
-def _maxima_first(layers: list[nn.Module]) -> list[nn.Module]:
-    """The same function with each ReLU after the maximum that follows it: of rectified numbers no moments are known."""
-    for i in range(len(layers) - 1):
-        layer, following = layers[i : i + 2]
-        if isinstance(layer, (nn.ReLU, nn.LeakyReLU)) and isinstance(following, _MAXIMUM) and _slope(layer) >= 0:
-            layers[i : i + 2] = [following, layer]
-    return layers
-
-
-def _slope(layer: Any) -> float:
-    return getattr(layer, "negative_slope", 0.0)
 
 
 def _is_analytic(layer: nn.Module) -> bool:

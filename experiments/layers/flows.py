@@ -42,24 +42,6 @@ class MNFLinear(LearnedNoise, nn.Linear):
         **layer: Any,
     ) -> None:
         super().__init__(*sizes, **layer)
-        self.add_noise(
-            transforms=transforms,
-            hidden_features=hidden_features,
-            prior_sd=prior_sd,
-            initial_sd=initial_sd,
-            max_sd=max_sd,
-        )
-        self.to(device=device, dtype=dtype)
-
-    def add_noise(
-        self,
-        *,
-        transforms: int = 2,
-        hidden_features: int = 50,
-        prior_sd: float = 1.0,
-        initial_sd: float = 0.05,
-        max_sd: float = 0.5,
-    ) -> None:
         check_positive(prior_sd, "prior_sd")
         check_positive(max_sd, "max_sd")
         u, like = unconstrained(initial_sd), self.weight
@@ -73,6 +55,7 @@ class MNFLinear(LearnedNoise, nn.Linear):
         self.auxiliary_rows = nn.Parameter(0.1 * torch.randn_like(like[0]))  # c, b₁ and b₂ of the paper
         self.auxiliary_mean = nn.Parameter(0.1 * torch.randn_like(like[0]))
         self.auxiliary_log_variance = nn.Parameter(0.1 * torch.randn_like(like[0]))
+        self.to(device=device, dtype=dtype)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
         sd, bias_sd = self.sds()

@@ -38,16 +38,12 @@ class _MeanField(LearnedNoise):
     ) -> None:
         super().__init__(*sizes, **layer)
         check_choice(per, "per", ("point", "batch"))
-        self.per = per
-        self.add_noise(prior_sd=prior_sd, initial_sd=initial_sd)
-        self.to(device=device, dtype=dtype)
-
-    def add_noise(self, *, prior_sd: float = 1.0, initial_sd: float = 0.05) -> None:
         check_positive(prior_sd, "prior_sd")
         u = unconstrained(initial_sd)
-        self.prior_sd = prior_sd
+        self.per, self.prior_sd = per, prior_sd
         self.weight_u = nn.Parameter(torch.full_like(self.weight, u))
         self.bias_u = None if self.bias is None else nn.Parameter(torch.full_like(self.bias, u))
+        self.to(device=device, dtype=dtype)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
         sd, bias_sd = self.sds()

@@ -40,21 +40,6 @@ def relu_moments(moments: Moments, slope: float = 0.0) -> Moments:
     return Moments(output, (square - output**2).clamp(min=0))
 
 
-def maximum_of_normals(count: int) -> tuple[float, float]:
-    """Mean and variance of the largest of `count` independent standard normal numbers, by the trapezoidal rule."""
-    grid = [0.02 * i for i in range(-500, 501)]
-    density = [
-        0.02 * count * (0.5 * math.erfc(-x / math.sqrt(2))) ** (count - 1) * math.exp(-0.5 * x * x) for x in grid
-    ]
-    density = [d / math.sqrt(2 * math.pi) for d in density]
-    mean = sum(x * d for x, d in zip(grid, density, strict=True))
-    return mean, sum((x - mean) ** 2 * d for x, d in zip(grid, density, strict=True))
-
-
-# What torch.compiler.assume_constant_result sets, which would import all of torch's compiler: 1.5 s in every process.
-maximum_of_normals._dynamo_marked_constant = True  # pyrefly: ignore
-
-
 def preactivation(layer: Any, moments: Moments) -> Moments:
     """Moments of wᵀx for an `nn.Linear` or `nn.Conv{1,2,3}d`, where all entries of x are independent.
 

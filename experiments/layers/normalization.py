@@ -56,18 +56,15 @@ class _Normalized(nn.Module):
         super().__init__(*sizes, bias=False, **layer)
         options: dict[str, Any] = {"noise": noise, "per": per, "effective_size": effective_size, "shift_sd": shift_sd}
         options |= {"initial_sd": initial_sd, "bias": bias}
-        self.add_scale(normalization, eps=eps, momentum=momentum, **options)
-        self.to(device=device, dtype=dtype)
-
-    def add_scale(self, normalization: str, *, eps: float = 1e-5, momentum: float | None = 0.1, **noise: Any) -> None:
         check_choice(normalization, "normalization", NORMALIZATIONS)
         check_positive(eps, "eps")
         self.normalization, self.eps = normalization, eps
         channels, linear = self.weight.shape[0], isinstance(self, nn.Linear)
         if normalization == "batch":
-            self.stochastic = BatchNorm(channels, eps=eps, momentum=momentum, **noise)
+            self.stochastic = BatchNorm(channels, eps=eps, momentum=momentum, **options)
         else:
-            self.stochastic = StochasticScale(channels, channel_axis=-1 if linear else 1, **noise)
+            self.stochastic = StochasticScale(channels, channel_axis=-1 if linear else 1, **options)
+        self.to(device=device, dtype=dtype)
 
     def forward(self, input: Tensor, moments: Moments | None = None) -> Tensor:  # noqa: A002 - as in torch
         """`moments` are those of the input's channels, for analytic normalisation and there alone."""

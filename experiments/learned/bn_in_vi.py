@@ -16,20 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
 from bnuq.report.document import Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
-from bnuq.store import codec
-from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader, with_interval
+from experiments.learned.record import BnInVi, Comparison, Network, mean_of, reader, with_interval, written
 from experiments.learned.record import summary as summary
 from experiments.learned.running import Request, by_kind, described, job, trained
 from experiments.learned.training import Job
 from experiments.summary import report_of
-from experiments.work import machine
 
 TRAINED = {"point": "local reparametrisation", "batch": "eq. 3"}  # by how often weights are drawn in training
 SHORT = {"mean-field": "VI", "dropout": "dropout"}  # by what is random
@@ -85,17 +82,15 @@ def reproduce(request: Request) -> BnInVi:
                     key: _mean([_minus(a[key], b[key]) for a, b in zip(with_bn, without, strict=True)])
                     for key in _COMPARED
                 }
-        record = BnInVi(
+        return written(
+            BnInVi,
+            request.out,
             experiment={**described(request), "noise": request.noise},
             published=PUBLISHED,
-            networks=tuple(networks),
+            networks=networks,
             differences=differences,
             seconds={"training": float(sum(measured["seconds"] for measured in found.values()))},
-            provenance=machine(request.out, torch.device("cpu")),
-            path=request.out.absolute(),
         )
-        codec.write(record, request.out)
-    return record
 
 
 def _measured(arrays: Arrays) -> dict[str, Estimate]:

@@ -10,23 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import torch
 
 from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays
 from bnuq.report import drawing
 from bnuq.report.document import Cell, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import number, with_error
-from bnuq.store import codec
-from experiments.learned.record import Comparison, Network, StochasticNormalization, mean_of, over_seeds, reader
+from experiments.learned.record import (
+    Comparison,
+    Kind,
+    Network,
+    StochasticNormalization,
+    mean_of,
+    over_seeds,
+    reader,
+    written,
+)
 from experiments.learned.record import summary as summary
 from experiments.learned.running import Request, by_kind, described, job, trained
 from experiments.learned.training import COVERAGES, DISTURBED, STILL, Job
 from experiments.summary import report_of
-from experiments.work import machine
 
 PUBLISHED: dict[str, Any] = {
     "source": "Shekhovtsov & Flach 2018, Stochastic normalizations as Bayesian learning, Table 1 and Fig. 3: CIFAR-10",
@@ -60,7 +66,6 @@ _COMPARED: tuple[tuple[str, str, str, str, float | None], ...] = (
     ("WN, projected, Bayesian", "WN, projected", _SAMPLES, _NLL, 0.27 - 0.48),
     ("AN, projected, Bayesian", "AN, projected", _SAMPLES, _NLL, 0.22 - 0.38),
 )
-Kind = TypeVar("Kind", bound=Comparison)
 read = reader(StochasticNormalization)
 
 
@@ -104,17 +109,15 @@ def compared(
                 differences[f"{of}: {_said(one, of_one)} − {_said(other, of_other)}"] = {
                     metric: over_seeds([_of_points(a, of_one) - _of_points(b, of_other) for a, b in both])
                 }
-        record = kind(
+        return written(
+            kind,
+            request.out,
             experiment=described(request),
             published=published,
-            networks=tuple(_network(of, name, of_seeds) for (of, name), of_seeds in by_name.items()),
+            networks=(_network(of, name, of_seeds) for (of, name), of_seeds in by_name.items()),
             differences=differences,
             seconds={"training": float(sum(measured["seconds"] for measured in found.values()))},
-            provenance=machine(request.out, torch.device("cpu")),
-            path=request.out.absolute(),
         )
-        codec.write(record, request.out)
-    return record
 
 
 def _of_points(arrays: Arrays, metric: str) -> np.ndarray:

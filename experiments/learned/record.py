@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
+import torch
 
 from bnuq.estimates import Coordinate, Estimate, Size, require
 from bnuq.records.summary import estimate_summary, json_number
 from bnuq.store import codec
 from experiments.summary import summary_of
+from experiments.work import machine
 
 Name = Annotated[str, Coordinate("metric")]
+Kind = TypeVar("Kind", bound="Comparison")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Comparison:
 
     KIND: ClassVar[str]
     COMMAND: ClassVar[str]
-    COUNTS: ClassVar[tuple[str, ...]] = ("images", "epochs", "width")  # of `experiment`
+    COUNTS: ClassVar[tuple[str, ...]]  # of `experiment`
 
     experiment: Mapping[str, Any]
     published: Mapping[str, Any]
@@ -50,6 +53,9 @@ class Comparison:
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     path: Path | None = None
+
+    def __init_subclass__(cls, kind: str, counts: tuple[str, ...] = ("images", "epochs", "width")) -> None:
+        cls.KIND, cls.COMMAND, cls.COUNTS = kind, f"experiments {kind}", counts
 
     def __post_init__(self) -> None:
         require(self.experiment, samples=int, seed=int, sets=list[str], **dict.fromkeys(self.COUNTS, int))
@@ -63,63 +69,32 @@ class Comparison:
         return next((each for each in self.networks if (each.set, each.name) == (of, name)), None)
 
 
-@dataclass(frozen=True)
-class StochasticNormalization(Comparison):
+class StochasticNormalization(Comparison, kind="stochastic-normalization"):
     """Normalisations with and without learned noise."""
 
-    KIND: ClassVar[str] = "stochastic-normalization"
-    COMMAND: ClassVar[str] = "experiments stochastic-normalization"
 
-
-@dataclass(frozen=True)
-class NormalizationBatch(Comparison):
+class NormalizationBatch(Comparison, kind="normalization-batch"):
     """BatchNorm over mini-batches of one size, in training with mini-batches of another."""
 
-    KIND: ClassVar[str] = "normalization-batch"
-    COMMAND: ClassVar[str] = "experiments normalization-batch"
 
-
-@dataclass(frozen=True)
-class OptimumOverN(Comparison):
+class OptimumOverN(Comparison, kind="optimum-over-n", counts=()):
     """Networks of training sets of several sizes, and the mini-batch size that is best for each."""
 
-    KIND: ClassVar[str] = "optimum-over-n"
-    COMMAND: ClassVar[str] = "experiments optimum-over-n"
-    COUNTS: ClassVar[tuple[str, ...]] = ()
 
-
-@dataclass(frozen=True)
-class BnInVi(Comparison):
+class BnInVi(Comparison, kind="bn-in-vi"):
     """Mean-field networks with and without BatchNorm."""
 
-    KIND: ClassVar[str] = "bn-in-vi"
-    COMMAND: ClassVar[str] = "experiments bn-in-vi"
 
-
-@dataclass(frozen=True)
-class VarianceDivisor(Comparison):
+class VarianceDivisor(Comparison, kind="variance-divisor", counts=()):
     """Trained networks, whose run files are the sets, with either divisor of the variance: by b."""
 
-    KIND: ClassVar[str] = "variance-divisor"
-    COMMAND: ClassVar[str] = "experiments variance-divisor"
-    COUNTS: ClassVar[tuple[str, ...]] = ()
 
-
-@dataclass(frozen=True)
-class PreciseBn(Comparison):
+class PreciseBn(Comparison, kind="precise-bn"):
     """Networks by mini-batch of training, with averaged and with precise statistics: test errors by epoch."""
 
-    KIND: ClassVar[str] = "precise-bn"
-    COMMAND: ClassVar[str] = "experiments precise-bn"
 
-
-@dataclass(frozen=True)
-class UciSizes(Comparison):
+class UciSizes(Comparison, kind="uci-sizes", counts=("splits",)):
     """MCBN and MNF on UCI sets, by b and T: scores, and bins of predicted deviation and error."""
-
-    KIND: ClassVar[str] = "uci-sizes"
-    COMMAND: ClassVar[str] = "experiments uci-sizes"
-    COUNTS: ClassVar[tuple[str, ...]] = ("splits",)
 
 
 def summary(record: Comparison) -> dict[str, Any]:
@@ -152,6 +127,24 @@ def summary(record: Comparison) -> dict[str, Any]:
 def reader(kind: type[Comparison]) -> Callable[[Path], Comparison]:
     """The function that reads a record of this kind from a file; ResultError where it is none."""
     return partial(codec.read, kind, summary=summary)
+
+
+def written(
+    kind: type[Kind],
+    out: Path,
+    *,
+    experiment: Mapping[str, Any],
+    published: Mapping[str, Any],
+    networks: Iterable[Network],
+    differences: Mapping[str, Mapping[str, Estimate]],
+    seconds: Mapping[str, float],
+    device: str = "cpu",
+) -> Kind:
+    """The record of these networks, made on this machine and written to `out`."""
+    about, values = machine(out, torch.device(device)), (experiment, published, tuple(networks), differences, seconds)
+    record = kind(*values, provenance=about, path=out.absolute())
+    codec.write(record, out)
+    return record
 
 
 def over_seeds(points: Sequence[np.ndarray]) -> Estimate:

@@ -16,8 +16,8 @@ from bnuq.files.journal import Arrays, work_folder
 from bnuq.progress import Announce, Progress, silence, silent
 from bnuq.report.numbers import count
 from bnuq.store import codec
-from experiments.learned.training import FILES, Job, train, write_data
-from experiments.work import Work, run_all, size_of, training_device
+from experiments.learned.training import Job, train, write_data
+from experiments.work import SETS, Work, run_all, size_of, training_device
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def trained(
     Raises RequestError for a set that there is none of, DataError for one that is missing, ResultError where files
     cannot be written.
     """
-    if unknown := [name for name in request.sets if name not in FILES]:
-        raise RequestError(f"--sets {unknown[0]}: expected {' or '.join(FILES)}, or both with a comma.")
+    if unknown := [name for name in request.sets if name not in SETS]:
+        raise RequestError(f"--sets {unknown[0]}: expected {' or '.join(SETS)}, or both with a comma.")
     codec.check_replaceable(request.out)
     training_device("cpu")
     with (

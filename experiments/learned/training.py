@@ -18,8 +18,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bnuq
-from bnuq.data.known import read_known
-from bnuq.errors import DataError
 from bnuq.files.journal import Arrays, Journal
 from bnuq.progress import Advance
 from bnuq.randomness import generators_restored
@@ -28,7 +26,7 @@ from bnuq.shapes import Float64
 from experiments.layers import StochasticScale, kl, project
 from experiments.layers.learned import positive
 from experiments.learned import networks
-from experiments.work import code_of, pictures_of
+from experiments.work import SETS, code_of, pictures_of
 
 BATCH_SIZE, RATE = 32, 2e-3  # of Adam, whose rate falls to 0 along a cosine
 SCALE_RATE = 2e-2  # of the deviations of Bayesian scales: constant, so that they can go where they want to
@@ -39,10 +37,6 @@ DISTURBED = {  # noise of this sd, or a step of this size along the signs of the
 }
 DISTURBED_POINTS = 200
 COVERAGES = (0.2, 0.4, 0.6, 0.8, 1.0)
-FILES = {  # by set: training and test images below the data root
-    "fashion-mnist": ("fashion-mnist:train", "fashion-mnist:test"),
-    "cifar10": ("cifar10/lossless_train.npz", "cifar10/lossless_test.npz"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,19 +59,9 @@ def write_data(name: str, path: Path, *, images: int, limit: int, data_root: Pat
     DataError where a set is not there, or has fewer training images.
     """
     arrays: dict[str, np.ndarray] = {}
-    for reference, prefix, most in zip(FILES[name], ("", "test_"), (images, limit), strict=True):
-        if reference.endswith(".npz"):
-            x, y = pictures_of(reference, data_root)
-        else:
-            found, _, _ = read_known(reference, split_default="train", data_root=data_root)
-            assert found.targets is not None
-            x, y = np.asarray(found.inputs), np.asarray(found.targets)
-        if not prefix and len(x) < most:
-            raise DataError(
-                f"{reference} has {len(x):,} images, fewer than --images {most:,}. Ask for as many at most."
-            )
-        x = x[:most, None] if x.ndim == 3 else x[:most].transpose(0, 3, 1, 2)
-        arrays |= {f"{prefix}x": (x / np.float32(255)).astype(np.float32), f"{prefix}y": y[:most].astype(np.int64)}
+    for reference, prefix, most in zip(SETS[name], ("", "test_"), (images, limit), strict=False):
+        x, y = (part[:most] for part in pictures_of(reference, data_root, least=0 if prefix else most))
+        arrays |= {f"{prefix}x": (x / np.float32(255)).astype(np.float32), f"{prefix}y": y}
     np.savez(path, **arrays)  # pyrefly: ignore
     return hashlib.sha256(b"".join(values.tobytes() for values in arrays.values())).hexdigest()
 

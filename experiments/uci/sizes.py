@@ -16,17 +16,18 @@ from bnuq.estimates import Estimate
 from bnuq.files.journal import Arrays, work_folder
 from bnuq.progress import Progress
 from bnuq.report import drawing
-from bnuq.report.document import PathLine, Picture, Report, ReportSection, Table, explanations
+from bnuq.report.document import Picture, Report, ReportSection, Table, explanations
 from bnuq.report.numbers import with_error
 from bnuq.store import codec
-from experiments.learned.record import Comparison, Network, UciSizes, reader
+from experiments.learned.record import Comparison, Network, UciSizes, reader, written
 from experiments.learned.record import summary as summary
+from experiments.summary import report_of
 from experiments.uci.experiment import KINDS, Job, Request, work_off
 from experiments.uci.protocol import Protocol
 from experiments.uci.record import METHODS, cell
 from experiments.uci.selection import Choice, estimates_of_run
 from experiments.uci.sets import UciSet, read_set, split
-from experiments.work import machine, run_all, size_of
+from experiments.work import run_all, size_of
 
 BATCH_SIZES, COUNTS, BINS, AT = (8, 16, 32, 64, 128), (10, 50, 100, 500), 10, 32
 QUICK = Protocol(
@@ -87,20 +88,19 @@ def reproduce(request: Request, *, progress: Progress) -> UciSizes:
             for kind, job in of.items():
                 networks += _networks(name, kind, runs[kind], len(test) / len(train), job.cpu_seconds())
             differences |= _differences(name, runs, len(test) / len(train))
-        record = UciSizes(
+        record = written(
+            UciSizes,
+            request.out,
             experiment={
                 "sets": list(request.sets), "methods": list(request.methods), "splits": splits, "seed": request.seed,
                 "batch_sizes": list(request.batch_sizes or BATCH_SIZES), "samples": max(COUNTS),
                 "epochs": {name: next(iter(of.values())).protocol.max_epochs for name, of in jobs.items()},
             },
             published=PUBLISHED,
-            networks=tuple(networks),
+            networks=networks,
             differences=differences,
             seconds={"training": sum(job.cpu_seconds() for job in everything)},
-            provenance=machine(request.out, torch.device("cpu")),
-            path=request.out.absolute(),
         )  # fmt: skip
-        codec.write(record, request.out)
         folder.opened.extend(job.journal for job in everything)
     return record
 
@@ -143,18 +143,16 @@ def report(record: Comparison, *, columns: int = 100) -> Report:  # noqa: ARG001
     """The report: the pictures of uncertainty and error, and scores by b and T, set by set."""
     setup = record.experiment
     epochs = ", ".join(f"{name} {most}" for name, most in setup["epochs"].items())
-    return Report(
-        command=f"bnuq {record.COMMAND}",
-        version=record.provenance["bnuq"],
+    return report_of(
+        record,
         facts=(
             ("source", f"{record.published['source']}."),
             ("trained", f"λ = 1e-4, in {setup['splits']} splits; epochs and τ by cross-validation, at most {epochs}"),
             ("samples", f"{setup['samples']}, seed {setup['seed']}"),
             ("time", f"{record.seconds['training'] / 60:.0f} min of CPU time"),
         ),
-        summary=tuple(sentences(record)),
-        sections=tuple(_sections(record)),
-        path=None if record.path is None else PathLine(record.path),
+        summary=sentences(record),
+        sections=_sections(record),
     )
 
 

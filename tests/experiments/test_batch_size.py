@@ -193,7 +193,7 @@ def test_data_that_is_missing_or_too_little_is_told_before_any_training(request_
     monkeypatch.setattr(experiment, "run_all", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(DataError, match="fashion-mnist:train: not found"):
         reproduce(replace(request_of, data_root=tmp_path))
-    with pytest.raises(DataError, match="expected at least 500 labelled images of bytes, and there are 240 of shape"):
+    with pytest.raises(DataError, match="fashion-mnist:train has 240 images, fewer than --images 500"):
         reproduce(replace(request_of, protocol=replace(TINY, images=500)))
     root = small_pictures.write_data(tmp_path / "other")
     (root / "mnist" / "t10k-images-idx3-ubyte").unlink()

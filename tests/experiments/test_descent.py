@@ -109,7 +109,7 @@ def test_the_resnet_is_that_of_the_paper_and_is_evaluated_with_its_own_images(tm
     text = resnet32._written(tmp_path, request, job, weights).read_text()
     assert "augment = { pad = 2, crop = 10, flip = true }" in text and "train_batch_size = 32" in text
     with np.load(tmp_path / "train.npz") as images:
-        assert images["x"].shape == (40, 10, 10, 3)
+        assert images["x"].shape == (40, 3, 10, 10)
 
 
 def test_what_is_kept_of_a_run_is_by_samples_and_by_tenths_of_the_points() -> None:

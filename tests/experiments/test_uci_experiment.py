@@ -298,7 +298,7 @@ def test_an_interrupted_command_says_that_it_goes_on(called, made_up, tiny, tmp_
         (["--batch-sizes", "32,few"], "--batch-sizes is 32,few"),
         (["--batch-sizes", "1"], "--batch-sizes is 1"),
         (["--seed", "-1"], "--seed is -1"),
-        (["--device", "mps"], "--device mps"),
+        (["--device", "mps"], "--device is mps; expected auto, cpu"),
         (["--sets", "wine", "--data-root", "nowhere"], "uci-wine: not found. Looked at"),
         (["--markdown", "nowhere/page.md"], "its folder does not exist"),
         (["--sets", "boston", "--out", "nowhere/out.h5"], "its folder does not exist"),

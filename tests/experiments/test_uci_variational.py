@@ -136,7 +136,7 @@ def test_the_methods_that_are_asked_for_and_what_they_cost(monkeypatch: pytest.M
     assert chosen_methods(["VI", " mcdo"]) == ("mcdo", "vi", "vi-bn")
     assert PAPER.for_learned() == PAPER
     assert QUICK.for_learned().seeds < QUICK.seeds
-    assert QUICK.of("protein").for_learned().max_epochs == 200
+    assert QUICK.of("protein").for_learned().max_epochs == 12
     monkeypatch.setattr(protocol, "find_spec", lambda _: None)
     assert chosen_methods(["vi"]) == ("vi", "vi-bn")
     with pytest.raises(RequestError, match="needs zuko"):

@@ -67,12 +67,15 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 def _rows_in_words(result: Result) -> str:
     """What the methods of a network are, in plain words."""
-    sources = {name: sorted(method_named(name).differs_by) for name in plain_sampled(result)}
-    ways = [f"{SOURCES[of[0]]} ({name})" for name, of in sources.items() if len(of) == 1 and of != ["file"]]
+    sources: dict[str, list[str]] = {}
+    for name in plain_sampled(result):
+        if len(of := sorted(method_named(name).differs_by)) == 1 and of != ["file"]:
+            sources.setdefault(SOURCES[of[0]], []).append(name)
+    ways = [f"{source} ({', '.join(names)})" for source, names in sources.items()]
     texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
         texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
-    return "; ".join(["deterministic: the network without randomness", *texts] if texts else [])
+    return "; ".join(["deterministic: without randomness", *texts] if texts else [])
 
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
@@ -83,7 +86,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
         truth = "probability of right or wrong, as the prediction is"
     text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "the same for these logits") if kind else ("ECE", meaning)
+        title, what = (f"ECE {title}", "of these logits") if kind else ("ECE", meaning)
         first = f"{result.first}+{kind}" if kind else result.first
         floor = ece_floor(result, first) if first in result.methods else None
         shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
@@ -101,20 +104,20 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
 
 
 SOURCES: dict[Source, str] = {  # of all but files, which the user names
-    "mini-batches": "statistics of random mini-batches",
-    "noise model": "random BatchNorm statistics",
+    "mini-batches": "random mini-batches",
+    "noise model": "random statistics",
     "masks": "random dropout",
     "noise": "random noise in layers",
     "augmentation": "random augmentation",
-    "weights": "random weights of the last layer",
+    "weights": "a random last layer",
     "networks": "another network each",
 }
 _COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
     "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "predictive log-likelihood (PLL), the mean log-{truth}"),
-    "temperature": ("divided", "the same after dividing the logits by a number, fitted to {fitted}"),
+    "pll": ("log-lik.", "predictive log-likelihood (PLL), mean log-{truth}"),
+    "temperature": ("divided", "the same with logits divided by a number fitted to {fitted}"),
     "vector": ("scaled", "the same with the logit of each class scaled and shifted, fitted to {fitted}"),
-    "ece": ("ECE", "expected calibration error, the mean gap between confidence and accuracy"),
+    "ece": ("ECE", "expected calibration error, mean gap of confidence and accuracy"),
     "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
     "crps": ("CRPS", "continuous ranked probability score, the distance between prediction and target, in its unit"),
     "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),

@@ -104,9 +104,7 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         said = [_IN_WORDS.get(score, ""), whose * (len(by_score) > 1)]
         texts.append(f"{named(score)} ({'; '.join(filter(None, said))})".removesuffix(" ()"))
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = (
-        f"{title}: AUROC, how often such an example ranks above a test example (0.5 is chance), by {', '.join(texts)}"
-    )
+    words = f"{title}: AUROC, how often its examples rank above test ones (0.5 is chance), by {', '.join(texts)}"
     return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
@@ -126,7 +124,7 @@ _MOST = 3  # sets with a column
 _IN_WORDS = {
     "mahalanobis": "of features from the training set",
     "mutual_information": "disagreement between samples",
-    "predictive_entropy": "spread of predicted probabilities",
+    "predictive_entropy": "spread of probabilities",
 }
 
 

@@ -479,7 +479,7 @@ def test_every_part_has_its_pictures_and_none_shows_more_than_there_is(tmp_path)
 @pytest.mark.nightly
 def test_what_is_not_finite_leaves_gaps_in_pictures(tmp_path):
     paths = draw_pictures(report(made_up_inspection.unfinite()), tmp_path, "png")
-    assert len(paths) == 3 and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    assert len(paths) == 4 and all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
 def test_the_three_panels_show_the_distribution_the_sizes_and_the_positions(tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_the_deterministic_network_has_no_row_where_it_has_no_score(regression):
     of_ood = text[text.index("far, 40 examples, against") :]
     assert re.search(r"^ mcbn$\n^   var. of samples", of_ood, flags=re.MULTILINE)
     assert not re.search(r"^ deterministic$", of_ood, flags=re.MULTILINE)
-    assert "far: AUROC, how often such an example ranks above a test example" in one_line(drawn(regression, full=False))
+    assert "far: AUROC, how often its examples rank above test ones" in one_line(drawn(regression, full=False))
 
 
 def test_noise_is_told_beside_its_precision(regression):

@@ -153,7 +153,7 @@ reproduce: .venv/installed
 	$(BIN)/python -m experiments resnet32 --samples 32 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/resnet32.h5
 	$(BIN)/python -m experiments precise-bn --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn.h5
 	$(BIN)/python -m experiments precise-bn --images 60000 --epochs 10 --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/precise-bn-8192.h5
-	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --images 1000 --epochs 4 --width 8 -T 5 --limit 150 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-family.h5
+	$(BIN)/python -m experiments stochastic-normalization --sets fashion-mnist --images 2000 --epochs 24 --width 8 -T 10 --limit 1000 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-family.h5
 	$(BIN)/python -m experiments normalization-batch --epochs 3 --seeds 2 -T 10 --limit 300 --data-root $(BNUQ_TEST_DATA) --out docs/normalization-batch.h5
 	$(BIN)/python -m experiments bn-in-vi --noise dropout --images 2000 --epochs 12 --limit 500 --seeds 3 -T 10 --data-root $(BNUQ_TEST_DATA) --out docs/bn-in-dropout.h5
 	$(BIN)/python -m experiments batch-size --full --architectures small_resnet --batch-sizes 32,256,2048 --images 4096 --limit 500 --draw-sets 2 --train-points 100 --data-root $(BNUQ_TEST_DATA) --out docs/batch-size-schedule.h5

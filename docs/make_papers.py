@@ -108,7 +108,7 @@ def computed(stored: dict[str, Any]) -> dict[str, str]:
     layers = stored["bn-noise"]["noise"]["layers"]
     ratios = [layer["sigma_v"] / layer["sigma_u"] for layer in layers]
     rejected = np.average([layer["rejected"] for layer in layers], weights=[layer["channels"] for layer in layers])
-    networks = {each["name"]: each for each in stored["stochastic-normalization"]["networks"]}
+    networks = {each["name"]: each for each in stored["normalization-family"]["networks"]}
     kinds = ("none", "BN", "BN, projected", "WN, projected", "AN, projected")
     learned = networks["AN, projected, Bayesian"]["ratios"]
     values = {

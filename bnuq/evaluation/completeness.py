@@ -19,7 +19,7 @@ from bnuq.methods import method_named
 if TYPE_CHECKING:
     from bnuq.models.checkpoint import Checkpoint
 
-Need = Literal["test", "train", "ood"]
+Need = Literal["test", "train", "ood", "reference"]  # the last is a test set whose labels are not read
 
 
 def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -> None:
@@ -44,7 +44,7 @@ def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -
 
         network = recognised(checkpoint.state)
         without_arch = network is None or network.one is None
-    if not without_arch and all(getattr(run, need) for need in needs):
+    if not without_arch and all(_has(run, need) for need in needs):
         return
     if (
         checkpoint is None and untrusted is None and (run.train is None or not _is_toml(run.run_file))
@@ -73,8 +73,12 @@ def reported_at_once(needs: Collection[Need] = ("test",)) -> Iterator[None]:
         raise RequestError("\n".join(map(str, (error, *lacks)))) from None
 
 
+def _has(run: Run, need: Need) -> bool:
+    return bool(getattr(run, "test" if need == "reference" else need))
+
+
 def _check_complete_in_memory(run: Run, needs: Collection[Need]) -> None:
-    if absent := [need for need in needs if not getattr(run, need)]:
+    if absent := [need for need in needs if not _has(run, need)]:
         layers = sum(name.rpartition(".")[2] == "running_mean" for name in run.network.state_dict())
         if run.train is None and "train" not in absent and [*_uses_of_reference(run, layers)]:
             absent = ["train", *absent]
@@ -105,20 +109,20 @@ class _Lack:
 
 
 def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchnorms: int) -> Iterator[_Lack]:
-    absent = {need for need in needs if not getattr(run, need)}
+    absent = {need for need in needs if not _has(run, need)}
     if weights is not None:
         from bnuq.models.suggestions import described, suggested_architectures
 
         sentence = f"no architecture: the file {described(weights)}"
         archs = suggested_architectures(weights)
         yield _Lack("model", "arch", archs[0], f"--arch {' or '.join(archs)}", sentence)
-    uses = [*_uses_of_reference(run, batchnorms)] if needs else []
+    uses = [*_uses_of_reference(run, batchnorms)] if needs and "reference" not in needs else []
     if "train" in absent or (run.train is None and uses):
         sentence = f"no training set{f': {uses[0]}' if uses else ''}"
         yield _Lack("data", "train", beside(run.test, "test", "train"), "--train REF", sentence)
-    if "test" in absent:
-        test = beside(run.train, "train", "test")
-        yield _Lack("data", "test", test, "--test REF", "no labelled test set to evaluate on")
+    for need, what in (("test", "labelled test set to evaluate on"), ("reference", "test set to compare with")):
+        if need in absent:
+            yield _Lack("data", "test", beside(run.train, "train", "test"), "--test REF", f"no {what}")
     if "ood" in absent:
         yield _Lack("data", "ood", ["other.npz"], "--ood REF", "no OOD set, which --criterion auroc needs")
 

@@ -21,7 +21,7 @@ def check_monitor(run: Run, section: MonitorSection, *, folder: Path, reading: b
     if section.batch is not None:
         checks.append(partial(check_set, run, Named(section.batch, folder), "test"))
     lacks_reference = not has_baseline and run.test is None and run.train is None
-    needs: tuple[Need, ...] = ("test",) if lacks_reference else ()
+    needs: tuple[Need, ...] = ("reference",) if lacks_reference else ()
     sets: tuple[Need, ...] = () if has_baseline else ("train",) if run.test is None else ("test",)
     check_request(run, *checks, needs=needs, sets=sets, reading=reading)
 

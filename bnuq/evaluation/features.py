@@ -27,9 +27,9 @@ _MOST_KEPT = 2**24  # numbers of features and logits, 64 MiB
 _CACHED = 2**17  # numbers of points
 
 
-def _rows_in_cache(point_shape: Sequence[int]) -> int:
-    """The points of one forward on a CPU: the values of many more leave the cache, which takes twice as long."""
-    return max(16, _CACHED // math.prod(point_shape))
+def _rows_in_cache(point_shape: Sequence[int], device: torch.device) -> int:
+    """The most points of a forward: on a CPU the values of many more leave the cache, which takes twice as long."""
+    return max(16, _CACHED // math.prod(point_shape)) if devices.is_host(device) else 2**62
 
 
 @dataclass
@@ -70,7 +70,7 @@ class KeepingEvaluation(Evaluation):
         return KeepingEvaluation(self._model, self.kept, name)
 
     def passes(self, inputs: Tensor, start: int = 0) -> Tensor:
-        size = _rows_in_cache(inputs.shape[1:])
+        size = _rows_in_cache(inputs.shape[1:], inputs.device)
         parts = [self._pass(part, start + size * i) for i, part in enumerate(inputs.split(size))]
         return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
@@ -108,8 +108,7 @@ def _head(subject: Subject, inputs: Tensor) -> Head:
 def heads(subject: Subject, points: Points) -> Iterator[Head]:
     """The last linear layer for all of these points, chunk by chunk."""
     size = subject.pipeline.settings.chunk_size or default_chunk(points.point_shape, subject.pipeline.device)
-    if devices.is_host(subject.pipeline.device):
-        size = min(size, _rows_in_cache(points.point_shape))
+    size = min(size, _rows_in_cache(points.point_shape, subject.pipeline.device))
     with loading(subject.pipeline, points) as feed:
         yield from memory.in_halves(lambda rows: _head(subject, feed(rows)), len(points), size)
 

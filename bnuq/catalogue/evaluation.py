@@ -12,6 +12,15 @@ from bnuq.findings import Catalogue, Entry, joined, listed
 from bnuq.perturbations import ATTACKS
 
 
+def _own_batches(batch_size: int, smaller: Sequence[tuple[str, int]]) -> str:
+    few = f"; all in one batch: {', '.join(f'{name} ({points})' for name, points in smaller)}" if smaller else ""
+    return (
+        f"deterministic+own (†) normalises evaluated examples by a random batch of {batch_size} of their own set: "
+        "predictions depend on the other examples of the batch, which are all OOD in an OOD set, and errors over "
+        f"examples ignore this{few}"
+    )
+
+
 def _batch_size_chosen(batch_size: int, preferred: int, known: bool) -> str:
     why = "the training batch size" if known else "the default, as the training batch size is not known"
     if batch_size < preferred:
@@ -253,6 +262,7 @@ EVALUATION: Catalogue = {
         "mini-batches of {batch_size}: {in_training:|in evaluation mode only, }the network normalises slices of its "
         "batch of that size"
     ),
+    "own-batches": Entry(_own_batches),
     "bank-of-draws": Entry(
         "every {tile} examples use their own {samples} of a bank of {bank} mini-batches: the Monte Carlo error of "
         "means is smaller, but different examples see different sampled networks"

@@ -35,6 +35,16 @@ INPUTS: Catalogue = {
     "predictions-found": Entry(
         lambda file, of, found, shape: f"{of}: predictions are {found}, of shape {_shape(shape)}, in {file}"
     ),
+    "outputs-together": Entry(
+        "{file}: the RMSE is the root of the sum of the outputs' mean squared errors; MAE and CRPS are means over them"
+    ),
+    "probabilities-rounded": Entry(
+        lambda file, scale, off: (
+            f"{file}: the probabilities sum to {scale:g} to within {off:.2g} of it; they are divided by their sums, "
+            "and what is below 0 or above 1 by rounding is 0 or 1"
+        )
+    ),
+    "points-on-last-axis": Entry("the examples are on the last axis (H, W, C, N)"),
     "hard-predictions-differ": Entry(
         "{method}: {count} of {points} hard predictions are not the class of the largest value.",
         "Was another threshold used, or are the columns in another order (--classes)? Else leave them out: --ignore.",

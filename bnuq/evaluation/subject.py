@@ -212,6 +212,10 @@ class Subject(ScoredSets, Plan):
     def findings_on_samples(self) -> Iterator[Finding]:
         if self.bank is not None:
             yield note("bank-of-draws", tile=counter_rng.TILE, samples=self.draws.samples, bank=self.bank)
+        if any(method.normalizes_jointly for method in self.methods):
+            size = self.batch_size
+            smaller = [(name, len(points)) for name, points in self.sets.items() if len(points) < (size or 0)]
+            yield note("own-batches", batch_size=size, smaller=smaller)
         yield from super().findings_on_samples()
 
 

@@ -14,6 +14,7 @@ import pytest
 import small_run
 import small_segmentation
 import torch
+from findings_of import values_of
 from report_text import rendered
 from torch import nn
 from written import folder_of
@@ -130,6 +131,7 @@ def test_the_network_is_left_as_it_was(folder: Path) -> None:
 
 def test_a_set_with_fewer_points_is_one_batch(folder: Path) -> None:
     result = evaluated(folder, "few", batch_size=55)
+    assert values_of(result, "own-batches") == {"batch_size": 55, "smaller": [("other", small_run.OTHER)]}
     inputs = torch.from_numpy(np.load(folder / "other.npz")["x"])
     p = in_training_mode(small_run.stored(folder), inputs, [range(len(inputs))])
     np.testing.assert_allclose(result.methods[OWN].sets["other"].points["max_probability"], p.max(-1), atol=1e-5)

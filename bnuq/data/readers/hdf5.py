@@ -109,7 +109,7 @@ def _points_first(contents: Contents) -> Contents:
     )
     if not last or (y is not None and len(y) == x.shape[0] and x.shape[3] in (1, 3)):
         return replace(contents, inputs=x, targets=y)
-    findings = contents.findings
+    findings = (*contents.findings, note("points-on-last-axis"))
     if y is not None and x.shape[:3] == (32, 32, 3) and y.min() >= 1 and y.max() == 10:
         y, findings = np.where(y == 10, 0, y), (*findings, note("svhn-label-10"))
     return Contents(np.transpose(x, (3, 2, 0, 1)), y, contents.group, findings=findings)

@@ -63,7 +63,7 @@ class GivenSet:
     `levels`. `classes` are the names that the file has for the K, and `found` says where in the file they stood.
     `scores` are OOD scores in columns of their own, `group` the groups of the points, `roles` the columns of the file
     by what they are, `hard` the hard predictions and `correct` whether they are right, as texts, and `right` that in
-    numbers where it is scored. Probabilities sum to `scale` to within its `tolerance`-fold."""
+    numbers where it is scored. Probabilities sum to `scale` to within its `tolerance`-fold, and were `off` by it."""
 
     columns: Columns
     values: NDArray[Any]
@@ -78,6 +78,7 @@ class GivenSet:
     hard: NDArray[Any] | None = None
     scale: float = 1.0
     tolerance: float = TOLERANCE
+    off: float = 0.0
     correct: NDArray[Any] | None = None
     right: NDArray[Any] | None = None
 
@@ -737,12 +738,13 @@ def _tolerance(values: NDArray[Any], scale: float) -> float:
 
 
 def _probabilities(values: NDArray[np.float64]) -> dict[str, Any] | None:
-    """What they sum to, and how closely; None where most rows sum to nothing of that."""
+    """What they sum to, how closely, and how closely they were seen to; None where most rows sum to nothing of that."""
     for scale in _SCALES:
         tolerance, off = _tolerance(values, scale), abs(values.sum(-1) / scale - 1)
         fits = (values >= -_ROUNDING * scale).all(-1) & (off <= tolerance)
         if np.mean(fits) > 0.5:  # of the others, an error says where they stand
-            return {"kind": "probabilities", "scale": scale, "tolerance": tolerance}
+            seen = max(float(off[fits].max()), -float(values[fits].min()) / scale)
+            return {"kind": "probabilities", "scale": scale, "tolerance": tolerance, "off": seen}
     return None
 
 

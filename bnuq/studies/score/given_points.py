@@ -32,6 +32,7 @@ from bnuq.studies.score.roles import INDEX, UnclearError, flat, is_numeric, role
 from bnuq.tasks import CLASSIFICATION, MULTILABEL, REGRESSION, Task
 
 Source = Path | str | Columns  # a file, a reference, or what is in memory
+_EXACT = 1e-6  # sums of probabilities of float32
 _FEW, _MANY = 20, 10_000  # points, all of which may be right; that tell what numbers are
 _MOST_CLASSES = 1000  # texts that classes are numbered by, where the predictions name none
 
@@ -742,6 +743,10 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
     for name, given in sets.items():
         file = Path(given.columns.source).name
         yield note("predictions-found", file=file, of=name, found=given.found, shape=list(given.values.shape))
+        if given.kind == "means" and given.values.shape[2] > 1:
+            yield note("outputs-together", file=file)
+        if given.kind == "probabilities" and (given.scale != 1 or given.off > _EXACT):
+            yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
             yield warning("logits-sum-to-one", file=file)
         empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -116,7 +117,8 @@ def _lacks(run: Run, weights: Checkpoint | None, needs: Collection[Need], batchn
         sentence = f"no architecture: the file {described(weights)}"
         archs = suggested_architectures(weights)
         yield _Lack("model", "arch", archs[0], f"--arch {' or '.join(archs)}", sentence)
-    uses = [*_uses_of_reference(run, batchnorms)] if needs and "reference" not in needs else []
+    drawing = replace(run, methods=()) if "reference" in needs else run  # which `monitor` does not
+    uses = [*_uses_of_reference(drawing, batchnorms)] if needs else []
     if "train" in absent or (run.train is None and uses):
         sentence = f"no training set{f': {uses[0]}' if uses else ''}"
         yield _Lack("data", "train", beside(run.test, "test", "train"), "--train REF", sentence)

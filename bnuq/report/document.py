@@ -11,6 +11,8 @@ from typing import Literal
 
 from bnuq.frozen import frozen
 
+MOST_SAID = 4  # texts of one screen
+
 
 @frozen
 class Paragraph:

@@ -166,7 +166,7 @@ def _facts(result: Result) -> Iterator[tuple[str, str]]:
         )
     if cost := ", ".join(_cost(result)):
         yield "cost", f"of a sample, in deterministic passes: {cost}"
-    memory = f", {result.work.peak_bytes / 1e9:.2g} GB" if result.work.peak_bytes else ""
+    memory = f", {result.work.peak_bytes / 1e9:.1f} GB" if result.work.peak_bytes else ""
     yield "device", f"{sampling['device']}, {in_words(sampling['precision'])}, {result.seconds['total']:.1f} s{memory}"
 
 
@@ -235,4 +235,4 @@ def _cost(result: Result) -> Iterator[str]:
         return
     for name, work in result.work.methods.items():
         if name in result.sampled and work.ratio:
-            yield f"{name} {work.ratio:.2g}"
+            yield f"{name} {work.ratio:.{2 if work.ratio < 10 else 0}f}"

@@ -182,7 +182,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
                 (part, (counts[part], *(with_error(parts[part].get(metric)) for parts in columns.values())))
                 for part in shown
             )
-            unit = "examples" if kind == "label" else result.task.unit
+            unit = "with the label" if kind == "label" else result.task.unit
             header = (unit, *_header(columns, roomy=roomy))
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)

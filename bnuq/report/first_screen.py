@@ -189,9 +189,12 @@ def _sigma(result: Result) -> Iterator[str]:
     outcomes = {name: {against_constant(metric, name, result) for metric in _SCORES} - {""} for name in result.sampled}
     texts: list[str] = []
     if better := [name for name, of in outcomes.items() if "better" in of and "worse" not in of]:
-        texts.append(f"Give each example an interval of its own σ, by {all_of(better)}: that predicts targets better.")
+        by = all_of(better)
+        texts.append(f"Give each example an interval of its own σ, by {by}: that predicts targets better than one σ.")
     elif any(outcomes.values()):
-        texts.append("One width for all examples is enough: with a σ of each, samples predict targets no better.")
+        mixed = any(len(of) > 1 for of in outcomes.values())
+        worth = "is better by one score and worse by another" if mixed else "predicts targets no better"
+        texts.append(f"One width for all examples is enough: a σ of each {worth}.")
     ranks = {name: result.methods[name].sets["test"].estimates.get("spearman") for name in result.sampled}
     marks = {name: each.value for name, each in ranks.items() if each and each.value >= _PARTLY and (each.low or 0) > 0}
     if marks:

@@ -31,7 +31,7 @@ def test_an_alarm_names_the_layers_the_scores_and_the_batch():
     shown = said(made_up_monitor.alarmed())
     assert "in at most 0.05 % of cases. First check how these examples were prepared" in shown
     assert "2 of 2 layers differ, most `bn1`: means by 3.2, variances by 1.5 times" in shown
-    assert "Predictions differ, too, in energy: do not rely on them" in shown
+    assert "Predictions also differ, in energy: do not rely on them" in shown
     assert "Alarm: after batch 2 of the stream (tuesday) the evidence of a change was 120; an alarm needs 100." in shown
     assert "[reference-trained-on]" in text(made_up_monitor.alarmed())
 

@@ -26,7 +26,6 @@ _IN_ASCII = {
 _ASCII = str.maketrans(_IN_ASCII)
 _VERDICTS = {"": "bold", "passed": "bold green", "accepted": "bold yellow", "failed": "bold red"}
 _SCREEN, _USUAL, _WIDE = 36, 80, 100  # lines of one screen, at this width; the widest lines
-_MOST_SAID = 4  # texts of one screen
 _OF_ERRORS = re.compile(r"(?:(?<=\.) |^)±:? standard error[^.]*\.")  # in a legend
 _FIRST = re.compile(r"(?<=[.:;]) (?=[A-Z`])")  # where a sentence ends
 
@@ -161,8 +160,8 @@ def _shortened(report: Report) -> Iterator[Report]:
     for most in (3, 1):
         more = ((f"{len(first) - most} more in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
-    if left := len(report.summary[_MOST_SAID:]):
-        said = (*report.summary[:_MOST_SAID], f"{left} more in `--full`.")
+    if left := len(report.summary[document.MOST_SAID :]):
+        said = (*report.summary[: document.MOST_SAID], f"{left} more in `--full`.")
         yield (report := replace(report, summary=said))
     for most in (8, 4):
         yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))

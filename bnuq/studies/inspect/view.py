@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bnuq.catalogue import advised, noted
-from bnuq.report.document import BulletList, PathLine, Picture, Report, ReportSection, section
+from bnuq.report.document import MOST_SAID, BulletList, PathLine, Picture, Report, ReportSection, section
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference
 from bnuq.report.provenance import provenance_section
@@ -34,7 +34,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         version=record.provenance["bnuq"],
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
-        summary=tuple(each.text for each in findings(record)),
+        summary=(said := tuple(each.text for each in findings(record))),
         sections=tuple(_sections(record, columns)),
         warnings=advised(record.findings),
         notes=noted(record.findings),
@@ -42,7 +42,7 @@ def report(record: Inspection, *, columns: int = 100) -> Report:
         line=" · ".join((*line, f"{max(record.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(record.findings)),
         one_screen=asked,
-        said=_SAID,
+        said=_SAID if len(said) <= MOST_SAID else (),  # what is cut off is still a warning
     )
 
 

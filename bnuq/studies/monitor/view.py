@@ -74,7 +74,8 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
         )
         yield Conclusion("batch-unlike", text)
     else:
-        yield Conclusion("batch-alike", f"Nothing to do, no change was found: {chance}.")
+        todo = "Nothing to do, no change was found" if record.alarm is None else "These examples alone show no change"
+        yield Conclusion("batch-alike", f"{todo}: {chance}.")
     layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
     if layers:
         worst = max(record.layers, key=_size)
@@ -89,9 +90,9 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     names = [block.name for block in record.blocks if block.kind != "layer" and block.p_value <= record.level]
     if names:
         kinds = all_of(name.replace("_", " ") for name in names)
-        text = f"Predictions differ, too, in {kinds}: do not rely on them until these examples were checked."
+        text = f"Predictions also differ, in {kinds}: do not rely on them until these examples were checked."
         yield Conclusion("scores-differ", text)
-    elif differs:
+    elif differs and any(block.kind != "layer" for block in record.blocks):
         yield Conclusion("scores-alike", "Outputs and scores do not differ: predictions may be as good as before.")
     needed = f"an alarm needs {1 / record.level:,.4g}."
     if (number := record.alarm) is not None:

@@ -80,7 +80,7 @@ def _assumptions(sweep: Sweep, line: SweepLine) -> str:
         first.prior in IMPROPER_PRIORS
     )
     weight = "" if first.kl_weight == 1 else f"; the KL has weight {first.kl_weight:g}"
-    counted = "all independent" if first.counts == "nominal" else "as many as their measured effective sample size"
+    counted = "independent" if first.counts == "nominal" else "counted by their measured effective sample size"
     noise = "" if first.tau is None else f", observation precision τ = {three_digits(first.tau)}"
     return (
         f"Assumed: q factorises over the means and deviations of {first.units:,} channels, each Gaussian. Channels "

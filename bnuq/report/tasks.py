@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -10,11 +11,11 @@ import numpy as np
 from bnuq.config import ScoringSection
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, selective
-from bnuq.records.evaluation import AGGREGATIONS, Result
+from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
 from bnuq.report import ood
-from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, Table
+from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import lowered_by, method_label
-from bnuq.report.numbers import named, number, with_error
+from bnuq.report.numbers import named, number, share, with_error
 from bnuq.tasks import REGRESSION, SEGMENTATION
 
 OF_TRUTH = {"labels": "probability of the label", "targets": "density of the target"}
@@ -40,7 +41,10 @@ def fitted_to(result: Result) -> str:
 
 
 def intervals(result: Result) -> Iterator[Part]:
-    """What central intervals of a regression cover."""
+    """What normalised scores of a regression cannot say, and what its central intervals cover."""
+    methods = {name: method for name, method in result.methods.items() if not result.is_single(name)}
+    if limits := tuple(text for name, method in methods.items() for text in _limits(name, method)):
+        yield BulletList(limits)
     curves = {name: method.calibration for name, method in result.methods.items() if "level" in method.calibration}
     reached = [curve["level"].max() + 1e-9 for curve in curves.values()]  # that of quantiles may end
     levels = [level for level in _LEVELS if level <= max(reached, default=0)]
@@ -51,6 +55,21 @@ def intervals(result: Result) -> Iterator[Part]:
     if levels:
         yield Heading("Share of targets inside the central intervals")
         yield Table(tuple(f"of {100 * level:.0f} %" for level in levels), rows)
+
+
+def _limits(name: str, method: MethodResult) -> Iterator[str]:
+    if "constant" not in method.bounds:
+        return
+    exact = int(np.isposinf(method.sets["test"].points.get("pll_optimum", np.empty(0))).sum())
+    if exact:
+        points = "1 example is" if exact == 1 else f"{exact} examples are"
+        others = method.normalized.get("pll_without_exact")
+        rest = f"; the normalised PLL of the others is {share(others.value)} %" if others else ""
+        yield f"{name}: the optimal PLL is infinite, as {points} predicted exactly{rest}."
+    elif any(math.isnan(estimate.value) for estimate in method.normalized.values()):
+        yield f"{name}: a normalised score is –, as no σ of each example is better than the constant one."
+    if any(estimate.value > 100 for estimate in method.normalized.values()):
+        yield f"{name}: above 100 %, as a mixture of samples can exceed the bound, which is for Gaussians."
 
 
 def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:

@@ -139,9 +139,16 @@ def normalised(result: Result, exact: int, **values: float) -> Result:
     return changed(result, "mcdo", normalized={name: Estimate(value) for name, value in values.items()})
 
 
-def test_a_normalised_score_that_is_not_defined_is_a_dash(regression):
-    text = drawn(normalised(regression, 1, crps=5.0, pll=math.nan), width=100)
+def test_a_normalised_score_that_is_not_defined_is_a_dash_and_explained(regression):
+    text = drawn(normalised(regression, 1, crps=5.0, pll=math.nan, pll_without_exact=-12.34), width=100)
     assert "nan" not in text
+    of_one = (
+        "the optimal PLL is infinite, as 1 example is predicted exactly; the normalised PLL of the others is −12.3 %."
+    )
+    assert of_one in one_line(text)
+    coinciding = one_line(drawn(normalised(regression, 0, crps=math.nan, pll=100.4)))
+    assert "mcdo: a normalised score is –, as no σ of each example is better than the constant one." in coinciding
+    assert "mcdo: above 100 %, as a mixture of samples can exceed the bound" in coinciding
     assert re.search(r"^   mcdo .* –$", text[text.index("\n PLL\n") :], flags=re.MULTILINE)
 
 

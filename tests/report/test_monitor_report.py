@@ -25,6 +25,9 @@ def said(record) -> str:
 def test_of_a_batch_that_does_not_differ_nothing_is_to_be_done():
     (text,) = report(made_up_monitor.quiet()).summary
     assert text.startswith("Nothing to do, no change was found: a difference of this size") and " 31 % of" in text
+    assert " in 100 % of cases." in said(replace(made_up_monitor.quiet(), p_value=1.0))
+    after_an_alarm = said(replace(made_up_monitor.alarmed(), p_value=0.31))
+    assert "These examples alone show no change" in after_an_alarm and "Nothing to do" not in after_an_alarm
 
 
 def test_an_alarm_names_the_layers_the_scores_and_the_batch():

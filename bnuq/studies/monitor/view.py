@@ -66,7 +66,8 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     """The answers: whether the batch differs, where, and whether the stream has raised the alarm."""
     differs = record.p_value <= record.level
     most = "at most " if record.p_value <= record.floor * (1 + 1e-9) else ""
-    chance = f"a difference of this size occurs without a change in {most}{100 * record.p_value:.2g} % of cases"
+    share = f"{100 * record.p_value:.{2 if record.p_value < 0.995 else 3}g}"  # 100, not 1e+02
+    chance = f"a difference of this size occurs without a change in {most}{share} % of cases"
     if differs:
         text = (
             f"The data have changed: {chance}. First check how these examples were prepared. If that is right, label "

@@ -640,10 +640,12 @@ class Defer(Valued):
         subject = f"{least} {'examples' if what == 'labels' else every}"
         rule = f"({self._score} above {three(self.threshold)})"
         if before is not None and error is not None and (error >= before or percent(error) == percent(before)):
-            wrong = "pixels" if what == "images" else every
-            same = percent(error) == percent(before)
-            result = f"as many {wrong} are wrong" if same else f"more {wrong} are wrong, {percent(error)} instead of"
-            return f"Leave nothing to a person: without {subject} {rule}, {result}{',' * same} {percent(before)}."
+            more = "as large" if percent(error) == percent(before) else "larger"
+            instead = "" if more == "as large" else f" instead of {percent(before)}"
+            return (
+                f"Leave nothing to a person: without {subject} {rule}, the share that is wrong is {more}, "
+                f"{percent(error)}{instead}. {promise}"
+            )
         rest = {"images": "pixels in the rest", "labels": "labels of the rest"}.get(what, "rest")
         leave, of = f"Leave {subject} to a person {rule}", f"of the {rest}"
         if share == 0 or math.isinf(self.threshold):

@@ -183,6 +183,13 @@ def _collapsed(result: Result) -> Iterator[str]:
 # ── a regression ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_WIDTHS = {  # by how a σ of each example compares with one σ for all
+    "worse": "Use one σ for all examples: with a σ of each, samples predict targets worse.",
+    "mixed": "With a σ of each example, samples predict targets better by one score than with one σ, worse by another.",
+    "no better": "That a σ of each example predicts targets better than one σ for all could not be shown.",
+}
+
+
 def _sigma(result: Result) -> Iterator[str]:
     """For all methods of several samples at once: whether their σ of each point predicts the targets better than one
     that is the same for all, and whose σ marks large errors."""
@@ -191,10 +198,9 @@ def _sigma(result: Result) -> Iterator[str]:
     if better := [name for name, of in outcomes.items() if "better" in of and "worse" not in of]:
         by = all_of(better)
         texts.append(f"Give each example an interval of its own σ, by {by}: that predicts targets better than one σ.")
-    elif any(outcomes.values()):
-        mixed = any(len(of) > 1 for of in outcomes.values())
-        worth = "is better by one score and worse by another" if mixed else "predicts targets no better"
-        texts.append(f"One width for all examples is enough: a σ of each {worth}.")
+    elif known := {outcome for of in outcomes.values() for outcome in of}:
+        outcome = "mixed" if "better" in known else "worse" if "worse" in known else "no better"
+        texts.append(_WIDTHS[outcome])
     ranks = {name: result.methods[name].sets["test"].estimates.get("spearman") for name in result.sampled}
     marks = {name: each.value for name, each in ranks.items() if each and each.value >= _PARTLY and (each.low or 0) > 0}
     if marks:

@@ -73,7 +73,7 @@ def _sites(record: Inspection) -> Iterator[Conclusion]:
     if found := [each for kind, each in kinds.items() if kind in live]:
         layers = all_of(count(live.count(kind), noun) for kind, (_, noun) in kinds.items() if kind in live)
         methods = ",".join(method for method, _ in found)
-        yield Conclusion("sites", f"{layers} can draw samples: `bnuq evaluate --methods {methods}`.")
+        yield Conclusion("sites", f"{layers} can draw samples: `bnuq evaluate --method {methods}`.")
     fixed: dict[str, list[str]] = {}
     for site in record.sites:
         if not site.stochastic:

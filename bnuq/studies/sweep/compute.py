@@ -125,6 +125,7 @@ def _result(
     replaces: bool,
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
+    sizes = {point.batch_size for network in networks for point in network.points}
     return Sweep(
         task=first.subject.task.name,
         models=tuple(network.model for network in networks),
@@ -150,6 +151,7 @@ def _result(
         )
         | {"arithmetic": networks[0].arithmetic.name},
         stopped=networks[0].stopped,
+        skipped=tuple(size for size in first.sizes if size not in sizes),
         path=out,
     )
 

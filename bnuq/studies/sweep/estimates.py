@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.metrics.registry import estimates_of_task, limits_of, metric_of
+from bnuq.metrics.registry import POST_HOC_SCORES, estimates_of_task, limits_of, metric_of, scores_among
 from bnuq.metrics.replicates import independent_units
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -35,8 +35,8 @@ def set_estimates(
             estimates.setdefault(metric, {})[name] = estimate
     auroc = {
         score: {name: _separation(at_size, score, sets["test"], points, name) for name, points in ood.items()}
-        for score in _SCORES[task.name]
-        if ood and score in at_size.points["test"]
+        for score in scores_among(at_size.points["test"])
+        if ood and score not in POST_HOC_SCORES
     }
     return estimates, auroc
 
@@ -137,9 +137,6 @@ def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Po
     errors = (over_points, None if error is None else error * float(stdtrit(len(set_values) - 1, 0.975)) / NORMAL)
     low, high = interval(metric, value, *errors, limits=limits or metric_of(metric).limits)
     return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), set_values)
-
-
-_SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
 
 
 def with_running_statistics(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import takewhile
 
 from bnuq.estimates import Estimate
@@ -12,9 +13,8 @@ from bnuq.methods import NETWORKS
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import error_of_change
 from bnuq.records.comparisons import OTHER_SCALE, REACH, on_another_scale
-from bnuq.records.decisions import Loss, lost
 from bnuq.records.words import percent, plain
-from bnuq.report.numbers import and_error, error_of, interval_of, three_digits
+from bnuq.report.numbers import and_error, error_of, interval_of, three_digits, with_error
 from bnuq.studies.sweep.lines import (
     SweepLine,
     auroc_of,
@@ -23,9 +23,11 @@ from bnuq.studies.sweep.lines import (
     disagreement_of,
     estimate_of,
     lines_of,
+    main_line,
     names_of,
 )
 from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, decay_rate
+from bnuq.studies.sweep.tables import decimals_of
 
 _VAGUE = 0.3  # an interval of an AUROC that says little
 _DECAYS = {
@@ -161,7 +163,9 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str) -> Iterator[Conclusion]:
         if all(high < 0.5 for _, high in intervals):
             yield said("familiar", "appears more familiar than the test set")
         elif any(high - low > _VAGUE for low, high in intervals):
-            yield said("unclear", f"may or may not be {separated}, as samples differ widely")
+            sets, more = min(len(auroc.of_sets) for _, auroc in known), " (`--full-grid` draws more)"
+            why = f"{sets} sets of draws leave 95 % intervals wide{more * (sweep.stopped != 'full-grid')}"
+            yield said("unclear", f"may or may not be {separated}, as {why}")
         else:
             yield said("not-separated", f"is not {separated} at any size")
         return
@@ -223,44 +227,70 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         whose = f" for {network}" if len(sweep.models) > 1 and not is_matched else ""
         of = f" (the network {network})" if is_matched else ""
         use = f"Use mini-batches of {chosen.batch_size:,}{whose} (`--batch-size {chosen.batch_size}`)"
-        yield Conclusion(f"recommended-by-{chosen.criterion}", f"{use}: {why}{of}{_beside(chosen)}.")
+        yield Conclusion(f"recommended-by-{chosen.criterion}", f"{use}: {why}{of}.")
         yield from _lead(chosen)
-        yield from _optimum(chosen)
+        yield from _optimum(sweep, chosen)
+    yield from _skipped(sweep)
+    if chosen is not None and not is_mismatched:
+        yield from _on_test(sweep, chosen)
 
 
-def _beside(chosen: Recommended) -> str:
+def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     """By which metrics of the test set the recommended size is better or worse than the best other one, beyond twice
-    their paired errors."""
+    their paired errors, and what to choose by where predictions count."""
     said = chosen.criterion if chosen.of == "test" else ""
-    also: list[str] = []
-    but: list[Loss] = []
     known = {name: each for name, each in chosen.on_test.items() if each.se and name != said}
+    if not known:
+        return
+    points = {point.batch_size: point for point in main_line(sweep).points}
+    also: list[str] = []
+    better: dict[int, list[str]] = {}
     for metric, other in known.items():
-        gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1)
-        reach = REACH * (other.se or 0.0)
+        gain, reach = other.difference * (-1 if metric_of(metric).direction == "lower" else 1), REACH * (other.se or 0)
         if gain > reach:
             also.append(plain(metric))
         elif gain < -reach:
-            but.append(Loss("", metric, "test", other.difference, other.se, f"{other.batch_size:,}"))
-    by = f"; on the test set they are the best by {all_of(also)}" if also else ""
-    if but:
-        return by + lost(but, "" if by else " on the test set")
-    return by or "; on the test set the best other size may be as good" * bool(known)
+            columns = [estimate_of(point, metric, "test") for point in points.values()]
+            digits = decimals_of(metric, columns)
+            sizes = other.batch_size, chosen.batch_size
+            there, here = (with_error(estimate_of(points[size], metric, "test"), digits).value for size in sizes)
+            by = and_error(Estimate(abs(other.difference), se=other.se))
+            text = f"{plain(metric)} ({there}, {here} at {chosen.batch_size:,}; difference {by})"
+            better.setdefault(other.batch_size, []).append(text)
+    texts = [f"{chosen.batch_size:,} is the best size by {all_of(also)}"] if also else []
+    texts += [f"{size:,} is better by {all_of(by)}" for size, by in better.items()]
+    texts = texts or [f"no other size is clearly better by {all_of(map(plain, known), 'or')}"]
+    yield Conclusion(f"on-test-{'better' if better else 'best'}", f"On the test set, {'; '.join(texts)}.", "test")
+    if better and chosen.criterion != "pll":
+        option = "--criterion pll" + " --validation REF" * (not names_of(sweep, "validation"))
+        purpose = "explaining the training set" if chosen.criterion == "elbo" else "recognising unfamiliar data"
+        text = f"The recommended size serves {purpose}: for the best predictions, choose by `{option}`."
+        yield Conclusion("on-test-purpose", text, "test")
 
 
 def _lead(chosen: Recommended) -> Iterator[Conclusion]:
-    """Whether other sizes are as good as the recommended one."""
-    estimates = [estimate for size, estimate in chosen.behind.items() if size != chosen.batch_size]
-    if not any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in estimates):
+    """Whether other sizes may be as good as the recommended one."""
+    others = {size: each for size, each in chosen.behind.items() if size != chosen.batch_size}
+    if not any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in others.values()):
         yield Conclusion("recommended-without-errors", "The errors of the differences between sizes are unknown.")
-    elif len(within := sorted({chosen.batch_size, *chosen.within})) > 1:
-        text = f"By this criterion, {_sizes(within)} are equally good within their errors."
+        return
+
+    def by(estimate: Estimate) -> str:
+        unit = {"elbo": " nats", "pll": " nats per example", "auroc": ""}[chosen.criterion]
+        return f"{and_error(replace(estimate, value=abs(estimate.value)))}{unit}"
+
+    if within := sorted({*chosen.within} & {*others}):
+        furthest = min((others[size] for size in within), key=lambda each: each.value)
+        they = "it is" if len(within) == 1 else "they are at most"
+        text = f"By a 95 % interval, {_sizes(within)} may be as good: {they} {by(furthest)} behind."
         yield Conclusion("recommended-among", text)
     else:
-        yield Conclusion("recommended-alone", "By this criterion, no other size is as good within its error.")
+        size = max(others, key=lambda size: others[size].value)
+        text = f"By a 95 % interval, no other size is as good: the next best, {size:,}, is {by(others[size])} behind."
+        yield Conclusion("recommended-alone", text)
 
 
-def _optimum(chosen: Recommended) -> Iterator[Conclusion]:
+def _optimum(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     """Why another size than the recommended one may be the best."""
     if chosen.decided_by == "prior":
         text = (
@@ -270,16 +300,22 @@ def _optimum(chosen: Recommended) -> Iterator[Conclusion]:
         yield Conclusion("prior-decides", text)
     if not (end := chosen.at_end):
         return
-    if chosen.protocol == "matched":
-        text = f"It is the {end} of the training batch sizes: the optimum may lie beyond."
-        yield Conclusion("recommended-is-trained-end", text)
-        return
-    sizes = sorted({*chosen.behind, chosen.batch_size})
-    position = sizes.index(chosen.batch_size)
-    neighbour = sizes[1] if position == 0 else sizes[position - 1]
-    where, others = ("above", "larger") if end == "largest" else ("below", "smaller")
-    text = (
-        f"It is the {end} of the sizes that were compared, so the optimum may lie anywhere {where} {neighbour:,}: "
-        f"sweep {others} ones."
-    )
-    yield Conclusion(f"recommended-is-{end}", text)
+    how, size = "larger" if end == "largest" else "smaller", chosen.batch_size
+    terms = sweep.models[chosen.model].elbo
+    most = size if terms is None else terms.reference_points - 1
+    beyond = (2 * size, 4 * size) if end == "largest" else (size // 4, size // 2)
+    others = sorted({size, *(each for each in beyond if 2 <= each <= max(size, most))})
+    is_possible = len(others) > 1 and chosen.protocol == "single"
+    command = f" (`--batch-sizes {','.join(map(str, others))}`)" if is_possible else ""
+    if end == "largest" or size > 2:
+        text = f"No {how} size was compared, and one may be better{command}."
+        yield Conclusion(f"recommended-is-{end}", text)
+
+
+def _skipped(sweep: Sweep) -> Iterator[Conclusion]:
+    """Which sizes an adaptive sweep left out, and why."""
+    if skipped := sweep.skipped:
+        why = "the bound is taken to have one peak, which lies elsewhere"
+        why = "the budget was spent" if sweep.stopped == "budget" else why
+        were = "was" if len(skipped) == 1 else "were"
+        yield Conclusion("recommended-skipped", f"{_sizes(skipped)} {were} not run: {why} (`--full-grid` runs all).")

@@ -9,6 +9,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.replicates import error_of_change
 from bnuq.report.numbers import named
 from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, SweptModel
+from bnuq.tasks import task_named
 
 
 @frozen
@@ -38,17 +39,25 @@ def lines_of(sweep: Sweep) -> list[SweepLine]:
     return [line for line in (*single, SweepLine(None, sweep.matched)) if line.points]
 
 
+def main_line(sweep: Sweep) -> SweepLine:
+    """The line that a size is recommended from; the one with most sizes where none is."""
+    chosen, lines = sweep.recommended, lines_of(sweep)
+    of_choice = (line for line in lines if chosen is not None and is_of_choice(chosen, line))
+    return next(of_choice, max(lines, key=lambda line: len(line.points)))
+
+
 def disagreement_of(sweep: Sweep) -> str:
     """The metric of the disagreement between samples."""
-    return "variance" if sweep.task == "regression" else "mutual_information"
+    return task_named(sweep.task).spread
 
 
 def disagreement_name(sweep: Sweep) -> str:
-    return "variance of samples" if sweep.task == "regression" else "disagreement between samples"
+    spread = disagreement_of(sweep)
+    return "disagreement between samples" if spread == "mutual_information" else named(spread)
 
 
-def score_name(sweep: Sweep) -> str:
-    return "MI" if sweep.score == "mutual_information" else named(sweep.score)
+def score_name(score: str) -> str:
+    return "MI" if score == "mutual_information" else named(score)
 
 
 def names_of(sweep: Sweep, *roles: str) -> list[str]:
@@ -95,8 +104,12 @@ def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     return differences
 
 
-def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
-    """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
+def is_of_choice(chosen: Recommended, line: SweepLine) -> bool:
+    """Whether a size was recommended from this line."""
     first = line.points[0]
-    same = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
-    return chosen.criterion == "elbo" and same
+    return chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
+
+
+def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
+    """The same by the ELBO, so that its differences have their errors in full."""
+    return chosen.criterion == "elbo" and is_of_choice(chosen, line)

@@ -148,7 +148,7 @@ def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
             aurocs = [auroc_of(sweep, point, name) for point in line.random]
             estimates = [None if auroc is None else auroc.estimate for auroc in aurocs]
             _draw_bars(axes, line.random, estimates, looks[index, name], _label(column, line, name))
-    axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
+    axes.set_ylabel(f"AUROC by {score_name(sweep.score)}, against test")
 
 
 def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:

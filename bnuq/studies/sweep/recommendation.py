@@ -15,7 +15,7 @@ from bnuq.config import Samples, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import METRICS, metric_of
 from bnuq.metrics.replicates import error_of_change, independent_units
 from bnuq.records.evaluation import FEWEST_POINTS
 from bnuq.studies.sweep.elbo import LowerBound, with_interval
@@ -23,12 +23,7 @@ from bnuq.studies.sweep.record import BestOther, Decay, Elbo, Protocol, Recommen
 from bnuq.studies.sweep.request import samples_of
 from bnuq.studies.sweep.sizes import AtSize
 
-_IN_TABLE = {
-    name: estimand
-    for task in ("classification", "regression")
-    for name, estimand in estimates_of_task(task, shown="sensitivity").items()
-    if estimand.direction != "none"
-}
+_IN_TABLE = {name: each for name, each in METRICS.items() if "sensitivity" in each.shown and each.direction != "none"}
 
 
 @frozen
@@ -98,7 +93,6 @@ def recommend(
         criterion=criterion,
         of="train" if criterion == "elbo" else data.name,
         behind=behind,
-        within=within_one_error(behind),
         decided_by=decided,
         predicted_batch_size=best.bound.terms.predicted if best.bound and protocol == "single" else None,
         at_end="smallest" if size == sizes[0] else "largest" if size == sizes[-1] else "",
@@ -121,15 +115,6 @@ def _beside_others(
             se = math.hypot(least.se or 0.0, least.mc_se or 0.0)
             found[metric] = BestOther(best.at_size.batch_size, least.value, None if few or math.isnan(se) else se)
     return found
-
-
-def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
-    """The sizes that lie behind the best one by at most the error of that difference."""
-    return tuple(
-        size
-        for size, difference in behind.items()
-        if -difference.value <= math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
-    )
 
 
 def _likelihood_is_flat(comparable: Sequence[SizeCandidate]) -> bool:
@@ -173,7 +158,7 @@ def _difference(first: SizeCandidate, second: SizeCandidate, data: CriterionData
     """The difference of an estimate that both have."""
     (a, c), (b, d) = (_on_points(x, metric, data) for x in (first, second))
     se = metrics.standard_error(c - d, group=data.points.group)
-    return with_interval(float(a.mean() - b.mean()), se, error_of_change(a, b))
+    return with_interval(float(a.mean() - b.mean()), se, error_of_change(a, b), draw_sets=min(len(a), len(b)))
 
 
 def _on_points(candidate: SizeCandidate, metric: str, data: CriterionData) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +189,8 @@ def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: Criterion
         groups = {"test_group": data.points.group, "ood_group": points.group}
         errors.append(math.sqrt(metrics.delong_difference_variance(*zip(inside, outside, strict=True), **groups)))
     means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in both]
-    return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
+    value, draw_sets = float(means[0].mean() - means[1].mean()), min(map(len, means))
+    return with_interval(value, float(np.mean(errors)), error_of_change(*means), draw_sets=draw_sets)
 
 
 _FIRST = 2  # draw sets that a size has at first

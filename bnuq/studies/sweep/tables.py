@@ -11,14 +11,27 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.drawing import short
-from bnuq.report.numbers import decimals, exponent, named, total, with_error
-from bnuq.studies.sweep.lines import SweepLine, auroc_of, compared_by, disagreement_of, estimate_of, names_of
+from bnuq.report.numbers import and_error, decimals, exponent, named, total, with_error
+from bnuq.studies.sweep.lines import (
+    SweepLine,
+    auroc_of,
+    compared_by,
+    disagreement_of,
+    estimate_of,
+    is_of_choice,
+    names_of,
+)
 from bnuq.studies.sweep.record import Sweep, SweepPoint
 
 
 def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
-    """A row a size; in `brief` with the disagreement on the test set alone."""
+    """A row a size, with how far it lies from the recommended one; in `brief` with the disagreement on the test set
+    alone."""
     columns: dict[str, list[Cell]] = {}
+    chosen, best = sweep.recommended, 0
+    if chosen is not None and is_of_choice(chosen, line):
+        best, behind = chosen.batch_size, [chosen.behind.get(point.batch_size) for point in line.points]
+        columns["from best"] = [Cell("–" if difference is None else and_error(difference)) for difference in behind]
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
         if any(map(is_of_other_size, line.points)):
@@ -28,10 +41,13 @@ def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
     for name in names_of(sweep, "ood"):
         aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
-            header = f"↑ AUROC {short(name, 18)}"
+            header = f"↑ {'AUROC ' * (not brief)}{short(name, 18)}"
             columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
-        (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
+        (
+            f"{'→ ' * (point.batch_size == best)}{point.batch_size:,}{'*' * point.degenerate}",
+            tuple(column[row] for column in columns.values()),
+        )
         for row, point in enumerate(line.points)
     ]
     return size_table(tuple(columns), rows)
@@ -46,7 +62,7 @@ def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
         for last in (False, True)
     )
-    column = "variance" if sweep.task == "regression" else "MI"
+    column = "MI" if disagreement == "mutual_information" else disagreement
     disagreements = [(disagreement, name, f"{column} {short(name, 18)}") for name in (test, *ood)]
     columns: dict[str, list[Cell]] = {}
     for metric, name, header in (*directed, *disagreements, *undirected):

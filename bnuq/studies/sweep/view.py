@@ -7,13 +7,25 @@ from functools import partial
 from typing import Any
 
 from bnuq.catalogue import advised, noted
+from bnuq.findings import all_of
+from bnuq.metrics.registry import estimates_of_task
+from bnuq.records.words import plain
 from bnuq.report.document import PathLine, Picture, Report, ReportSection, explanations, section
 from bnuq.report.first_screen import meaning_of
-from bnuq.report.numbers import count, of_reference
+from bnuq.report.numbers import count, named, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.studies.sweep.elbo_tables import elbo_parts
 from bnuq.studies.sweep.findings import sentences
-from bnuq.studies.sweep.lines import SweepLine, disagreement_name, lines_of, names_of, score_name
+from bnuq.studies.sweep.lines import (
+    SweepLine,
+    disagreement_name,
+    disagreement_of,
+    is_of_choice,
+    lines_of,
+    main_line,
+    names_of,
+    score_name,
+)
 from bnuq.studies.sweep.plots import draw
 from bnuq.studies.sweep.record import Sweep, SweptModel
 from bnuq.studies.sweep.tables import compared_parts, is_of_other_size, table
@@ -25,7 +37,7 @@ _HOW = (
 )
 _STOPPED = {
     "full-grid": "",
-    "decided": "; adaptive, all decided",
+    "decided": "; adaptive, more would change little",
     "draw-sets": "; adaptive, undecided with all draw sets",
     "budget": "; adaptive, undecided within the budget",
 }
@@ -38,7 +50,7 @@ _REPEAT = (
 def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: what was found, then every estimate by size."""
     lines = lines_of(sweep)
-    first = max(lines, key=lambda line: len(line.points))
+    first = main_line(sweep)
     networks = count(len(sweep.models), "network") if len(sweep.models) > 1 else sweep.models[0].name
     sizes = len({point.batch_size for point in sweep.points})
     test = next(swept.n for swept in sweep.sets if swept.role == "test")
@@ -55,7 +67,7 @@ def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - eve
         path=None if sweep.path is None else PathLine(sweep.path),
         line=" · ".join((*facts, f"{max(sweep.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(sweep.findings)),
-        one_screen=(table(sweep, first, brief=True), *explanations([" ".join(_columns(sweep, [first]))])),
+        one_screen=(table(sweep, first, brief=True), *explanations([_columns(sweep, [first], brief=True)])),
     )
 
 
@@ -110,7 +122,7 @@ def _reference(model: SweptModel) -> str:
 
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
-    yield " ".join(_columns(sweep, lines))
+    yield _columns(sweep, lines)
     yield (
         f"Errors are over examples and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
         "↑ higher, ↓ lower is better. b: mini-batch size"
@@ -118,23 +130,35 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
     )
     if sweep.stopped != "full-grid":
         yield (
-            "Adaptive: sizes and draw sets were added until the recommended size, and how fast the disagreement falls "
-            "on the test set, were decided within their errors. For every size with all draw sets, as in a figure, use "
-            "--full-grid."
+            "Adaptive: sizes and draw sets were added until more draws could hardly change the recommended size, and "
+            "how fast the disagreement falls on the test set. `--full-grid` runs every size with all draw sets."
         )
 
 
-def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
     """What the columns of a table of sizes are, in plain words."""
-    if sweep.task == "regression":
-        yield "Variance: disagreement between samples, in squared units of the target; CRPS and RMSE: in its unit."
-    else:
-        yield (
-            "PLL: mean log-probability of the label. ECE: expected calibration error. MI: mutual information, by "
-            "which samples disagree."
-        )
-    if names_of(sweep, "ood"):
-        yield f"AUROC: how often examples of the set have more {score_name(sweep)} than test examples (0.5 is chance)."
+    chosen, words = sweep.recommended, []
+    if chosen is not None and any(is_of_choice(chosen, line) for line in lines):
+        what = {
+            "elbo": "lower bound on the log-likelihood of the training set, in nats,",
+            "pll": f"log-likelihood of a {chosen.of} example, in nats,",
+            "auroc": "mean AUROC",
+        }[chosen.criterion]
+        words.append(f"from best: difference in the {what} to the recommended size (→), paired, ± its standard error")
+    known = {metric for line in lines for point in line.points for metric in point.estimates}
+    metrics = [each for each in estimates_of_task(sweep.task, shown="sensitivity") if each in known]
+    named_so = {named(each, roomy=False): plain(each) for each in metrics}
+    words += [f"{name}: {word}" for name, word in named_so.items() if name != word]
+    is_mi = disagreement_of(sweep) == "mutual_information"
+    words.append(
+        "MI: mutual information, how much samples disagree" if is_mi else "variance: how much samples disagree"
+    )
+    if ood := names_of(sweep, "ood"):
+        name, whose = (all_of(ood), "its" if len(ood) == 1 else "their") if brief else ("AUROC", "the set's")
+        score = score_name(sweep.score)
+        words.append(f"{name}: how often {whose} examples have more {score} than test examples (0.5 is chance)")
     if any(point.degenerate for line in lines for point in line.points):
-        yield "* nothing is random: no draw changes an output."
-    yield "± standard error."
+        words.append("*: nothing is random, no draw changes an output")
+    return (
+        f"{'; '.join(words)}. ±: standard error of one size; differences between sizes are paired, with smaller ones."
+    )

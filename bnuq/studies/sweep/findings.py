@@ -263,8 +263,8 @@ def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     yield Conclusion(f"on-test-{'better' if better else 'best'}", f"On the test set, {'; '.join(texts)}.", "test")
     if better and chosen.criterion != "pll":
         option = "--criterion pll" + " --validation REF" * (not names_of(sweep, "validation"))
-        purpose = "explaining the training set" if chosen.criterion == "elbo" else "recognising unfamiliar data"
-        text = f"The recommended size serves {purpose}: for the best predictions, choose by `{option}`."
+        best = "explains the training set" if chosen.criterion == "elbo" else "recognises unfamiliar data"
+        text = f"{chosen.batch_size:,} {best}; for the best predictions, choose by `{option}`."
         yield Conclusion("on-test-purpose", text, "test")
 
 

@@ -56,6 +56,11 @@ def disagreement_name(sweep: Sweep) -> str:
     return "disagreement between samples" if spread == "mutual_information" else named(spread)
 
 
+def disagreement_label(sweep: Sweep) -> str:
+    """The same as the head of a column."""
+    return {"mutual_information": "MI"}.get(disagreement_of(sweep), disagreement_of(sweep))
+
+
 def score_name(score: str) -> str:
     return "MI" if score == "mutual_information" else named(score)
 

@@ -16,6 +16,7 @@ from bnuq.studies.sweep.lines import (
     SweepLine,
     auroc_of,
     compared_by,
+    disagreement_label,
     disagreement_of,
     estimate_of,
     is_of_choice,
@@ -62,8 +63,8 @@ def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
         for last in (False, True)
     )
-    column = "MI" if disagreement == "mutual_information" else disagreement
-    disagreements = [(disagreement, name, f"{column} {short(name, 18)}") for name in (test, *ood)]
+    label = disagreement_label(sweep)
+    disagreements = [(disagreement, name, f"{label} {short(name, 18)}" if ood else label) for name in (test, *ood)]
     columns: dict[str, list[Cell]] = {}
     for metric, name, header in (*directed, *disagreements, *undirected):
         estimates = [estimate_of(point, metric, name) for point in line.points]

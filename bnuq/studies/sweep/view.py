@@ -18,8 +18,8 @@ from bnuq.studies.sweep.elbo_tables import elbo_parts
 from bnuq.studies.sweep.findings import sentences
 from bnuq.studies.sweep.lines import (
     SweepLine,
+    disagreement_label,
     disagreement_name,
-    disagreement_of,
     is_of_choice,
     lines_of,
     main_line,
@@ -137,28 +137,23 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
 
 def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
     """What the columns of a table of sizes are, in plain words."""
-    chosen, words = sweep.recommended, []
-    if chosen is not None and any(is_of_choice(chosen, line) for line in lines):
-        what = {
-            "elbo": "lower bound on the log-likelihood of the training set, in nats,",
-            "pll": f"log-likelihood of a {chosen.of} example, in nats,",
-            "auroc": "mean AUROC",
-        }[chosen.criterion]
-        words.append(f"from best: difference in the {what} to the recommended size (→), paired, ± its standard error")
-    known = {metric for line in lines for point in line.points for metric in point.estimates}
-    metrics = [each for each in estimates_of_task(sweep.task, shown="sensitivity") if each in known]
-    named_so = {named(each, roomy=False): plain(each) for each in metrics}
-    words += [f"{name}: {word}" for name, word in named_so.items() if name != word]
-    is_mi = disagreement_of(sweep) == "mutual_information"
-    words.append(
-        "MI: mutual information, how much samples disagree" if is_mi else "variance: how much samples disagree"
-    )
+    words, known = [], {metric for point in sweep.points for metric in point.estimates}
+    if sweep.recommended is not None and any(is_of_choice(sweep.recommended, line) for line in lines):
+        what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}
+        unit = ", in nats" * (sweep.recommended.criterion != "auroc")
+        of = f"{what[sweep.recommended.criterion]} minus that of the recommended size (→){unit}"
+        words.append(f"from best: {of}, ± paired standard error")
+    names = {
+        named(each, roomy=False): plain(each)
+        for each in estimates_of_task(sweep.task, shown="sensitivity")
+        if each in known
+    }
+    words += [f"{name}: {word}" for name, word in names.items() if name != word]
+    words.append(f"{disagreement_label(sweep)}: how much samples disagree")
     if ood := names_of(sweep, "ood"):
         name, whose = (all_of(ood), "its" if len(ood) == 1 else "their") if brief else ("AUROC", "the set's")
         score = score_name(sweep.score)
         words.append(f"{name}: how often {whose} examples have more {score} than test examples (0.5 is chance)")
     if any(point.degenerate for line in lines for point in line.points):
         words.append("*: nothing is random, no draw changes an output")
-    return (
-        f"{'; '.join(words)}. ±: standard error of one size; differences between sizes are paired, with smaller ones."
-    )
+    return f"{'; '.join(words)}. ±: standard error of one size, differences of sizes have smaller ones."

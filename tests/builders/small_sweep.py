@@ -132,17 +132,12 @@ def recommendation(points: Sequence[SweepPoint], size: int = 64, **changed: Any)
         )
         for b, one in bounds.items()
     }
+    tests = {point.batch_size: point.estimates for point in points if not point.degenerate}
     on_test = {}
-    for metric, se in {"accuracy": 0.004, "pll": 0.01, "ece": 0.002}.items():  # of differences in pairs
-        by = {
-            point.batch_size: point.estimates[metric]["test"].estimate.value
-            for point in points
-            if point.elbo and metric in point.estimates
-        }
-        if by:
-            own, sign = by.pop(size), -1 if metric == "ece" else 1
-            other = max(by, key=lambda each: sign * by[each])
-            on_test[metric] = BestOther(other, own - by[other], se)
+    for metric, se in {"accuracy": 0.004, "pll": 0.01}.items() if "accuracy" in tests[size] else ():
+        by = {b: each[metric]["test"].estimate.value for b, each in tests.items()}
+        other = max(by.keys() - {size}, key=by.__getitem__)
+        on_test[metric] = BestOther(other, by[size] - by[other], se)
     made = Recommended(
         batch_size=size, model=points[0].model, protocol=points[0].protocol, criterion="elbo", of="train",
         behind=behind, decided_by="likelihood and prior", predicted_batch_size=Estimate(88.4, mc_se=2.9), at_end="",

@@ -84,7 +84,11 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
         if at_size.fitted:
             result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
     if task.classifies_points and "accuracy" in values:
-        result["ece"] = _calibration(values, points)
+        confidence, right = values["max_probability"], values["accuracy"]
+        resampled = metrics.calibration_bootstrap(confidence[0], right[0], group=points.group)
+        se = float(np.std(metrics.ece_of_bins(resampled), ddof=1))
+        of_sets = np.asarray(metrics.ece_of_bins(metrics.calibration_bins(confidence, right)))
+        result["ece"] = _repeated("ece", of_sets, se, points)
     return result
 
 
@@ -109,13 +113,6 @@ def _root(squares: np.ndarray, points: Points) -> Repeated:
     rmse = np.sqrt(squares.mean(1))
     se = metrics.standard_error(squares.mean(0), group=points.group)
     return _repeated("rmse", rmse, se / (2 * float(rmse.mean())) if rmse.all() else 0.0, points)
-
-
-def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
-    bins = metrics.calibration_bins(values["max_probability"], values["accuracy"])
-    resampled = metrics.calibration_bootstrap(values["max_probability"][0], values["accuracy"][0], group=points.group)
-    se = float(np.std(metrics.ece_of_bins(resampled), ddof=1))
-    return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), se, points)
 
 
 def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:

@@ -26,7 +26,7 @@ from bnuq.studies.sweep.lines import (
     main_line,
     names_of,
 )
-from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, decay_rate
+from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, decay_rate
 from bnuq.studies.sweep.tables import decimals_of
 
 _VAGUE = 0.3  # an interval of an AUROC that says little
@@ -105,7 +105,8 @@ def _of_line(sweep: Sweep, line: SweepLine, rescaled: Iterable[str]) -> Iterator
         )
         yield Conclusion("statistics-stale", text)
     if fixed := [point for point in line.points if point.degenerate]:
-        is_whole = all(_is_whole_reference(sweep, point) for point in fixed)
+        terms = ((point, sweep.models[point.model].elbo) for point in fixed)
+        is_whole = all(of is not None and of.reference_points == point.batch_size for point, of in terms)
         whole = ", the whole training set" if is_whole else ""
         text = (
             f"at size {_sizes(point.batch_size for point in fixed)}{whole}, no draw changes an output: {spread} is "
@@ -116,12 +117,6 @@ def _of_line(sweep: Sweep, line: SweepLine, rescaled: Iterable[str]) -> Iterator
 
 def _sizes(sizes: Iterable[int]) -> str:
     return all_of(f"{size:,}" for size in sizes)
-
-
-def _is_whole_reference(sweep: Sweep, point: SweepPoint) -> bool:
-    """Whether a mini-batch is known to be the whole reference."""
-    terms = sweep.models[point.model].elbo
-    return terms is not None and terms.reference_points == point.batch_size
 
 
 def _disagreement(sweep: Sweep, line: SweepLine, spread: str) -> Conclusion:
@@ -230,42 +225,41 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         yield Conclusion(f"recommended-by-{chosen.criterion}", f"{use}: {why}{of}.")
         yield from _lead(chosen)
         yield from _optimum(sweep, chosen)
-    yield from _skipped(sweep)
-    if chosen is not None and not is_mismatched:
         yield from _on_test(sweep, chosen)
+    if skipped := sweep.skipped:
+        why = "the bound is taken to have one peak, which lies elsewhere"
+        why = "the budget was spent" if sweep.stopped == "budget" else why
+        were = "was" if len(skipped) == 1 else "were"
+        yield Conclusion("recommended-skipped", f"{_sizes(skipped)} {were} not run: {why} (`--full-grid` runs all).")
 
 
 def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     """By which metrics of the test set the recommended size is better or worse than the best other one, beyond twice
     their paired errors, and what to choose by where predictions count."""
-    said = chosen.criterion if chosen.of == "test" else ""
-    known = {name: each for name, each in chosen.on_test.items() if each.se and name != said}
-    if not known:
-        return
+    known = {name: each for name, each in chosen.on_test.items() if each.se and (chosen.of, name) != ("test", "pll")}
     points = {point.batch_size: point for point in main_line(sweep).points}
-    also: list[str] = []
-    better: dict[int, list[str]] = {}
+    size, also, better = chosen.batch_size, [], {}
     for metric, other in known.items():
-        gain, reach = other.difference * (-1 if metric_of(metric).direction == "lower" else 1), REACH * (other.se or 0)
-        if gain > reach:
+        gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1) / (other.se or math.inf)
+        if gain > REACH:
             also.append(plain(metric))
-        elif gain < -reach:
-            columns = [estimate_of(point, metric, "test") for point in points.values()]
-            digits = decimals_of(metric, columns)
-            sizes = other.batch_size, chosen.batch_size
-            there, here = (with_error(estimate_of(points[size], metric, "test"), digits).value for size in sizes)
+        elif gain < -REACH:
+            column = {size: estimate_of(point, metric, "test") for size, point in points.items()}
+            digits = decimals_of(metric, column.values())
+            there, here = (with_error(column[each], digits).value for each in (other.batch_size, size))
             by = and_error(Estimate(abs(other.difference), se=other.se))
-            text = f"{plain(metric)} ({there}, {here} at {chosen.batch_size:,}; difference {by})"
+            text = f"{plain(metric)} ({there}, {here} at {size:,}; difference {by})"
             better.setdefault(other.batch_size, []).append(text)
-    texts = [f"{chosen.batch_size:,} is the best size by {all_of(also)}"] if also else []
-    texts += [f"{size:,} is better by {all_of(by)}" for size, by in better.items()]
-    texts = texts or [f"no other size is clearly better by {all_of(map(plain, known), 'or')}"]
-    yield Conclusion(f"on-test-{'better' if better else 'best'}", f"On the test set, {'; '.join(texts)}.", "test")
+    texts = [f"{size:,} is the best size by {all_of(also)}"] if also else []
+    texts += [f"{other:,} is better by {all_of(by)}" for other, by in better.items()]
+    if known and not texts:
+        texts = [f"no other size is clearly better by {all_of(map(plain, known), 'or')}"]
+    if texts:
+        yield Conclusion(f"on-test-{'better' if better else 'best'}", f"On the test set, {'; '.join(texts)}.", "test")
     if better and chosen.criterion != "pll":
         option = "--criterion pll" + " --validation REF" * (not names_of(sweep, "validation"))
         best = "explains the training set" if chosen.criterion == "elbo" else "recognises unfamiliar data"
-        text = f"{chosen.batch_size:,} {best}; for the best predictions, choose by `{option}`."
-        yield Conclusion("on-test-purpose", text, "test")
+        yield Conclusion("on-test-purpose", f"{size:,} {best}; for the best predictions, choose by `{option}`.", "test")
 
 
 def _lead(chosen: Recommended) -> Iterator[Conclusion]:
@@ -274,20 +268,16 @@ def _lead(chosen: Recommended) -> Iterator[Conclusion]:
     if not any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in others.values()):
         yield Conclusion("recommended-without-errors", "The errors of the differences between sizes are unknown.")
         return
-
-    def by(estimate: Estimate) -> str:
-        unit = {"elbo": " nats", "pll": " nats per example", "auroc": ""}[chosen.criterion]
-        return f"{and_error(replace(estimate, value=abs(estimate.value)))}{unit}"
-
-    if within := sorted({*chosen.within} & {*others}):
-        furthest = min((others[size] for size in within), key=lambda each: each.value)
+    within = sorted({*chosen.within} & {*others})
+    size = (min if within else max)(within or others, key=lambda size: others[size].value)
+    by = and_error(replace(others[size], value=abs(others[size].value)))
+    by += {"elbo": " nats", "pll": " nats per example", "auroc": ""}[chosen.criterion]
+    if within:
         they = "it is" if len(within) == 1 else "they are at most"
-        text = f"By a 95 % interval, {_sizes(within)} may be as good: {they} {by(furthest)} behind."
-        yield Conclusion("recommended-among", text)
+        code, text = "recommended-among", f"{_sizes(within)} may be as good: {they} {by} behind"
     else:
-        size = max(others, key=lambda size: others[size].value)
-        text = f"By a 95 % interval, no other size is as good: the next best, {size:,}, is {by(others[size])} behind."
-        yield Conclusion("recommended-alone", text)
+        code, text = "recommended-alone", f"no other size is as good: the next best, {size:,}, is {by} behind"
+    yield Conclusion(code, f"By a 95 % interval, {text}.")
 
 
 def _optimum(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
@@ -298,24 +288,12 @@ def _optimum(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
             "(`--prior`) may decide differently."
         )
         yield Conclusion("prior-decides", text)
-    if not (end := chosen.at_end):
-        return
-    how, size = "larger" if end == "largest" else "smaller", chosen.batch_size
-    terms = sweep.models[chosen.model].elbo
-    most = size if terms is None else terms.reference_points - 1
-    beyond = (2 * size, 4 * size) if end == "largest" else (size // 4, size // 2)
-    others = sorted({size, *(each for each in beyond if 2 <= each <= max(size, most))})
-    is_possible = len(others) > 1 and chosen.protocol == "single"
-    command = f" (`--batch-sizes {','.join(map(str, others))}`)" if is_possible else ""
-    if end == "largest" or size > 2:
-        text = f"No {how} size was compared, and one may be better{command}."
-        yield Conclusion(f"recommended-is-{end}", text)
-
-
-def _skipped(sweep: Sweep) -> Iterator[Conclusion]:
-    """Which sizes an adaptive sweep left out, and why."""
-    if skipped := sweep.skipped:
-        why = "the bound is taken to have one peak, which lies elsewhere"
-        why = "the budget was spent" if sweep.stopped == "budget" else why
-        were = "was" if len(skipped) == 1 else "were"
-        yield Conclusion("recommended-skipped", f"{_sizes(skipped)} {were} not run: {why} (`--full-grid` runs all).")
+    size, terms = chosen.batch_size, sweep.models[chosen.model].elbo
+    if chosen.at_end == "largest" or (chosen.at_end and size > 2):
+        most = 0 if terms is None else terms.reference_points - 1
+        beyond = {2 * size, 4 * size} if chosen.at_end == "largest" else {size // 4, size // 2}
+        others = sorted({size} | {each for each in beyond if 2 <= each <= max(size, most)})
+        is_possible = len(others) > 1 and chosen.protocol == "single"
+        command = f" (`--batch-sizes {','.join(map(str, others))}`)" if is_possible else ""
+        how = f"{chosen.at_end.removesuffix('st')}r"
+        yield Conclusion(f"recommended-is-{chosen.at_end}", f"No {how} size was compared; one may be better{command}.")

@@ -41,9 +41,15 @@ def lines_of(sweep: Sweep) -> list[SweepLine]:
 
 def main_line(sweep: Sweep) -> SweepLine:
     """The line that a size is recommended from; the one with most sizes where none is."""
-    chosen, lines = sweep.recommended, lines_of(sweep)
-    of_choice = (line for line in lines if chosen is not None and is_of_choice(chosen, line))
-    return next(of_choice, max(lines, key=lambda line: len(line.points)))
+    return max(lines_of(sweep), key=lambda line: (choice_of(sweep, line) is not None, len(line.points)))
+
+
+def choice_of(sweep: Sweep, line: SweepLine) -> Recommended | None:
+    """The recommendation of a size, if it is one of this line."""
+    chosen, first = sweep.recommended, line.points[0]
+    if chosen is None or chosen.protocol != first.protocol or (line.model is not None and chosen.model != first.model):
+        return None
+    return chosen
 
 
 def disagreement_of(sweep: Sweep) -> str:
@@ -54,11 +60,6 @@ def disagreement_of(sweep: Sweep) -> str:
 def disagreement_name(sweep: Sweep) -> str:
     spread = disagreement_of(sweep)
     return "disagreement between samples" if spread == "mutual_information" else named(spread)
-
-
-def disagreement_label(sweep: Sweep) -> str:
-    """The same as the head of a column."""
-    return {"mutual_information": "MI"}.get(disagreement_of(sweep), disagreement_of(sweep))
 
 
 def score_name(score: str) -> str:
@@ -87,34 +88,17 @@ def compared_by(line: SweepLine) -> str:
 
 def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
-    known = {
-        index: point.elbo
-        for index, point in enumerate(line.points)
-        if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
-    }
-    if not known:
-        return {}
-    chosen = sweep.recommended
-    if chosen is not None and by_elbo_of(chosen, line):
-        behind = {index: chosen.behind.get(line.points[index].batch_size) for index in known}
-        if None not in behind.values():
-            return {index: estimate for index, estimate in behind.items() if estimate is not None}
-    best = known[max(known, key=lambda index: known[index].elbo.value)]
+    bounds = [(index, point.elbo) for index, point in enumerate(line.points) if point.elbo is not None]
+    known = {index: elbo for index, elbo in bounds if math.isfinite(elbo.elbo.value)}
+    chosen = choice_of(sweep, line)
+    if chosen is not None and chosen.criterion == "elbo":
+        sizes = ((index, line.points[index].batch_size) for index in known)
+        return {index: chosen.behind[size] for index, size in sizes if size in chosen.behind}
     differences = {}
     for index, elbo in known.items():
+        best = max(known.values(), key=lambda elbo: elbo.elbo.value)
         terms, error = sweep.models[line.points[index].model].elbo, None
         if terms is not None and min(len(elbo.log_likelihood), len(best.log_likelihood)) > 1:
             error = terms.train_size * error_of_change(elbo.log_likelihood, best.log_likelihood)
         differences[index] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
     return differences
-
-
-def is_of_choice(chosen: Recommended, line: SweepLine) -> bool:
-    """Whether a size was recommended from this line."""
-    first = line.points[0]
-    return chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
-
-
-def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
-    """The same by the ELBO, so that its differences have their errors in full."""
-    return chosen.criterion == "elbo" and is_of_choice(chosen, line)

@@ -21,7 +21,7 @@ from bnuq.records.evaluation import FEWEST_POINTS
 from bnuq.studies.sweep.elbo import LowerBound, with_interval
 from bnuq.studies.sweep.record import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.studies.sweep.request import samples_of
-from bnuq.studies.sweep.sizes import AtSize
+from bnuq.studies.sweep.sizes import AtSize, present
 
 _IN_TABLE = {name: each for name, each in METRICS.items() if "sensitivity" in each.shown and each.direction != "none"}
 
@@ -73,10 +73,12 @@ def recommend(
     ]
     if len(comparable) < 2:
         return None
-    value, behind_best = {"elbo": (_elbo, _elbo_behind), "pll": (_pll, _difference), "auroc": (_auroc, _auroc_behind)}[
-        criterion
-    ]
-    best = max(comparable, key=lambda candidate: value(candidate, data))
+    value, behind_best = {
+        "elbo": (lambda candidate: candidate.elbo.elbo.value, _elbo_behind),
+        "pll": (lambda candidate: float(_on_points(candidate, "pll", data)[0].mean()), _difference),
+        "auroc": (lambda candidate: _auroc(candidate, data), _auroc_behind),
+    }[criterion]
+    best = max(comparable, key=value)
     nothing = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = {
         candidate.at_size.batch_size: nothing if candidate is best else behind_best(candidate, best, data)
@@ -85,7 +87,10 @@ def recommend(
     size, sizes = best.at_size.batch_size, list(behind)
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
-        decided = "prior" if _likelihood_is_flat(comparable) else "likelihood and prior"
+        lowest, *_, highest = sorted(comparable, key=lambda each: present(each.at_size.log_likelihood).mean())
+        change = _likelihood_difference(highest, lowest)
+        is_flat = change.value < math.hypot(change.se or 0.0, change.mc_se or 0.0)
+        decided = "prior" if is_flat else "likelihood and prior"
     return Recommended(
         batch_size=size,
         model=best.model,
@@ -117,16 +122,6 @@ def _beside_others(
     return found
 
 
-def _likelihood_is_flat(comparable: Sequence[SizeCandidate]) -> bool:
-    """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
-
-    def value(candidate: SizeCandidate) -> float:
-        return float(candidate.at_size.log_likelihood.mean())  # pyrefly: ignore - it has an ELBO
-
-    difference = _likelihood_difference(min(comparable, key=value), max(comparable, key=value))
-    return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
-
-
 def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estimate:
     (a, c), (b, d) = ((x.at_size.log_likelihood, x.at_size.of_training_points) for x in (first, second))
     assert first.bound is not None and a is not None and b is not None and c is not None and d is not None
@@ -138,20 +133,11 @@ def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estim
     )
 
 
-def _elbo(candidate: SizeCandidate, _data: CriterionData) -> float:
-    assert candidate.elbo is not None
-    return candidate.elbo.elbo.value
-
-
 def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: CriterionData) -> Estimate:
     assert candidate.elbo is not None and best.elbo is not None
     difference = _likelihood_difference(candidate, best)
     kl = candidate.elbo.kl - best.elbo.kl
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
-
-
-def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
-    return float(_on_points(candidate, "pll", data)[0].mean())
 
 
 def _difference(first: SizeCandidate, second: SizeCandidate, data: CriterionData, metric: str = "pll") -> Estimate:

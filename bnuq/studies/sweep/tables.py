@@ -15,12 +15,12 @@ from bnuq.report.numbers import and_error, decimals, exponent, named, total, wit
 from bnuq.studies.sweep.lines import (
     SweepLine,
     auroc_of,
+    choice_of,
     compared_by,
-    disagreement_label,
     disagreement_of,
     estimate_of,
-    is_of_choice,
     names_of,
+    score_name,
 )
 from bnuq.studies.sweep.record import Sweep, SweepPoint
 
@@ -29,9 +29,8 @@ def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
     """A row a size, with how far it lies from the recommended one; in `brief` with the disagreement on the test set
     alone."""
     columns: dict[str, list[Cell]] = {}
-    chosen, best = sweep.recommended, 0
-    if chosen is not None and is_of_choice(chosen, line):
-        best, behind = chosen.batch_size, [chosen.behind.get(point.batch_size) for point in line.points]
+    if chosen := choice_of(sweep, line):
+        behind = [chosen.behind.get(point.batch_size) for point in line.points]
         columns["from best"] = [Cell("–" if difference is None else and_error(difference)) for difference in behind]
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
@@ -46,7 +45,8 @@ def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
             columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
         (
-            f"{'→ ' * (point.batch_size == best)}{point.batch_size:,}{'*' * point.degenerate}",
+            f"{'→ ' * (chosen is not None and point.batch_size == chosen.batch_size)}{point.batch_size:,}"
+            f"{'*' * point.degenerate}",
             tuple(column[row] for column in columns.values()),
         )
         for row, point in enumerate(line.points)
@@ -63,7 +63,7 @@ def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
         for last in (False, True)
     )
-    label = disagreement_label(sweep)
+    label = score_name(disagreement)
     disagreements = [(disagreement, name, f"{label} {short(name, 18)}" if ood else label) for name in (test, *ood)]
     columns: dict[str, list[Cell]] = {}
     for metric, name, header in (*directed, *disagreements, *undirected):

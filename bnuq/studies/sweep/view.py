@@ -18,9 +18,9 @@ from bnuq.studies.sweep.elbo_tables import elbo_parts
 from bnuq.studies.sweep.findings import sentences
 from bnuq.studies.sweep.lines import (
     SweepLine,
-    disagreement_label,
+    choice_of,
     disagreement_name,
-    is_of_choice,
+    disagreement_of,
     lines_of,
     main_line,
     names_of,
@@ -138,18 +138,17 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
 def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
     """What the columns of a table of sizes are, in plain words."""
     words, known = [], {metric for point in sweep.points for metric in point.estimates}
-    if sweep.recommended is not None and any(is_of_choice(sweep.recommended, line) for line in lines):
-        what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}
-        unit = ", in nats" * (sweep.recommended.criterion != "auroc")
-        of = f"{what[sweep.recommended.criterion]} minus that of the recommended size (→){unit}"
-        words.append(f"from best: {of}, ± paired standard error")
+    if chosen := next((each for line in lines if (each := choice_of(sweep, line))), None):
+        what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}[chosen.criterion]
+        unit = ", in nats" * (chosen.criterion != "auroc")
+        words.append(f"from best: {what} minus that of the recommended size (→){unit}, ± paired standard error")
     names = {
         named(each, roomy=False): plain(each)
         for each in estimates_of_task(sweep.task, shown="sensitivity")
         if each in known
     }
     words += [f"{name}: {word}" for name, word in names.items() if name != word]
-    words.append(f"{disagreement_label(sweep)}: how much samples disagree")
+    words.append(f"{score_name(disagreement_of(sweep))}: how much samples disagree")
     if ood := names_of(sweep, "ood"):
         name, whose = (all_of(ood), "its" if len(ood) == 1 else "their") if brief else ("AUROC", "the set's")
         score = score_name(sweep.score)

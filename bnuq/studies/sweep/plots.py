@@ -42,7 +42,6 @@ def draw(sweep: Sweep, path: Path) -> None:
     columns = [column for column in (single, matched) if column]
     ood = [name for name in names_of(sweep, "ood") if any(auroc_of(sweep, point, name) for point in sweep.points)]
     bounded = any(len(behind_best(sweep, line)) > 1 for line in lines)
-    sizes, chosen = sorted({point.batch_size for point in sweep.points}), sweep.recommended
     rows = [_draw_disagreement, *([_draw_auroc] if ood else []), *([_draw_elbo] if bounded else [])]
     networks = sweep.models[0].name if len(sweep.models) == 1 else f"{len(sweep.models)} networks"
     about = f"{networks}, up to {sweep.draw_sets} × {sweep.samples} samples per size; bars: 1 standard error"
@@ -59,11 +58,7 @@ def draw(sweep: Sweep, path: Path) -> None:
         for row, draw_row in enumerate(rows):
             row_panels = panels[row * len(columns) : (row + 1) * len(columns)]
             for axes, column in zip(row_panels, columns, strict=True):
-                drawing.sizes_across(axes, sizes[:: math.ceil(len(sizes) / 9)])
-                axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-                if chosen is not None and any(choice_of(sweep, line) for line in column):
-                    label = f"recommended: b = {chosen.batch_size:,}"
-                    axes.axvline(chosen.batch_size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
+                _size_axis(axes, sweep, column)
                 draw_row(axes, sweep, column)
                 if row == len(rows) - 1:
                     axes.set_xlabel("mini-batch size b" if column[0].model else "mini-batch size b, as in training")
@@ -73,6 +68,15 @@ def draw(sweep: Sweep, path: Path) -> None:
                     axes.set_ylim(min(lows), max(highs))
         for axes, column in zip(panels, columns, strict=False):
             axes.set_title(column[0].title if len(column) == 1 else "One network at several sizes")
+
+
+def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
+    sizes = sorted({point.batch_size for point in sweep.points})
+    drawing.sizes_across(axes, sizes[:: math.ceil(len(sizes) / 9)])
+    axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
+    if chosen := next(filter(None, (choice_of(sweep, line) for line in column)), None):
+        label = f"recommended: b = {chosen.batch_size:,}"
+        axes.axvline(chosen.batch_size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
 
 
 def _looks(sweep: Sweep, column: Sequence[SweepLine]) -> dict[tuple[int, str], drawing.LineStyle]:

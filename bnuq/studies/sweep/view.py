@@ -128,11 +128,10 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
         "↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
-    if sweep.stopped != "full-grid":
-        yield (
-            "Adaptive: sizes and draw sets were added until more draws could hardly change the recommended size, and "
-            "how fast the disagreement falls on the test set. `--full-grid` runs every size with all draw sets."
-        )
+    yield (
+        "Adaptive: sizes and draw sets were added until more draws could hardly change the recommended size, and how "
+        "fast the disagreement falls on the test set. `--full-grid` runs every size with all draw sets."
+    ) * (sweep.stopped != "full-grid")
 
 
 def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
@@ -142,12 +141,8 @@ def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -
         what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}[chosen.criterion]
         unit = ", in nats" * (chosen.criterion != "auroc")
         words.append(f"from best: {what} minus that of the recommended size (→){unit}, ± paired standard error")
-    names = {
-        named(each, roomy=False): plain(each)
-        for each in estimates_of_task(sweep.task, shown="sensitivity")
-        if each in known
-    }
-    words += [f"{name}: {word}" for name, word in names.items() if name != word]
+    metrics = [metric for metric in estimates_of_task(sweep.task, shown="sensitivity") if metric in known]
+    words += [f"{name}: {plain(metric)}" for metric in metrics if (name := named(metric, roomy=False)) != plain(metric)]
     words.append(f"{score_name(disagreement_of(sweep))}: how much samples disagree")
     if ood := names_of(sweep, "ood"):
         name, whose = (all_of(ood), "its" if len(ood) == 1 else "their") if brief else ("AUROC", "the set's")

@@ -227,10 +227,8 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         yield from _optimum(sweep, chosen)
         yield from _on_test(sweep, chosen)
     if skipped := sweep.skipped:
-        why = "the bound is taken to have one peak, which lies elsewhere"
-        why = "the budget was spent" if sweep.stopped == "budget" else why
-        were = "was" if len(skipped) == 1 else "were"
-        yield Conclusion("recommended-skipped", f"{_sizes(skipped)} {were} not run: {why} (`--full-grid` runs all).")
+        why = "the budget was spent" if sweep.stopped == "budget" else "the bound is taken to have one peak, elsewhere"
+        yield Conclusion("recommended-skipped", f"Not run: {_sizes(skipped)}, as {why} (`--full-grid` runs all).")
 
 
 def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
@@ -246,7 +244,7 @@ def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
         elif gain < -REACH:
             column = {size: estimate_of(point, metric, "test") for size, point in points.items()}
             digits = decimals_of(metric, column.values())
-            there, here = (with_error(column[each], digits).value for each in (other.batch_size, size))
+            there, here = (with_error(column.get(each), digits).value for each in (other.batch_size, size))
             by = and_error(Estimate(abs(other.difference), se=other.se))
             text = f"{plain(metric)} ({there}, {here} at {size:,}; difference {by})"
             better.setdefault(other.batch_size, []).append(text)

@@ -136,7 +136,8 @@ def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
 
 def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
     """What the columns of a table of sizes are, in plain words."""
-    words, known = [], {metric for point in sweep.points for metric in point.estimates}
+    words = []
+    known = {metric for point in sweep.points for metric, by_set in point.estimates.items() if "test" in by_set}
     if chosen := next((each for line in lines if (each := choice_of(sweep, line))), None):
         what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}[chosen.criterion]
         unit = ", in nats" * (chosen.criterion != "auroc")
@@ -150,4 +151,5 @@ def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -
         words.append(f"{name}: how often {whose} examples have more {score} than test examples (0.5 is chance)")
     if any(point.degenerate for line in lines for point in line.points):
         words.append("*: nothing is random, no draw changes an output")
-    return f"{'; '.join(words)}. ±: standard error of one size, differences of sizes have smaller ones."
+    paired = " of one size, differences have smaller ones" * (chosen is not None)
+    return f"{'; '.join(words)}. ±: standard error{paired}."

@@ -90,6 +90,13 @@ def test_no_line_is_wider_than_requested_and_none_ends_in_blanks(name, width, en
     assert str(HERE) in text
 
 
+@pytest.mark.parametrize("name", small_sweep.ALL)
+def test_the_first_screen_has_36_lines_and_its_table_begins_with_what_a_size_is_recommended_by(name):
+    lines = drawn(replace(SWEEPS[name](), path=HERE), full=False).splitlines()
+    assert len(lines) <= 36, "\n".join(lines)
+    assert re.search(r"\n +(from )?best +\S.*\n(.*\n)*? +→ [\d,]+ +0 ", "\n".join(lines))
+
+
 @pytest.mark.parametrize("width", at_night.but({40, 80}, [40, 60, 80, 120]))
 @pytest.mark.parametrize("name", small_sweep.ALL)
 def test_every_estimate_of_the_tables_is_shown_at_every_width(name, width):
@@ -256,7 +263,7 @@ def test_a_recommendation_has_its_size_its_criterion_and_how_flat_it_is():
     sweep = small_sweep.single()
     found = verdicts(sweep)
     assert found["recommended-by-elbo"].startswith("Use mini-batches of 64 (`--batch-size 64`)")
-    assert found["recommended-among"] == "By a 95 % interval, 32 may be as good: it is 2 ± 14 nats behind."
+    assert found["recommended-among"] == "By a 95 % interval, 32 may be as good: 2 ± 14 nats behind."
     others = {"prior-decides", "recommended-is-largest", "recommended-is-smallest", "different-weights"}
     assert not others & set(found)
 

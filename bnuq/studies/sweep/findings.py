@@ -271,8 +271,7 @@ def _lead(chosen: Recommended) -> Iterator[Conclusion]:
     by = and_error(replace(others[size], value=abs(others[size].value)))
     by += {"elbo": " nats", "pll": " nats per example", "auroc": ""}[chosen.criterion]
     if within:
-        they = "it is" if len(within) == 1 else "they are at most"
-        code, text = "recommended-among", f"{_sizes(within)} may be as good: {they} {by} behind"
+        code, text = "recommended-among", f"{_sizes(within)} may be as good: {'up to ' * (len(within) > 1)}{by} behind"
     else:
         code, text = "recommended-alone", f"no other size is as good: the next best, {size:,}, is {by} behind"
     yield Conclusion(code, f"By a 95 % interval, {text}.")

@@ -190,9 +190,8 @@ class Recommended:
     within: tuple[Size, ...] = ()
 
     def __post_init__(self) -> None:
-        intervals = {size: interval_of(difference) for size, difference in self.behind.items()}
-        within = (size for size, (low, high) in intervals.items() if low <= 0 <= high or self.behind[size].value == 0)
-        object.__setattr__(self, "within", tuple(within))
+        known = ((size, each.value, *interval_of(each)) for size, each in self.behind.items())
+        object.__setattr__(self, "within", tuple(b for b, value, low, high in known if low <= 0 <= high or value == 0))
 
 
 @frozen

@@ -24,13 +24,16 @@ from bnuq.studies.sweep.lines import (
 )
 from bnuq.studies.sweep.record import Sweep, SweepPoint
 
+MOST_SETS = 3  # of unfamiliar data that fit on one screen
+
 
 def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
     """A row a size, with how far it lies from the recommended one; in `brief` with the disagreement on the test set
     alone."""
     columns: dict[str, list[Cell]] = {}
-    if chosen := choice_of(sweep, line):
-        behind = [chosen.behind.get(point.batch_size) for point in line.points]
+    chosen, best = choice_of(sweep, line), 0
+    if chosen is not None:
+        best, behind = chosen.batch_size, [chosen.behind.get(point.batch_size) for point in line.points]
         columns["from best"] = [Cell("–" if difference is None else and_error(difference)) for difference in behind]
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
@@ -38,15 +41,14 @@ def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
     columns |= _estimate_columns(sweep, line, () if brief else names_of(sweep, "ood"))
-    for name in names_of(sweep, "ood"):
+    for name in names_of(sweep, "ood")[: MOST_SETS if brief else None]:
         aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
             header = f"↑ {'AUROC ' * (not brief)}{short(name, 18)}"
             columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
         (
-            f"{'→ ' * (chosen is not None and point.batch_size == chosen.batch_size)}{point.batch_size:,}"
-            f"{'*' * point.degenerate}",
+            f"{'→ ' * (point.batch_size == best)}{point.batch_size:,}{'*' * point.degenerate}",
             tuple(column[row] for column in columns.values()),
         )
         for row, point in enumerate(line.points)

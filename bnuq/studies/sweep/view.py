@@ -28,7 +28,7 @@ from bnuq.studies.sweep.lines import (
 )
 from bnuq.studies.sweep.plots import draw
 from bnuq.studies.sweep.record import Sweep, SweptModel
-from bnuq.studies.sweep.tables import compared_parts, is_of_other_size, table
+from bnuq.studies.sweep.tables import MOST_SETS, compared_parts, is_of_other_size, table
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "
@@ -146,9 +146,9 @@ def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -
     words += [f"{name}: {plain(metric)}" for metric in metrics if (name := named(metric, roomy=False)) != plain(metric)]
     words.append(f"{score_name(disagreement_of(sweep))}: how much samples disagree")
     if ood := names_of(sweep, "ood"):
-        name, whose = (all_of(ood), "its" if len(ood) == 1 else "their") if brief else ("AUROC", "the set's")
-        score = score_name(sweep.score)
-        words.append(f"{name}: how often {whose} examples have more {score} than test examples (0.5 is chance)")
+        names, score = all_of(ood[:MOST_SETS]) if brief else "AUROC", score_name(sweep.score)
+        more = f"; {count(len(ood) - MOST_SETS, 'more set')} in `--full`" * (brief and len(ood) > MOST_SETS)
+        words.append(f"{names}: how often its examples have more {score} than test examples (0.5 is chance{more})")
     if any(point.degenerate for line in lines for point in line.points):
         words.append("*: nothing is random, no draw changes an output")
     paired = " of one size, differences have smaller ones" * (chosen is not None)

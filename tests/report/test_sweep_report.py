@@ -283,7 +283,7 @@ def test_a_recommendation_has_its_size_its_criterion_and_how_flat_it_is():
         (
             {"behind": {64: Estimate(0.0), 32: Estimate(-29.0, se=9.0, mc_se=12.0)}},
             "recommended-among",
-            "it is 29 ± 15",
+            "good: 29 ± 15",
         ),
         ({"criterion": "pll", "of": "validation"}, "recommended-by-pll", "they explain the validation set best"),
         (

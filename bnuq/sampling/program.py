@@ -79,13 +79,11 @@ class Program:
             step(values, StepContext(range(0), start, {}))
         return {number: values[number] for number in self.plan.boundary}
 
-    def _sample_level(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> list[Any]:
-        """The values after one pass of these rows, or of several stacked draws."""
+    def values(self, tile: Mapping[int, Tensor]) -> list[Any]:
+        """The values before a pass of these rows."""
         values = self.fixed.copy()
         for number, value in tile.items():
             values[number] = value
-        for step in self._steps(Level.SAMPLE, rows, len(context.draws)):
-            step(values, context)
         return values
 
     def _steps(self, level: Level, rows: int, draws: int) -> list[Step]:
@@ -171,6 +169,12 @@ class Program:
 
     def _converted(self, tensor: Tensor) -> Tensor:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
+
+
+def run(steps: Sequence[Step], values: list[Any], context: StepContext) -> None:
+    """Run steps, which fill the values."""
+    for step in steps:
+        step(values, context)
 
 
 def tile_rows(plan: Plan, device: torch.device) -> int:

@@ -164,7 +164,7 @@ class Stochastic:
         """The samples of these points without and with dropout, by a plan that there must be."""
         assert self._executor is not None
         with self._rounding(inputs.device):
-            without, outputs = self._executor.both(inputs, start).chunk(2)
+            without, outputs = self._executor.passes(inputs, start, also_without=True).chunk(2)
         return without, outputs
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:

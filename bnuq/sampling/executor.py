@@ -28,7 +28,7 @@ from bnuq.sampling.program import (
     affine_step,
     batchnorm_step,
     dropout_step,
-    entries_at_sample_level,
+    entries_at,
     folded_step,
     noise_step,
     plain_step,
@@ -91,7 +91,7 @@ class PlanExecutor(Program):
         self.affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
-        self._widest = max(entries_at_sample_level(plan), default=1)
+        self._widest = max(entries_at(plan, Level.SAMPLE), default=1)
         self._positions = positions_of_convolutions(plan)
         self._stacked = devices.traits(device).stacked_entries if plan.stackable else 0
         self._fuses = devices.fuses_activations(device) and self._itemsize <= 4
@@ -206,26 +206,23 @@ class PlanExecutor(Program):
         """Whether draws are stacked for any number of points."""
         return self.samples > 1 and self._stacked >= 2 * self._widest
 
-    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
-        """Raw outputs (T, n, …) of `draws`, or of all; call it in inference mode."""
-        return self._in_blocks(inputs, start, range(self.samples) if draws is None else draws)
-
-    def _in_blocks(
-        self, inputs: Tensor, start: int, draws: Sequence[int], without: PlanExecutor | None = None
+    def passes(
+        self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None, *, also_without: bool = False
     ) -> Tensor:
+        """Raw outputs (T, n, …) of `draws`, or of all; `also_without` dropout (2T, n, …), those first. Call it in
+        inference mode."""
+        numbers = range(self.samples) if draws is None else draws
         blocks = split_evenly(inputs, self._block)
         starts = accumulate((len(block) for block in blocks), initial=start)
-        outputs = [
-            self.some_passes(block, first, draws, without=without) for block, first in zip(blocks, starts, strict=False)
-        ]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
-
-    def both(self, inputs: Tensor, start: int) -> Tensor:
-        """Raw outputs (2T, n, …) of all draws: those without dropout, and those with it."""
-        if self._without is None:
+        if also_without and self._without is None:
             self._without = copy(self)
             self._without.dropout, self._without._bound = None, {}
-        return self._in_blocks(inputs, start, range(self.samples), self._without)
+        without = self._without if also_without else None
+        outputs = [
+            self.some_passes(block, first, numbers, without=without)
+            for block, first in zip(blocks, starts, strict=False)
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def tile_sizes(self, points: int) -> set[int]:
         """The sizes of the tiles that so many points are cut into."""
@@ -297,7 +294,8 @@ class PlanExecutor(Program):
         steps = self._steps(Level.SAMPLE, rows, len(context.draws))
         if without is not None:
             positions = self.plan.at(Level.SAMPLE)
-            first = next(k for k, i in enumerate(positions) if isinstance(self.plan.operations[i].site, DropoutSite))
+            sites = [self.plan.operations[i].site for i in positions]
+            first = next(k for k, of in enumerate(sites) if isinstance(of, DropoutSite) and of.stochastic)
             run(steps[:first], values, context)
             copies = values.copy()
             for made in (n for i in positions[:first] for n in self.plan.operations[i].outputs):

@@ -39,7 +39,6 @@ from bnuq.config.schema import (
     Counts,
     Criterion,
     Crps,
-    Curvature,
     DataSection,
     GateSection,
     InspectSection,
@@ -48,7 +47,6 @@ from bnuq.config.schema import (
     Likelihood,
     MonitorSection,
     Normalize,
-    Outputs,
     PopulationEstimator,
     PreciseBnSection,
     PriorKind,
@@ -60,6 +58,5 @@ from bnuq.config.schema import (
     SizeCriterion,
     Split,
     SweepSection,
-    Variance,
 )
 from bnuq.config.several_runs import resolve_all, resolve_all_again

@@ -34,7 +34,7 @@ class Together:
             outputs = self._kept.pop(key, None)
             self._room += 0 if outputs is None else outputs.numel()
             return outputs
-        if self._room <= 0 or not self.dropped.is_planned(inputs):
+        if key in self._kept or self._room <= 0 or not self.dropped.is_planned(inputs):
             return None
         plain, dropped = self.dropped.both(inputs, start)
         self._kept[key] = dropped.clone()

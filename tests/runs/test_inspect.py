@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import small_run
@@ -247,9 +246,8 @@ def test_half_the_reference_is_a_batch(folder):
 
 
 def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, record):
-    run = resolved(folder, out=Path("keys.h5"))
-    sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
-    other = inspect(replace(run, sampler=sampler), FEW)
+    run = resolved(folder, out=Path("keys.h5"), variance="unbiased", replacement=True)
+    other = inspect(run, FEW)
     assert values_of(other, "sampling-ignored") == {"keys": ["variance", "replacement"]}
     assert "sampling-ignored" not in noted(record)
     np.testing.assert_array_equal(other.noise.layers[0].spread, record.noise.layers[0].spread)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from bnuq.config import (
     DEFAULT_BATCH_SIZE,
-    DEFAULT_SAMPLER,
     PopulationEstimator,
     PreciseBnSection,
     Run,
     Split,
     data_without_effect,
+    typed,
 )
 from bnuq.data import in_colour
 from bnuq.errors import ModelError, SamplingError
@@ -260,12 +260,8 @@ def _rounded_to_zero(
 
 
 def _without_use(run: Run) -> Iterator[Finding]:
-    """A note on keys of [sampling] that only affect MCBN's mini-batches."""
-    default = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
-    keys = [key for key in default if getattr(run.sampler, key) != default[key]]
-    if run.layers != "all":
-        keys.insert(0, "layers")
-    if keys:
+    """A note on options of [sampling] that only affect MCBN's mini-batches."""
+    if keys := typed(run, ("layers", "variance", "batches", "replacement")):
         yield note("settings-unused", keys=keys)
 
 

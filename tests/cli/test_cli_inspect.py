@@ -46,6 +46,7 @@ def test_a_checkpoint_alone_needs_its_architecture_and_a_shape(cli, small, tmp_p
     assert refused.code == 2 and "--input-shape 3,32,32" in refused.message
     done = cli("inspect", checkpoint, "--arch", "net.py:net", "--input-shape", "1,6,6")
     assert (done.code, done.err) == (0, "") and Path("alone.inspect.h5").is_file()
+    assert "lists 2 names, and the network has" in cli("inspect", "run.toml", "--classes", "a,b").message
 
 
 @pytest.mark.parametrize("shape", ["3;32", "", "3,-1", "0", "a"])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +19,14 @@ from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, Untru
 from bnuq.evaluation.datasets import (
     check_grouped,
     check_same_inputs,
+    class_names,
     numbered,
     read_named,
     read_reference,
     takes_rgb_alone,
 )
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.setup import as_taken, check_train_size, network_of
+from bnuq.evaluation.setup import as_taken, check_class_names, check_train_size, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
@@ -106,6 +108,8 @@ def load_network(
         findings.append(finding)
     trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
     model = as_logits(model, run.outputs)
+    if (names := class_names(run)) is not None and isinstance(outputs := _run(model, example), Tensor):
+        check_class_names(names, outputs.shape[1])
     return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
 
 
@@ -190,9 +194,9 @@ def _random(shape: Shape, pipeline: Pipeline) -> Tensor:
     return points.to(pipeline.device, pipeline.dtype)
 
 
-def _run(model: nn.Module, points: Tensor) -> None:
+def _run(model: nn.Module, points: Tensor) -> Any:
     with undisturbed(model):
-        with_autograd_if_needed(lambda: forward(model, points[:2].clone()))
+        return with_autograd_if_needed(lambda: forward(model, points[:2].clone()))
 
 
 def _likely_shapes(model: nn.Module) -> Iterator[Shape]:

@@ -245,14 +245,6 @@ def test_half_the_reference_is_a_batch(folder):
     assert record.noise is not None and record.noise.batch_size == 48 and 48 in record.noise.sizes
 
 
-def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, record):
-    run = resolved(folder, out=Path("keys.h5"), variance="unbiased", replacement=True)
-    other = inspect(run, FEW)
-    assert values_of(other, "sampling-ignored") == {"keys": ["variance", "replacement"]}
-    assert "sampling-ignored" not in noted(record)
-    np.testing.assert_array_equal(other.noise.layers[0].spread, record.noise.layers[0].spread)
-
-
 def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, record):
     assumed = "training-batch-size-assumed"
     run = replace(resolved(folder, out=Path("m.h5")), train_batch_size=None)

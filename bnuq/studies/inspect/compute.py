@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-import msgspec
 import numpy as np
 
 from bnuq.config import (
@@ -14,7 +13,6 @@ from bnuq.config import (
     InspectSection,
     PointSettings,
     Run,
-    SamplerSettings,
     data_without_effect,
     typed,
 )
@@ -168,9 +166,8 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
 
 
 def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
-    """The assumption where the training batch size is not known and something is compared with batch noise; the
-    options of domains where there are none; and those of [sampling] that an inspection ignores: its mini-batches are
-    random."""
+    """The assumption where the training batch size is not known and something is compared with batch noise; and the
+    options of domains where there are none."""
     for_domains = [*["samples"] * (settings.samples != InspectSection().samples), *typed(run, ("limit", "test"))]
     for key in () if settings.domains else for_domains:
         yield note("without-effect", key=f"--{key}", needs="--domain")
@@ -178,8 +175,6 @@ def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_b
         yield note("without-effect", key="--input-shape", needs="a network without examples")
     if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
-    if keys := typed(run, (field.name for field in msgspec.structs.fields(SamplerSettings))):
-        yield note("sampling-ignored", keys=keys)
 
 
 def _suggested(

@@ -20,7 +20,6 @@ from bnuq.config import (
     Run,
     Split,
     data_without_effect,
-    typed,
 )
 from bnuq.data import in_colour
 from bnuq.errors import ModelError, SamplingError
@@ -133,7 +132,6 @@ def precise_bn(
             *loaded.findings,
             *changed.findings,
             *rounded_to_zero,
-            *_without_use(run),
             *prepared.data.findings,
             *checked.findings,
             *_left_alone(sites),
@@ -257,12 +255,6 @@ def _rounded_to_zero(
                 "in, and would be 0. Save the checkpoint in float32 first."
             )
         yield note("variances-too-small", tensor=name, small=small, channels=channels, eps=float(eps))
-
-
-def _without_use(run: Run) -> Iterator[Finding]:
-    """A note on options of [sampling] that only affect MCBN's mini-batches."""
-    if keys := typed(run, ("layers", "variance", "batches", "replacement")):
-        yield note("settings-unused", keys=keys)
 
 
 @torch.inference_mode()

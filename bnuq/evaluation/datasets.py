@@ -200,12 +200,8 @@ def read_named(run: Run, ref: Named, split: str, *, ood: bool = False, like: Poi
 
 def numbered(run: Run, /, **sets: Points | None) -> dict[str, Any]:
     """These sets in one numbering of their classes: that of the run, or else of `train`; see `in_one_numbering`."""
-    return in_one_numbering(sets, class_names(run), ignore=run.ignore)
-
-
-def class_names(run: Run) -> Sequence[str] | None:
-    """The names of the classes that `run` lists, in the order of the outputs."""
-    return read_classes(run.classes).names if isinstance(run.classes, Path) else run.classes
+    classes = read_classes(run.classes).names if isinstance(run.classes, Path) else run.classes
+    return in_one_numbering(sets, classes, ignore=run.ignore)
 
 
 def read_reference(run: Run) -> Points:

@@ -155,8 +155,9 @@ SCORERS: Mapping[Task, type[TaskScorer]] = {
 }
 
 
-def check_class_names(names: Sequence[str], outputs: int) -> None:
-    if len(names) != outputs:
+def check_class_names(run: Run, points: Points, outputs: int) -> None:
+    names = points.classes or ()
+    if run.classes is not None and len(names) != outputs:
         raise DataError(
             f"data.classes (--classes) lists {len(names)} names, and the network has {outputs} outputs. List one name "
             f"for each output, in their order; the first are {', '.join(names[:5])}."
@@ -172,8 +173,7 @@ def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points],
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
     sets["test"] = test if test.targets is None and test.masks is None else scorer.checked(test)
-    if run.classes is not None:
-        check_class_names(sets["test"].classes or (), plan.outputs)
+    check_class_names(run, sets["test"], plan.outputs)
     return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 

@@ -19,7 +19,6 @@ from bnuq.errors import BnuqError, DataError, RequestError, SamplingError, Untru
 from bnuq.evaluation.datasets import (
     check_grouped,
     check_same_inputs,
-    class_names,
     numbered,
     read_named,
     read_reference,
@@ -108,9 +107,13 @@ def load_network(
         findings.append(finding)
     trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
     model = as_logits(model, run.outputs)
-    if (names := class_names(run)) is not None and isinstance(outputs := _run(model, example), Tensor):
-        check_class_names(names, outputs.shape[1])
+    _check_names(run, read, model, example)
     return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
+
+
+def _check_names(run: Run, read: Sequence[Points], model: nn.Module, example: Tensor) -> None:
+    for points in read[:1] if run.classes is not None else ():
+        check_class_names(run, points, _run(model, example).shape[1])
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:

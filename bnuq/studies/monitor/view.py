@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,8 @@ from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference, three_digits, with_error
 from bnuq.report.provenance import provenance_section
 from bnuq.studies.monitor.record import BlockTest, Monitored
-from bnuq.studies.monitor.testing import Wealth
 
 _FIRST, _MANY, _BATCHES = 10, 24, 12  # at most so many layers are shown on the first screen and by `--full`; batches
-_MOST_BATCHES = 100  # that are looked ahead to
 _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
@@ -115,24 +113,9 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
         return
     batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
     still = "No alarm yet for the stream, of which all batches count together" if differs else "No alarm"
+    todo = " Until then judge each batch alone, and give later ones the same `--stream FILE`." * differs
     evidence = f"after {batches} the evidence of a change is {three_digits(record.e_value)}; {needed}"
-    yield Conclusion("no-alarm", f"{still}: {evidence}.")
-    if differs and (more := _batches_to_alarm(record)):
-        text = (
-            f"It takes at least {more} more {'batch that differs' if more == 1 else 'batches that differ'} as much, in "
-            "the same `--stream FILE`; until then, judge each batch alone."
-        )
-        yield Conclusion("alarm-later", text)
-
-
-def _batches_to_alarm(record: Monitored) -> int | None:
-    """How many batches of the smallest p-value the stream still needs; None for very many."""
-    wealth = reduce(Wealth.after, record.p_values.tolist(), Wealth())
-    for more in range(1, _MOST_BATCHES + 1):
-        wealth = wealth.after(record.floor)
-        if wealth.e_value >= 1 / record.level:
-            return more
-    return None
+    yield Conclusion("no-alarm", f"{still}: {evidence}.{todo}")
 
 
 def _p(value: float) -> str:
@@ -188,24 +171,16 @@ def _sections(record: Monitored, width: int) -> Iterator[ReportSection]:
 def _table(record: Monitored, width: int, *, most: int, scores: bool = False) -> Table:
     """At most so many layers, all of them together, and the p-values of outputs and `scores`."""
     layers = record.layers if len(record.layers) <= most else _worst_first(record)[:most]
-    rows = [(short(layer.name, width), tuple(_layer_cells(layer, record))) for layer in layers]
-    blank = Cell(""), Cell("")
-    if len(record.layers) > 1:
-        rows.append((f"all {len(record.layers)} layers together", (_p_cell(record.together, record), *blank)))
-    for block in record.blocks if scores else ():
-        if block.kind != "layer":
-            rows.append((block.name.replace("_", " "), (_p_cell(block.p_value, record), *blank)))
-    return Table(("p", "means", "variances"), tuple(rows))
+    rows = [(short(each.name, width), each.p_value, each.mean_shift, each.variance_shift) for each in layers]
+    rows += [(f"all {len(record.layers)} layers together", record.together)] * (len(record.layers) > 1)
+    others = [block for block in record.blocks if block.kind != "layer"] if scores else []
+    rows += [(block.name.replace("_", " "), block.p_value) for block in others]
+    cells = [(name, (_p_cell(p, record), *(Cell(_times(each)) for each in shifts))) for name, p, *shifts in rows]
+    return Table(("p", "means", "variances"), tuple((name, (*of, *[Cell("")] * (3 - len(of)))) for name, of in cells))
 
 
 def _p_cell(value: float, record: Monitored) -> Cell:
     return Cell(_p(value), style="red" if value <= record.level else "")
-
-
-def _layer_cells(layer: BlockTest, record: Monitored) -> Iterator[Cell]:
-    yield _p_cell(layer.p_value, record)
-    yield Cell(_times(layer.mean_shift))
-    yield Cell(_times(layer.variance_shift))
 
 
 def _score_cells(block: BlockTest, record: Monitored) -> Iterator[Cell]:

@@ -645,16 +645,16 @@ def _as_samples(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
 
 def stacked(columns: Columns, names: Sequence[str]) -> NDArray[Any]:
     """Several columns of numbers on the last axis; what is wrong with any of them is one error, or what mends all."""
-
-    def read(name: str) -> None:
-        values = numbers_of(columns, name)
-        if values.dtype.kind == "f" and len(rows := np.flatnonzero(np.isnan(values.reshape(len(values), -1)).any(1))):
-            where = columns.place(rows.tolist())
-            raise DataError(f"{columns.source}: {name!r} has no value in {where}. Fill it in, or leave such rows out.")
-
-    errors = failures(*(partial(read, name) for name in names))
+    errors = failures(*(partial(_complete, columns, name) for name in names))
     raise_all([error for error in errors if "\n" in str(error)][:1] or errors)
     return np.stack([columns[name] for name in names], axis=-1)
+
+
+def _complete(columns: Columns, name: str) -> None:
+    values = numbers_of(columns, name)
+    if len(rows := np.unique(np.argwhere(np.isnan(values))[:, 0])):
+        where = columns.place(rows.tolist())
+        raise DataError(f"{columns.source}: {name!r} has no value in {where}. Fill it in, or leave such rows out.")
 
 
 def numbers_of(columns: Columns, name: str) -> NDArray[Any]:

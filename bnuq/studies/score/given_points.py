@@ -658,13 +658,7 @@ def _numbered(
             f"{truth.source}: {truth.found} has words that differ in case or spaces alone ({shown}); expected one form."
         )
         raise DataError(f"{text} In pandas: {column} = {column}.str.strip().str.lower()")
-    if len(known_as := [text for text in present.tolist() if text]) > outputs:
-        shown, without = listed(known_as), [text for text in known_as if text not in names]
-        raise DataError(
-            f"{truth.source}: {truth.found} holds {len(known_as)} classes ({shown}), and the predictions have "
-            f"{outputs} columns. Add the column of {listed(without) if names else 'each other class'}, or leave the "
-            "examples of such classes out."
-        )
+    _check_columns([text for text in present.tolist() if text], names, outputs, truth)
     if len(names) != outputs:
         raise DataError(
             f"{truth.source}: {truth.found} holds {len(present)} names, such as {str(present[0])!r}, and the "
@@ -680,6 +674,15 @@ def _numbered(
             f"({', '.join(names[:20])}). Does it call one of these so? --classes NAME,NAME, in that order."
         )
     return np.array([number_of[text] for text in present.tolist()])[numbers], names
+
+
+def _check_columns(present: Sequence[str], names: Sequence[str], outputs: int, truth: Truth) -> None:
+    if len(present) > outputs:
+        of = listed([text for text in present if text not in names]) if names else "each other class"
+        raise DataError(
+            f"{truth.source}: {truth.found} holds {len(present)} classes ({listed(present)}), and the predictions have "
+            f"{outputs} columns. Add the column of {of}, or leave the examples of such classes out."
+        )
 
 
 def _digests(ids: NDArray[Any]) -> NDArray[Any]:

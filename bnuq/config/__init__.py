@@ -3,7 +3,7 @@
 An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
-from bnuq.config.effects import data_without_effect
+from bnuq.config.effects import data_without_effect, typed
 from bnuq.config.live import resolve_live
 from bnuq.config.request import (
     DEFAULT_BATCH_SIZE,

@@ -130,6 +130,19 @@ def compared(result: Result) -> tuple[tuple[MethodComparison, ...], dict[str, st
     return _adjusted(list(_compared(result, groups))), best
 
 
+def simplest(result: Result, method: str) -> str:
+    """The method without a recalibration that is not shown to be a gain, or with a temperature where more is not: by
+    the log-likelihood of the test set, beyond twice the paired error. The simpler one where nothing can be shown."""
+    of_test = (row for row in result.rows if (row["set"], row["metric"]) == ("test", "pll"))
+    rows = {row["method"]: row for row in of_test if len(row.coordinates) == 3}  # of no label or bound
+    plain = method_named(method).plain.name
+    forms = [form for form in (plain, f"{plain}+temperature") if {form, method} <= rows.keys()]
+    for simpler in forms[: forms.index(method) if method in forms else None]:
+        if not _comparison(result, PointContributions(result), rows[method], rows[simpler]).is_likely:
+            return simpler
+    return method
+
+
 def _better(metric: str) -> int:
     return -1 if metric_of(metric).direction == "lower" else 1
 

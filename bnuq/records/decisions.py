@@ -32,6 +32,7 @@ from bnuq.records.comparisons import (
     is_of_another_pipeline,
     on_another_scale,
     passes_of,
+    simplest,
     uncorrected,
 )
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
@@ -183,13 +184,15 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Decision, ...]:
 
 @frozen
 class Prediction(Valued):
-    """A method, its passes, its temperature, if it has one, and whether it is calibrated."""
+    """A method, its passes, its temperature, if it has one, and whether it is calibrated; `without` recalibrations of
+    its logits that were not shown to be a gain, with their temperature, if they have one."""
 
     method: str
     passes: int
     temperatures: Sequence[float]
     calibrated: str | None = None
     ece: Sequence[float] | None = None
+    without: Mapping[str, float | None] | None = None
 
     @property
     def name(self) -> str:
@@ -208,7 +211,14 @@ class Prediction(Valued):
             return " and scale and shift the logit of each class"
         known = self.temperatures
         by = three(sum(known) / len(known)) if known else "a temperature"
-        return f" and divide its logits by {by}" if recalibration else ""
+        as_they_are = " and its logits as they are" if self.without else ""
+        return f" and divide its logits by {by}" if recalibration else as_they_are
+
+    @property
+    def rescaled(self) -> str:
+        """What `without` would do."""
+        divided = (self.without or {}).get("temperature")
+        return f"dividing logits by {three(divided)}" if divided else "rescaling logits"
 
     @property
     def calibration(self) -> str:
@@ -314,9 +324,10 @@ class Use(Valued):
             worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
             return f"{text}{but}. {averaged} is better only by {_joined(self.only_by)}{worse}."
         if tried.files == 1:
-            if but or prediction.scaled:
+            if but or not prediction.without:
                 return f"{text}{but}."
-            return f"{text} as it is: rescaled logits have no better {plain(tried.metric)}."
+            shown = f"gives no gain in {plain(tried.metric)} that {tried.points:,} examples could show"
+            return f"{text}: {prediction.rescaled} {shown}."
         if tried.files:
             same = f" {all_of(tried.alike)} may be as good." if tried.alike else ""
             best = f", the best of {tried.files} files by {plain(tried.metric)},"
@@ -324,13 +335,18 @@ class Use(Valued):
         if tried.most_passes == 1:
             return f"{text}{but}. No method of several samples was tried."
         undecided = f" By {_joined(self.open_by)} that is undecided." if self.open_by else ""
-        return f"{text}{but}. {averaged} gives no gain that {tried.points:,} examples could show.{undecided}"
+        gives = f"{averaged} gives no"
+        if prediction.without:
+            gives = f"Neither {averaged[:1].lower()}{averaged[1:]} nor {prediction.rescaled} gives a"
+        return f"{text}{but}. {gives} gain that {tried.points:,} examples could show.{undecided}"
 
     def _other(self, method: str) -> str:
-        """Another method; the same one without its temperature by what is done with its logits."""
-        plain_name = method_named(method).plain.name
-        is_same = plain_name == method_named(self.prediction.method).plain.name
-        return "the logits as they are" if is_same and plain_name == method else _NETWORKS.get(method, method)
+        """Another method; the same one with or without a temperature by what is done with its logits."""
+        prediction, plain_name = self.prediction, method_named(method).plain.name
+        if plain_name != method_named(prediction.method).plain.name:
+            return _NETWORKS.get(method, method)
+        divided = (prediction.without or {}).get(method_named(method).recalibration or "")
+        return "the logits as they are" if plain_name == method else f"its logits / {three(divided)}"
 
 
 def _joined(by: Sequence[tuple[str, str]]) -> str:
@@ -346,7 +362,8 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
     """The prediction: as the verdict has it, or that it has none."""
     of_labels = [each for each in verdict.comparisons if each.metric != "auroc"]
     metric = of_labels[0].metric if of_labels else "pll"
-    single = _prediction(result, _single(of_labels, verdict.comparisons) if of_labels else result.first)
+    best = _single(of_labels, verdict.comparisons) if of_labels else result.first
+    single = _prediction(result, simplest(result, best))
     tried = _tried(result, verdict, metric)
 
     def undecided(reason: str, text: str, **why: Any) -> Undecided:
@@ -366,7 +383,7 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
             return undecided(reason, f"{whether} {_REASONS[reason]}.")
         text = f"{whether} {samples} are too few to tell; take at least {_LEAST_SAMPLES}. {until}"
         return undecided(reason, text, samples=[samples, _LEAST_SAMPLES])
-    if gain := _chosen(verdict.gains, of_labels):
+    if gain := _chosen(result, verdict.gains, of_labels):
         also, but = _beside(of_labels, gain.method, [gain.metric])
         return Use(_prediction(result, gain.method), tried, _gain(gain), [], [], also, but)
     if likely := None if verdict.gains or is_mismatched(result) else _likely(of_labels):
@@ -502,14 +519,20 @@ def _kind(result: Result, method: str) -> str:
     return result.model["files"][method]["outputs"] if isinstance(result, Scored) else "logits"
 
 
-def _chosen(gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
-    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse."""
+def _chosen(
+    result: Result, gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]
+) -> MethodComparison | None:
+    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse, be
+    it by chance among many; of the simplest form of its logits that gains so, too."""
     proper = [each for each in gains if each.metric in _PROPER]
     worse = {each.method for each in _of_table(of_labels) if each.is_likely_worse}
     others = [each for each in gains if each.metric != "auroc" and each.method not in worse]
     if proper:  # by one metric, in which gains compare
-        return max((each for each in proper if each.metric == proper[0].metric), key=lambda each: each.gain)
-    return max(others, key=lambda each: each.gain / each.se if each.se else math.inf, default=None)
+        others = [each for each in proper if each.metric == proper[0].metric]
+    sizes = {each: each.gain if proper else each.gain / each.se if each.se else math.inf for each in others}
+    best = max(sizes, key=sizes.__getitem__, default=None)
+    simpler = "" if best is None else simplest(result, best.method)
+    return next((each for each in others if best and (each.method, each.metric) == (simpler, best.metric)), best)
 
 
 def _likely(of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
@@ -530,7 +553,11 @@ def _points_needed(comparison: MethodComparison, points: int, comparisons: int) 
 def _prediction(result: Result, method: str) -> Prediction:
     temperature = temperature_of(result, method)
     temperatures = [] if temperature is None else [temperature]
-    return Prediction(method, passes_of(method, result), temperatures, **calibration_of(result, method))
+    kinds = {name: str(method_named(name).recalibration) for name in result.methods}
+    forms = [name for name in kinds if method_named(name).plain.name == method != name]
+    without = {kinds[name]: temperature_of(result, name) for name in forms} or None
+    calibration = calibration_of(result, method)
+    return Prediction(method, passes_of(method, result), temperatures, **calibration, without=without)
 
 
 def temperature_of(result: Result, method: str) -> float | None:

@@ -17,6 +17,7 @@ from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
 from bnuq.records.decisions import (
     Decision,
     Defer,
+    Loss,
     Prediction,
     Promise,
     Tried,
@@ -103,14 +104,34 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
 
 
 @pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
-def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
+@pytest.mark.parametrize(("errors", "is_gain"), [(3, True), (1.5, False), (-3, False)])
+def test_a_temperature_is_advised_only_where_it_is_a_gain(
+    fitted: list[float], said: str, errors: float, is_gain: bool
+) -> None:
+    """By more than two paired errors of the log-likelihood, whatever else was compared; of two halves their mean."""
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
-    result = made()
-    temperature = np.resize(fitted, POINTS)
-    scaled = made(temperature=temperature).methods["deterministic"]
-    methods = {**result.methods, "deterministic+temperature": scaled}
-    [text] = texts(replace(result, methods=methods), judgement)
-    assert text.startswith(f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives")
+    result, noise = made(), 0.1 * np.cos(np.arange(POINTS))
+    pll = -0.5 + noise - noise.mean() + errors * noise.std(ddof=1) / np.sqrt(POINTS)
+    scaled = made(temperature=np.resize(fitted, POINTS), pll=pll).methods["deterministic"]
+    result = replace(result, methods={**result.methods, "deterministic+temperature": scaled})
+    estimates = {"pll": made_up.plain_estimate(pll)}
+    decision = decisions(made_up.with_estimates(result, "deterministic+temperature", **estimates), judgement)[0]
+    if is_gain:
+        start = f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives no gain"
+    else:
+        start = "Use the deterministic network and its logits as they are. Neither averaging 32 samples nor dividing "
+        start += f"logits by {said} gives a gain"
+    assert decision.text == f"{start} that 400 examples could show."
+    assert decision.values["method"] == f"deterministic{'+temperature' * is_gain}"
+
+
+def test_a_temperature_that_costs_calibration_says_so_and_one_that_gains_it_alone_is_named() -> None:
+    plain, divided = "deterministic", "deterministic+temperature"
+    loss = Loss(divided, "ece", "test", 0.02, 0.005, plain)
+    use = Use(Prediction(divided, 1, [1.1]), Tried(8, 400, "pll"), None, [], [], [], [loss])
+    assert "for the sake of expected calibration error, use the logits as they are (better by 0.0200" in use.text
+    loss, as_it_is = replace(loss, method=plain, against=divided), Prediction(plain, 1, [], without={"temperature": 1.1})
+    assert "error, use its logits / 1.1 (better by 0.0200" in replace(use, prediction=as_it_is, but=[loss]).text
 
 
 @pytest.mark.parametrize(
@@ -122,8 +143,11 @@ def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, t
 
 
 def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
-    use = Use(Prediction("L", 1, []), Tried(1, 400, "pll", files=1), None, [], [], [], [])
-    assert use.text == "Use L as it is: rescaled logits have no better predictive log-likelihood."
+    without = Prediction("L", 1, [], without={"temperature": 1.1})
+    assert Use(without, Tried(1, 400, "pll", files=1), None, [], [], [], []).text == (
+        "Use L and its logits as they are: dividing logits by 1.1 gives no gain in predictive log-likelihood that 400 "
+        "examples could show."
+    )
 
 
 def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:
@@ -160,7 +184,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text == "Use the deterministic network. Averaging 32 samples gives no gain that 400 examples could show."
+    assert text.startswith("Use the deterministic network and its logits as they are. Neither averaging 32 samples nor")
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:

@@ -49,9 +49,10 @@ _BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
 _ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
 _SHOWN = 2  # OOD sets by name
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with corrected BatchNorm statistics"}
-_CALIBRATED = {
-    "indistinguishable": "Its confidence can be read as a probability: it",
-    "not": "Do not read its confidence as a probability: it",
+_CALIBRATED = {  # what an ECE says, and what a calibrated network shows by chance
+    "indistinguishable": "can be read as a probability: it is off by {} on average, and chance alone gives up to {}.",
+    "not": "should not be read as a probability: it is off by {} on average, and chance alone gives only up to {}.",
+    "undecided": "may be off by {} on average; or that is chance, which gives up to {}. More examples would tell.",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -222,14 +223,10 @@ class Prediction(Valued):
 
     @property
     def calibration(self) -> str:
-        if self.calibrated not in _CALIBRATED or self.ece is None:
+        if self.calibrated is None or self.ece is None:
             return ""
         value, _, high = self.ece
-        digits = 3
-        while digits < 16 and f"{value:.{digits}f}" == f"{high:.{digits}f}":
-            digits += 1
-        numbers = f"is off by {value:.{digits}f} on average; chance alone explains up to {high:.{digits}f}"
-        return f" {_CALIBRATED[self.calibrated]} {numbers}."
+        return f" Its confidence {_CALIBRATED[self.calibrated].format(f'{value:.3f}', f'{high:.3f}')}"
 
 
 @frozen

@@ -71,7 +71,7 @@ def _methods(result: Result) -> dict[str, Any]:
     methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in result.rows})
     for name, method in result.methods.items():
         if (floor := ece_floor(result, name)) is not None:
-            methods[name]["sets"]["test"]["ece_floor"] = json_value(floor)
+            methods[name]["sets"]["test"]["ece_floor"] = json_fields(floor, "mean", "high")
         if method.convergence:
             methods[name]["convergence"] = {
                 curve: [int(v) if curve == "samples" else json_number(v) for v in values]

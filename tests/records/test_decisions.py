@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import made_up
 import numpy as np
 import pytest
 
+from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, warning
 from bnuq.records.best_scores import FALSE_ALARMS
+from bnuq.records.calibrated import calibration_of
 from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
 from bnuq.records.decisions import (
     Decision,
@@ -130,8 +133,22 @@ def test_a_temperature_that_costs_calibration_says_so_and_one_that_gains_it_alon
     loss = Loss(divided, "ece", "test", 0.02, 0.005, plain)
     use = Use(Prediction(divided, 1, [1.1]), Tried(8, 400, "pll"), None, [], [], [], [loss])
     assert "for the sake of expected calibration error, use the logits as they are (better by 0.0200" in use.text
-    loss, as_it_is = replace(loss, method=plain, against=divided), Prediction(plain, 1, [], without={"temperature": 1.1})
+    loss, as_it_is = replace(loss, against=divided), Prediction(plain, 1, [], without={"temperature": 1.1})
     assert "error, use its logits / 1.1 (better by 0.0200" in replace(use, prediction=as_it_is, but=[loss]).text
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"), [(0.5, "can be"), (0.93, "may be off by"), (0.97, "may be off by"), (0.995, "should not be read")]
+)
+def test_confidence_is_a_probability_is_none_or_is_undecided(rank: float, said: str) -> None:
+    """By the share of calibrated networks whose error is smaller; near the bound that is shown, no digit decides."""
+    count, confidence = np.full(15, 40), np.linspace(0.4, 0.95, 15)
+    bound, value = metrics.ece_floor(count, confidence, levels=(0.95, rank))[1:]
+    result = made_up.with_test(made(), "deterministic", estimates={"ece": Estimate(value)})
+    result = made_up.changed(result, "deterministic", calibration={"count": count, "confidence": confidence})
+    prediction = Prediction("deterministic", 1, [], **calibration_of(result, "deterministic"))
+    assert prediction.calibration.startswith(f" Its confidence {said}")
+    assert re.findall(r"\d\.\d+", prediction.calibration) == [f"{value:.3f}", f"{bound:.3f}"]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,10 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
         shown = {each["method"]: each["difference"] < -1.96 * (each["se"] or math.inf) for each in pll}
         if shown.get("m", False) is not is_divided:
             found.append("a temperature is advised that is no gain, or none that is one")
-        if ("confidence can be read as a probability" in use["text"]) != (chosen["ece"]["value"] <= floor["high"]):
+        is_below = chosen["ece"]["value"] <= floor["high"]
+        said_of = "can be read as a probability", "may be off by", "should not be read as a probability"
+        [verdict] = [number for number, text in enumerate(said_of) if f"Its confidence {text}" in use["text"]]
+        if verdict == (2 if is_below else 0) or re.search(r"0\.\d{4}", use["text"]):
             found.append("calibration")
         for each in said["verdict"]["comparisons"]:
             gain = each["difference"] * (-1 if metric_of(each["metric"]).direction == "lower" else 1)

@@ -58,7 +58,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield Table(tuple(columns), rows, stacks=True)
     words += [text] if (text := _rows_in_words(result)) else []
     errors = (
-        " ±: standard error; what differs by less than two may be chance."
+        " ±: standard error; what differs by less than two standard errors may be chance."
         if any(cell.error for _, cells in rows for cell in cells)
         else ""
     )

@@ -93,7 +93,7 @@ def ece_floor(
     seed: int = 0,
 ) -> tuple[float, ...]:
     """The ECE of a calibrated classifier on so many points, in [0, 1]: its mean over simulated labels, and what these
-    shares of them do not exceed. `confidence` is the mean of each bin (of any value where it is empty); lower is better.
+    shares of them do not exceed. `confidence` is the mean of each bin, of any value where it is empty; less is better.
 
     The hits of a bin are drawn as Binomial(n_k, mean confidence), in place of one draw for each point: their variance
     n_k c̄(1 − c̄) exceeds Σ c_i(1 − c_i) by that of the confidences in a bin, at most n_k/900, so the floor is at most

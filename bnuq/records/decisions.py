@@ -282,9 +282,9 @@ def lost(losses: Iterable[Loss], where: str = "") -> str:
 
 @frozen
 class Use(Valued):
-    """A prediction: by its gain if it is one of several passes; else beside the metrics and sets that such a one is
-    better by, those that it is `worse_by`, and those by which that is open. Of what is in the table, it is `also`
-    better by some metrics, or one of several passes may be; `but` others are better by some."""
+    """A prediction: by its gain if it is one of several passes; else beside the metrics and sets that such a one, the
+    method `averaged`, is better by, those that it is `worse_by`, and those by which that is open. Of what is in the
+    table, it is `also` better by some metrics, or one of several passes may be; `but` others are better by some."""
 
     code: ClassVar[str] = "use"
     about: ClassVar[str] = "use"
@@ -297,6 +297,7 @@ class Use(Valued):
     also: Sequence[str]
     but: Sequence[Loss]
     worse_by: Sequence[str] = ()
+    averaged: str | None = None
 
     @property
     def text(self) -> str:
@@ -319,7 +320,8 @@ class Use(Valued):
         averaged = f"Averaging {tried.most_passes} samples"
         if self.only_by:
             worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
-            return f"{text}{but}. {averaged} is better only by {_joined(self.only_by)}{worse}."
+            of = f" of {self.averaged}" if self.averaged else ""
+            return f"{text}{but}. {averaged}{of} is better only by {_joined(self.only_by)}{worse}."
         if tried.files == 1:
             if but or not prediction.without:
                 return f"{text}{but}."
@@ -392,10 +394,14 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
             f"{about:,.0f} examples in all would decide. {until}"
         )
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
-    only_by = list(dict.fromkeys((each.metric, each.set) for each in verdict.gains))
+    clearest = _clearest(each for each in verdict.gains if each.metric != "auroc")
+    averaged = None if clearest is None else clearest.method  # of one method, whose gains and losses are not others'
+    gains = [each for each in verdict.gains if averaged in (None, each.method)]
+    only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
     open_by = [key for by in verdict.undecided.values() for key in by]
+    worse_by = [each.metric for each in _of_table(of_labels) if each.method == averaged and each.is_likely_worse]
     beside = _beside(of_labels, single.method, dict(only_by))
-    return Use(single, tried, None, only_by, open_by, *beside, _costs(of_labels, verdict.gains))
+    return Use(single, tried, None, only_by, open_by, *beside, worse_by, averaged)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -414,13 +420,6 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
 def _of_table(comparisons: Iterable[MethodComparison]) -> list[MethodComparison]:
     """Those by metrics that have a column on the first screen."""
     return [each for each in comparisons if "headline" in metric_of(each.metric).shown]
-
-
-def _costs(of_labels: Sequence[MethodComparison], gains: Sequence[MethodComparison]) -> list[str]:
-    """The metrics of the table by which methods that gain by others are worse."""
-    gained = {each.method for each in gains if each.metric != "auroc"}
-    worse = (each.metric for each in _of_table(of_labels) if each.method in gained and each.is_likely_worse)
-    return list(dict.fromkeys(worse))
 
 
 def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> tuple[list[str], list[Loss]]:
@@ -519,17 +518,21 @@ def _kind(result: Result, method: str) -> str:
 def _chosen(
     result: Result, gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]
 ) -> MethodComparison | None:
-    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse, be
-    it by chance among many; of the simplest form of its logits that gains so, too."""
+    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse; of
+    the simplest form of its logits that gains so, too. A loss counts as if it were the only one compared: samples cost
+    passes, so that the doubt is theirs, and other comparisons, such as of further OOD sets, must not excuse it."""
     proper = [each for each in gains if each.metric in _PROPER]
     worse = {each.method for each in _of_table(of_labels) if each.is_likely_worse}
     others = [each for each in gains if each.metric != "auroc" and each.method not in worse]
     if proper:  # by one metric, in which gains compare
         others = [each for each in proper if each.metric == proper[0].metric]
-    sizes = {each: each.gain if proper else each.gain / each.se if each.se else math.inf for each in others}
-    best = max(sizes, key=sizes.__getitem__, default=None)
+    best = max(others, key=lambda each: each.gain) if proper else _clearest(others)
     simpler = "" if best is None else simplest(result, best.method)
     return next((each for each in others if best and (each.method, each.metric) == (simpler, best.metric)), best)
+
+
+def _clearest(gains: Iterable[MethodComparison]) -> MethodComparison | None:
+    return max(gains, key=lambda each: each.gain / each.se if each.se else math.inf, default=None)
 
 
 def _likely(of_labels: Sequence[MethodComparison]) -> MethodComparison | None:

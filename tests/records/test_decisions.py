@@ -231,9 +231,13 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
 
 
 def test_a_gain_by_one_metric_at_the_cost_of_others_is_not_worth_the_samples() -> None:
-    text = texts(made(), judged(compared(-0.05, 0.01, 1e-6, "ece"), compared(-0.03, 0.01, 0.1, "accuracy")))[0]
-    assert text.startswith("Use the deterministic network. Averaging 32 samples is better only by expected")
-    assert text.endswith("calibration error, and worse by accuracy.")
+    """Beyond twice the error of the loss, however many comparisons `p` is adjusted for; of one method, not of all."""
+    mcbn = compared(-0.05, 0.01, 1e-6, "ece"), compared(-0.03, 0.01, 0.1, "accuracy")
+    mcdo = compared(0.04, 0.01, 0.01, "ece", method="mcdo"), compared(0.03, 0.01, 0.01, "accuracy", method="mcdo")
+    for comparisons in (mcbn, (*mcbn, *mcdo)):
+        text = texts(made(), judged(*comparisons))[0]
+        assert text.startswith("Use the deterministic network. Averaging 32 samples of mcbn is better only by expected")
+        assert text.endswith("calibration error, and worse by accuracy.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:

@@ -18,11 +18,12 @@ from bnuq.findings import all_of
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import standard_error
-from bnuq.metrics.certificates import exact_interval
+from bnuq.metrics.certificates import exact_interval, points_needed
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import FALSE_ALARMS, aurocs_of, best_score, can_be_judged, caught, scores_of
 from bnuq.records.calibrated import calibration_of
+from bnuq.records.certificate import is_unfit
 from bnuq.records.comparisons import (
     LEVEL,
     REACH,
@@ -42,6 +43,7 @@ from bnuq.shapes import Float
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 NOMINAL = 0.95  # of intervals that nothing certifies
+_OFFERED = 0.05  # a risk that could be promised
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
 _SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
@@ -582,7 +584,8 @@ def _gain(comparison: MethodComparison) -> Gain:
 class Promise(Valued):
     """Whose score it is, of the predictions of which method, and what is promised of how many points: a risk with a
     confidence, None where it is one on average; whether the test set refutes it, and of which classes or groups alone
-    it was asked, and how many of them have it. Nothing is promised where there is no risk."""
+    it was asked, and how many of them have it. Nothing is promised where there is no risk; `needed` are the validation
+    points that a promise of 5 % would need, where there are fewer that are held out."""
 
     method: str
     used: str
@@ -592,12 +595,14 @@ class Promise(Valued):
     confidence: float | None
     refuted: bool | None = None
     parts: tuple[str, int, int] | None = None
+    needed: int | None = None
 
-    def text(self, what: str, before: float | None = None) -> str:
-        """What is promised; where nothing is, the option that promises 5 %, unless no more are wrong `before`."""
+    def text(self, what: str, *, is_offered: bool = True) -> str:
+        """What is promised; where nothing is, the option that promises 5 %, or what that needs."""
         if self.risk is None:
-            offer = f"; `--risk 0.05` promises at most 5 % {what}" if before is None or before > 0.05 else ""
-            return f"Measured on these examples{offer}."
+            offer = f"`--risk {_OFFERED}` promises at most {percent(_OFFERED)} {what}"
+            offer += f", given {self.needed} or more held-out validation examples" if self.needed else ""
+            return f"Measured on these examples{f'; {offer}' * is_offered}."
         sure = "on average over examples"
         if self.confidence is not None:
             sure = f"with {percent(self.confidence, SET)} confidence"
@@ -659,7 +664,7 @@ class Defer(Valued):
     @property
     def _of_classes(self) -> str:
         what, error, before, share = self.what, self.error, self.before, self.deferred
-        promise = self.promise.text("wrong", before)
+        promise = self.promise.text("wrong", is_offered=what != "labels" and (before is None or before > _OFFERED))
         every = what if what in ("pixels", "labels") else "examples"
         if before == 0:
             return f"Leave nothing to a person: none of {self.promise.points:,} examples was wrong. {promise}"
@@ -691,10 +696,12 @@ class Defer(Valued):
         method, used = self.promise.method, self.promise.used
         is_raw = method != used and method == method_named(used).plain.name
         text = metric_of(self.promise.score).label + ("" if is_raw or method == used else f" of {method}")
-        if self.entropy and (is_raw or self.entropy.temperature is not None):
+        is_simple = self.what == "points" and self.entropy and self.entropy.of == "logits"
+        if self.entropy and (is_raw or is_simple or self.entropy.temperature is not None):
             by = "" if self.entropy.temperature is None else f" / {three(self.entropy.temperature)}"
+            by = " as they are" if is_raw else by
             text = f"entropy of {'the mean of ' * self.entropy.several}softmax({self.entropy.of}{by})"
-        return f"{text}, before recalibration," if is_raw else text
+        return f"{text} of logits as they are" if is_raw and not self.entropy else text
 
 
 def certified(result: Result, method: str, used: str) -> Defer | Undecided:
@@ -756,7 +763,7 @@ def _measured(result: Result, method: str) -> Defer | None:
         units = independent_units(len(test.sigma), result.sets["test"].group)
         low, high = exact_interval(round(units * (1 - covered.value)), units)
         off = "small" if low > 1 - NOMINAL else "large" if high < 1 - NOMINAL else ""
-        promise = Promise(whose, method, "sigma", len(test.sigma), None, None)
+        promise = Promise(whose, method, "sigma", len(test.sigma), None, None, needed=_lacking(result))
         width = REACH * float(np.mean(test.sigma))
         return Defer(promise, "intervals", REACH, width, None, 1 - covered.value, None, off=off)
     uncertainty = test.points.get("predictive_entropy")
@@ -771,9 +778,18 @@ def _measured(result: Result, method: str) -> Defer | None:
         return None
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
     what = "images" if task.is_dense else "labels" if result.model.get("labels") else "points"
-    promise = Promise(whose, method, "predictive_entropy", len(right), None, None)
+    promise = Promise(whose, method, "predictive_entropy", len(right), None, None, needed=_lacking(result))
     entropy = _entropy(result, whose, temperature_of(result, whose))
     return Defer(promise, what, threshold, None, 1 - float(accepted.mean()), error, before, entropy)
+
+
+def _lacking(result: Result) -> int | None:
+    """How many validation points a promise of 5 % needs, where fewer are held out of training and test."""
+    validation = result.sets.get("validation")
+    is_held_out = validation is not None and not any(map(is_unfit, result.findings))
+    known = 0 if validation is None or not is_held_out else independent_units(validation.n, validation.group)
+    needed = math.ceil(1 / _OFFERED) - 1 if result.task.is_dense else points_needed(_OFFERED, 1 - LEVEL)
+    return needed if known < needed else None
 
 
 def printed(values: Float[np.ndarray, " point"], share: float) -> float:

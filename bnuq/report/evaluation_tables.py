@@ -75,6 +75,10 @@ def _rows_in_words(result: Result) -> str:
     texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
         texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
+    if any(method_named(name).normalizes_jointly for name in result.methods):
+        texts.append("†: normalised by random batches of the evaluated examples")
+    if any(method_named(name).approximates for name in result.methods):
+        texts.append("≈: approximates mcbn")
     return "; ".join(["deterministic: without randomness", *texts] if texts else [])
 
 

@@ -279,7 +279,23 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
     assert values["deferred"] == pytest.approx(1 - accepted.mean()) and accepted.sum() == 360
     assert values["error"] == pytest.approx(1 - RIGHT[accepted].mean())
     assert values["before"] == pytest.approx(1 - RIGHT.mean()) and values["before"] > values["error"]
-    assert decision.text.endswith("Measured on these examples; `--risk 0.05` promises at most 5 % wrong.")
+    assert "(entropy of softmax(logits) above 0.899)" in decision.text
+
+
+@pytest.mark.parametrize(
+    ("held_out", "shared", "offer"),
+    [
+        (59, 0, "`--risk 0.05` promises at most 5 % wrong."),
+        (58, 0, "`--risk 0.05` promises at most 5 % wrong, given 59 or more held-out validation examples."),
+        (59, 59, "`--risk 0.05` promises at most 5 % wrong, given 59 or more held-out validation examples."),
+    ],
+)
+def test_a_promise_is_offered_with_what_it_lacks(held_out: int, shared: int, offer: str) -> None:
+    result = made(predictive_entropy=ENTROPY, accuracy=RIGHT)
+    validation = EvaluatedSet("validation", "validation", "v.npz", "4" * 64, held_out)
+    found = warning("validation-in-reference", shared=shared, points=held_out, settings=[])
+    result = replace(result, sets={**result.sets, "validation": validation}, findings=(found,))
+    assert decided(result)[1].text.endswith(f"Measured on these examples; {offer}")
 
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:

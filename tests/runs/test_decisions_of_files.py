@@ -18,8 +18,8 @@ from bnuq.records.words import plain
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
-    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+)\)|"
-    r"\), before recalibration,)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
+    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / "
+    r"([\d.e−]+)| as they are)?\)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
 )
 
 

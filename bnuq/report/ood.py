@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.metrics import SEPARATIONS
+from bnuq.metrics.registry import metric_of
 from bnuq.records.best_scores import Key, aurocs_of, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import WITH_ERRORS, Estimates, Result
@@ -35,8 +36,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     of samples."""
     rows: list[Row] = []
     shown = {*plain_methods(result), score_named(result, name)[0]}
-    together = any(WITH_ERRORS in of for _, scores in _scores(result, name) for of in scores.values())
-    beside = (*_BESIDE_AUROC, *([WITH_ERRORS] if together else []))
+    beside = (*_BESIDE_AUROC, *[WITH_ERRORS] * _is_with_errors(result))
     for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):
         rows.append((method_label(method), ()))
         for score, estimates in scores.items():
@@ -52,6 +52,11 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     )
     if means:
         yield Table(("mean MI here", "on the test set"), means, stacks=True)
+
+
+def _is_with_errors(result: Result) -> bool:
+    """Whether errors and OOD examples are ranked together."""
+    return any(WITH_ERRORS in of for name in names(result) for _, each in _scores(result, name) for of in each.values())
 
 
 def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
@@ -94,10 +99,10 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         title = f"{len(sets)} OOD sets"
         ends = [sorted({each.value for each in row} - {"–"}) or ["–"] for row in zip(*cells.values(), strict=True)]
         cells = {title: tuple(Cell(f"{row[0]} to {row[-1]}" if row[1:] else row[0]) for row in ends)}
-    alone = "" if all(map(any, zip(*estimates.values(), strict=True))) else " (–: has none)"
+    alone = "" if all(map(any, zip(*estimates.values(), strict=True))) else "; –: has none"
     few = [name for name in sets if not can_be_judged(result, name)]
     words = f"{title}: AUROC, how often its examples rank above test ones (0.5 is chance), by {named(score)}"
-    words += f" ({_IN_WORDS[score]})" if score in _IN_WORDS else ""
+    words += f" ({meaning})" if (meaning := metric_of(score).meaning) else ""
     words += _of_decision(result, {name: dict(zip(methods, row, strict=True)) for name, row in estimates.items()})
     return cells, words + alone + (f"; too few examples to judge {all_of(few)}" if few else "")
 
@@ -124,11 +129,6 @@ def column_score(result: Result) -> str:
 
 
 _MOST = 3  # sets with a column
-_IN_WORDS = {
-    "mahalanobis": "of features from the training set",
-    "mutual_information": "disagreement between samples",
-    "predictive_entropy": "spread of probabilities",
-}
 
 
 def _auroc(estimate: Estimate | None) -> Cell:
@@ -146,6 +146,7 @@ def legend(result: Result) -> Iterator[str]:
             "AUROC: probability that a random OOD example is more uncertain than a random test example; 0.5 is "
             "chance. FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD "
             "examples; FPR95*: with test and OOD examples swapped. AUPR-out: area under the precision–recall curve "
-            "with OOD examples as positives; AUPR-in: with test examples as positives. AURC with OOD: error rate when "
-            "the most uncertain of all these are deferred, averaged over coverage, where an OOD example is an error."
+            "with OOD examples as positives; AUPR-in: with test examples as positives."
+            + " AURC with OOD: error rate when the most uncertain of all these are deferred, averaged over coverage, "
+            "where an OOD example is an error." * _is_with_errors(result)
         )

@@ -389,7 +389,7 @@ def test_the_demo_is_the_quickstart_and_its_output_is_on_the_pages() -> None:
     assert decisions.startswith(" · Use ") and decisions in whole and decisions in begun
     for name in ("deterministic", "mcbn", "mcdo", "mcbn+mcdo", "mnist"):
         assert name in shown and name in whole
-    temperature, entropy, distance = re.findall(r"logits by ([\d.]+)\.|above ([\d.]+)\)|above (\d+)", decisions)
+    temperature, entropy, distance = re.findall(r"logits / ([\d.]+) \(|above ([\d.]+)\)|above (\d+)", decisions)
     explained = {"".join(found) for found in (temperature, entropy, distance)}
     for one in (page, PAGES[0]):
         prose = one.read_text(encoding="utf-8").partition("<!-- /demo -->")[2]

@@ -337,7 +337,7 @@ class Use(Valued):
             return f"{text}{but}. No method of several samples was tried."
         undecided = f" By {_joined(self.open_by)} that is undecided." if self.open_by else ""
         gives = f"{averaged} gives no"
-        if prediction.without:
+        if prediction.without and "logits /" not in but:
             gives = f"Neither {averaged[:1].lower()}{averaged[1:]} nor {prediction.rescaled} gives a"
         return f"{text}{but}. {gives} gain that {tried.points:,} examples could show.{undecided}"
 

@@ -185,7 +185,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
-        texts += ["Other metrics of each label are in `--json`."] * (kind == "label")
+        texts += ["Other metrics of each label are in `--json`."] * (bool(tables) and kind == "label")
         if tables and kind in PARTS and _has_small_parts(result, kind):
             texts.append(f"A {kind} of fewer than {FEWEST_POINTS} examples is left out.")
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)

@@ -396,14 +396,9 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
             f"{about:,.0f} examples in all would decide. {until}"
         )
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
-    clearest = _clearest(each for each in verdict.gains if each.metric != "auroc")
-    averaged = None if clearest is None else clearest.method  # of one method, whose gains and losses are not others'
-    gains = [each for each in verdict.gains if averaged in (None, each.method)]
-    only_by = list(dict.fromkeys((each.metric, each.set) for each in gains))
     open_by = [key for by in verdict.undecided.values() for key in by]
-    worse_by = [each.metric for each in _of_table(of_labels) if each.method == averaged and each.is_likely_worse]
-    beside = _beside(of_labels, single.method, dict(only_by))
-    return Use(single, tried, None, only_by, open_by, *beside, worse_by, averaged)
+    only_by, *costs = _only_by(of_labels, verdict.gains)
+    return Use(single, tried, None, only_by, open_by, *_beside(of_labels, single.method, dict(only_by)), *costs)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -417,6 +412,18 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
             break
     as_it_is = uncorrected(comparisons, best, first.metric)
     return best if as_it_is is None else as_it_is.method
+
+
+def _only_by(
+    of_labels: Sequence[MethodComparison], gains: Sequence[MethodComparison]
+) -> tuple[list[tuple[str, str]], list[str], str | None]:
+    """The gains of the method with the clearest one by a metric of labels, its losses, and which it is, as gains of one
+    method are no reason beside losses of another; else all gains, by the separation of sets."""
+    clearest = _clearest(each for each in gains if each.metric != "auroc")
+    name = None if clearest is None else clearest.method
+    only_by = dict.fromkeys((each.metric, each.set) for each in gains if name in (None, each.method))
+    worse = [each.metric for each in _of_table(of_labels) if each.method == name and each.is_likely_worse]
+    return [*only_by], worse, name
 
 
 def _of_table(comparisons: Iterable[MethodComparison]) -> list[MethodComparison]:
@@ -763,7 +770,7 @@ def _measured(result: Result, method: str) -> Defer | None:
         units = independent_units(len(test.sigma), result.sets["test"].group)
         low, high = exact_interval(round(units * (1 - covered.value)), units)
         off = "small" if low > 1 - NOMINAL else "large" if high < 1 - NOMINAL else ""
-        promise = Promise(whose, method, "sigma", len(test.sigma), None, None, needed=_lacking(result))
+        promise = Promise(whose, method, "sigma", len(test.sigma), None, None, needed=_lacking(result, "intervals"))
         width = REACH * float(np.mean(test.sigma))
         return Defer(promise, "intervals", REACH, width, None, 1 - covered.value, None, off=off)
     uncertainty = test.points.get("predictive_entropy")
@@ -778,18 +785,18 @@ def _measured(result: Result, method: str) -> Defer | None:
         return None
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
     what = "images" if task.is_dense else "labels" if result.model.get("labels") else "points"
-    promise = Promise(whose, method, "predictive_entropy", len(right), None, None, needed=_lacking(result))
+    promise = Promise(whose, method, "predictive_entropy", len(right), None, None, needed=_lacking(result, what))
     entropy = _entropy(result, whose, temperature_of(result, whose))
     return Defer(promise, what, threshold, None, 1 - float(accepted.mean()), error, before, entropy)
 
 
-def _lacking(result: Result) -> int | None:
+def _lacking(result: Result, what: str) -> int | None:
     """How many validation points a promise of 5 % needs, where fewer are held out of training and test."""
     validation = result.sets.get("validation")
     is_held_out = validation is not None and not any(map(is_unfit, result.findings))
     known = 0 if validation is None or not is_held_out else independent_units(validation.n, validation.group)
-    needed = math.ceil(1 / _OFFERED) - 1 if result.task.is_dense else points_needed(_OFFERED, 1 - LEVEL)
-    return needed if known < needed else None
+    needed = math.ceil(1 / _OFFERED) - 1 if what == "images" else points_needed(_OFFERED, 1 - LEVEL)
+    return needed if known < needed and what != "labels" else None
 
 
 def printed(values: Float[np.ndarray, " point"], share: float) -> float:

@@ -397,8 +397,9 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
         )
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
     open_by = [key for by in verdict.undecided.values() for key in by]
-    only_by, *costs = _only_by(of_labels, verdict.gains)
-    return Use(single, tried, None, only_by, open_by, *_beside(of_labels, single.method, dict(only_by)), *costs)
+    only_by, worse_by, averaged = _only_by(of_labels, verdict.gains)
+    beside = _beside(of_labels, single.method, dict(only_by))
+    return Use(single, tried, None, only_by, open_by, *beside, worse_by, averaged)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:

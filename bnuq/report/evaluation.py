@@ -235,4 +235,5 @@ def _cost(result: Result) -> Iterator[str]:
         return
     for name, work in result.work.methods.items():
         if name in result.sampled and work.ratio:
-            yield f"{name} {work.ratio:.{2 if work.ratio < 10 else 0}f}"
+            given = [other for other, each in result.work.methods.items() if each.given_by == name]
+            yield f"{' and '.join([name, *given])} {work.ratio:.{2 if work.ratio < 10 else 0}f}"

@@ -246,8 +246,8 @@ INPUTS: Catalogue = {
         "Remove these examples from the OOD set, and check that --train and --ood name the sets that you mean.",
     ),
     "validation-in-reference": Entry(
-        "{shared} of {points} validation examples are also in the training set ({reference}): the values fitted to "
-        "them (τ, the constant baseline) are too optimistic, as the network was trained on these examples.",
+        "{shared} of {points} validation examples are also in the training set ({reference}): what is fitted to "
+        "them is too optimistic, as the network was trained on these examples.",
         "Use validation examples that the network was never trained on.",
     ),
     # checkpoints, and where the network runs

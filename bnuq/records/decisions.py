@@ -17,7 +17,7 @@ import numpy as np
 from bnuq.findings import all_of
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
-from bnuq.metrics import standard_error
+from bnuq.metrics import POST_HOC_SCORES, standard_error
 from bnuq.metrics.certificates import exact_interval, points_needed
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
@@ -54,7 +54,7 @@ _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the networ
 _CALIBRATED = {  # what an ECE says, and what a calibrated network shows by chance
     "indistinguishable": "can be read as a probability: it is off by {} on average, and chance alone gives up to {}.",
     "not": "should not be read as a probability: it is off by {} on average, and chance alone gives only up to {}.",
-    "undecided": "may be off by {} on average; or that is chance, which gives up to {}. More examples would tell.",
+    "undecided": "is off by {} on average, and chance alone gives up to {}: too few examples to tell what it means.",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -318,7 +318,7 @@ class Use(Valued):
         if self.gain is not None:
             also = all_of(map(plain, self.also)) if self.also else ""
             so = f", and so {'is' if len(self.also) == 1 else 'are'} {also}" if also else ""
-            return f"{text}: its {self.gain.better} than that of the best single pass{so}{but}."
+            return f"{text}: its {self.gain.better} than without samples{so}{but}."
         averaged = f"Averaging {tried.most_passes} samples"
         if self.only_by:
             worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
@@ -512,10 +512,10 @@ def _pipeline(result: Result) -> tuple[str, dict[str, Any]]:
         result.methods[name].sets["test"].estimates.get("accuracy") for name in _NETWORKS if name in result.methods
     ]
     shares = [percent(each.value) for each in right if each is not None]
-    gain = f" ({shares[0]} are right, {shares[1]} with statistics of these data)" if len(shares) == 2 else ""
+    gain = f" ({shares[0]} are right, {shares[1]} with those of the training set)" if len(shares) == 2 else ""
     text = (
-        f"First check the pipeline ({all_of(f'`{name}`' for name in settings)}): {why}{gain}.{tries} If it "
-        "is right, correct the network (`bnuq precise-bn`). Then evaluate again."
+        f"First check the pipeline ({all_of(f'`{name}`' for name in settings)}): {why}{gain}.{tries} If "
+        "nothing is wrong there, correct the network (`bnuq precise-bn`). Then evaluate again."
     )
     return text, {"settings": settings, "suggest": suggest, "is_compared": is_compared}
 
@@ -684,7 +684,7 @@ class Defer(Valued):
             instead = "" if more == "as large" else f" instead of {percent(before)}"
             return (
                 f"Leave nothing to a person: without {subject} {rule}, the share that is wrong is {more}, "
-                f"{percent(error)}{instead}. {promise}"
+                f"{percent(error)}{instead}. {self.promise.text('wrong', is_offered=False)}"
             )
         rest = {"images": "pixels in the rest", "labels": "labels of the rest"}.get(what, "rest")
         leave, of = f"Leave {subject} to a person {rule}", f"of the {rest}"
@@ -707,9 +707,9 @@ class Defer(Valued):
         is_simple = self.what == "points" and self.entropy and self.entropy.of == "logits"
         if self.entropy and (is_raw or is_simple or self.entropy.temperature is not None):
             by = "" if self.entropy.temperature is None else f" / {three(self.entropy.temperature)}"
-            by = " as they are" if is_raw else by
-            text = f"entropy of {'the mean of ' * self.entropy.several}softmax({self.entropy.of}{by})"
-        return f"{text} of logits as they are" if is_raw and not self.entropy else text
+            of = f"{'undivided ' * is_raw}{self.entropy.of}{by}"
+            text = f"entropy of {'the mean of ' * self.entropy.several}softmax({of})"
+        return f"{text} of undivided logits" if is_raw and not self.entropy else text
 
 
 def certified(result: Result, method: str, used: str) -> Defer | Undecided:
@@ -831,7 +831,9 @@ class Best(Valued):
 
     @property
     def name(self) -> str:
-        return metric_of(self.score).label + ("" if self.method == DETERMINISTIC else f" of {self.method}")
+        label = metric_of(self.score).label
+        samples = "" if method_named(self.method).is_single or "samples" in label else " samples"
+        return label + ("" if self.method == DETERMINISTIC else f" of {self.method}{samples}")
 
 
 @frozen
@@ -855,8 +857,10 @@ class Foreign(Valued):
         tried, name = self.best.tried, self.best.name
         is_chosen = tried > 1 and not self.best.crossfitted
         chosen = f" Chosen among {tried} scores on the same data: expect less elsewhere." if is_chosen else ""
+        score = self.best.score
+        program = f" (`bnuq export --ood-score {score}`)" if score in POST_HOC_SCORES else ""
         return (
-            f"Flag an example as unfamiliar if its {name} is above {three(self.threshold)}: that finds "
+            f"Flag an example as unfamiliar if its {name}{program} is above {three(self.threshold)}: that finds "
             f"{all_of(shares)}, and wrongly flags {percent(self.false_alarms)} of the test examples.{chosen}"
         )
 

@@ -54,9 +54,12 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     if not columns:  # of points without labels, beside no OOD set
         return
     labels = [method_label(name, roomy=roomy) for name in methods]
-    rows = tuple((label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels))
+    all_rows = [(label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels)]
+    rows = tuple(row for row in all_rows if any(cell.value != "–" for cell in row[1]))
     yield Table(tuple(columns), rows, stacks=True)
-    words += [text] if (text := _rows_in_words(result)) else []
+    has_gaps = any(cells[list(columns).index(title)].value == "–" for _, cells in rows for title in of_ood)
+    words += ["–: not a score of that method"] if has_gaps else []
+    words += [text] if rows[1:] and (text := _rows_in_words(result)) else []
     errors = (
         " ±: standard error; what differs by less than two standard errors may be chance."
         if any(cell.error for _, cells in rows for cell in cells)
@@ -89,11 +92,7 @@ def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
         title, meaning = _RECALIBRATED[kind]
     text = f"{title}: {meaning.format(fitted=fitted_to(result))}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "of these logits") if kind else (title, meaning)
-        first = f"{result.first}+{kind}" if kind else result.first
-        floor = ece_floor(result, first) if first in result.methods else None
-        shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
-        return title, f"{title}: {what}{shown}"
+        return (f"ECE {title}", f"ECE {title}: of these logits") if kind else (title, text)
     if levels := [finding.values["count"] for finding in result.findings if finding.code == "quantiles-scored"]:
         of_quantiles = {
             "crps": f"{title}: twice the mean pinball loss of {levels[0]} quantiles, less than of a whole distribution",

@@ -99,12 +99,11 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
         title = f"{len(sets)} OOD sets"
         ends = [sorted({each.value for each in row} - {"–"}) or ["–"] for row in zip(*cells.values(), strict=True)]
         cells = {title: tuple(Cell(f"{row[0]} to {row[-1]}" if row[1:] else row[0]) for row in ends)}
-    alone = "" if all(map(any, zip(*estimates.values(), strict=True))) else "; –: not a score of that method"
     few = [name for name in sets if not can_be_judged(result, name)]
     words = f"{title}: AUROC, how often its examples rank above test ones (0.5 is chance), by {named(score)}"
     words += f" ({meaning})" if (meaning := metric_of(score).meaning) else ""
     words += _of_decision(result, {name: dict(zip(methods, row, strict=True)) for name, row in estimates.items()})
-    return cells, words + alone + (f"; too few examples to judge {all_of(few)}" if few else "")
+    return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
 def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | None]]) -> str:
@@ -115,7 +114,7 @@ def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | Non
     if all(_auroc(shown[name].get(method)).value == auroc for name, auroc in known.items()) or len(known) > _MOST:
         return ""
     by = f" by {method}" if method not in plain_methods(result) else ""
-    fitted = " where other examples choose the score" if values["crossfitted"] else ""
+    fitted = " if it is chosen on other examples" if values["crossfitted"] else ""
     return f"; {all_of(known.values())}{by}{fitted}"
 
 

@@ -138,7 +138,7 @@ def test_a_temperature_that_costs_calibration_says_so_and_one_that_gains_it_alon
 
 
 @pytest.mark.parametrize(
-    ("rank", "said"), [(0.5, "can be"), (0.93, "may be off by"), (0.97, "may be off by"), (0.995, "should not be read")]
+    ("rank", "said"), [(0.5, "can be"), (0.93, "is off by"), (0.97, "is off by"), (0.995, "should not be read")]
 )
 def test_confidence_is_a_probability_is_none_or_is_undecided(rank: float, said: str) -> None:
     """By the share of calibrated networks whose error is smaller; near the bound that is shown, no digit decides."""
@@ -224,8 +224,8 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
     of = (0.05, 0.01, 0.001), (0.02, 0.005, 0.02, "accuracy"), (0.011, 0.005, 0.2, "ece")
     text = texts(made(), judged(*(compared(*each) for each in of)))[0]
     assert text == (
-        "Use mcbn with 32 samples: its predictive log-likelihood is better by 0.0500 ± 0.0100 than that of the best "
-        "single pass, and so is accuracy; for the sake of expected calibration error, use the deterministic network "
+        "Use mcbn with 32 samples: its predictive log-likelihood is better by 0.0500 ± 0.0100 than without "
+        "samples, and so is accuracy; for the sake of expected calibration error, use the deterministic network "
         "(better by 0.0110 ± 0.0050)."
     )
 
@@ -262,7 +262,7 @@ def test_a_pipeline_that_could_not_be_compared_is_not_called_wrong() -> None:
         [text] = texts(found, judged(compared(-0.05, 0.01, 1.0), mismatched=True))
         assert text == (
             "First check the pipeline (`train` and `normalize`): it could not be compared with the network's BatchNorm "
-            "statistics. If it is right, correct the network (`bnuq precise-bn`). Then evaluate again."
+            "statistics. If nothing is wrong there, correct the network (`bnuq precise-bn`). Then evaluate again."
         )
 
 
@@ -341,7 +341,7 @@ def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
     assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
     assert 0.8 < decision.values["caught"]["far"] < 1
     text = decision.text
-    assert text.startswith("Flag an example as unfamiliar if its energy is above ") and text.endswith(
+    assert text.startswith("Flag an example as unfamiliar if its energy (`bnuq export --ood-score energy`) is above ") and text.endswith(
         "of far, and wrongly flags 5 % of the test examples."
     )
 

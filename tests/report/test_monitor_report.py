@@ -33,7 +33,7 @@ def test_of_a_batch_that_does_not_differ_nothing_is_to_be_done():
 def test_an_alarm_names_the_layers_the_scores_and_the_batch():
     shown = said(made_up_monitor.alarmed())
     assert "in at most 0.05 % of cases. First check how its examples were prepared" in shown
-    assert "All 2 layers differ, most `bn1`: means by 3.2, variances by 1.5 times" in shown
+    assert "All layers differ, most `bn1`: means by 3.2, variances by 1.5 times" in shown
     one = replace(made_up_monitor.alarmed(), blocks=made_up_monitor.alarmed().blocks[:1])
     assert "Layer `bn1` differs: means by 3.2, variances by 1.5 times" in said(one)
     assert "Predictions also differ, in energy: do not rely on them" in shown

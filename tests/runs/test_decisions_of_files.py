@@ -18,8 +18,8 @@ from bnuq.records.words import plain
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
-    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / "
-    r"([\d.e−]+)| as they are)?\)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
+    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\((?:undivided )?logits(?: / "
+    r"([\d.e−]+))?\)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
 )
 
 
@@ -49,12 +49,14 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
         found.append(f"{kind}: {use['text']}")
     if use["code"] == "use":
         chosen, is_divided = test[values["method"]], bool(values["temperatures"])
-        floor, pll = chosen["ece_floor"], [each for each in said["verdict"]["comparisons"] if each["metric"] == "pll"]
-        shown = {each["method"]: each["difference"] < -1.96 * (each["se"] or math.inf) for each in pll}
-        if shown.get("m", False) is not is_divided:
+        floor = chosen["ece_floor"]
+        undivided = {each["metric"]: each for each in said["verdict"]["comparisons"] if each["method"] == "m"}
+        pll, ece = (undivided.get(metric, {"difference": 0, "se": None}) for metric in ("pll", "ece"))
+        is_shown = pll["difference"] < -1.96 * (pll["se"] or math.inf)
+        if (is_shown or pll["difference"] < 0 < ece["difference"]) is not is_divided:
             found.append("a temperature is advised that is no gain, or none that is one")
         is_below = chosen["ece"]["value"] <= floor["high"]
-        said_of = "can be read as a probability", "may be off by", "should not be read as a probability"
+        said_of = "can be read as a probability", "is off by", "should not be read as a probability"
         [verdict] = [number for number, text in enumerate(said_of) if f"Its confidence {text}" in use["text"]]
         if verdict == (2 if is_below else 0) or re.search(r"0\.\d{4}", use["text"]):
             found.append("calibration")

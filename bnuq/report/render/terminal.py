@@ -203,7 +203,8 @@ def _warnings(report: Report, width: int, clean: Clean) -> Iterator[Text]:
     if report.warnings:
         yield Text()
         yield Text("Warnings", style="bold yellow")
-        yield from _items([f"{text} [{code}]" for text, code, _ in report.warnings], width, clean)
+        items = [" ".join(filter(None, (text, remedy, f"[{code}]"))) for text, code, remedy in report.warnings]
+        yield from _items(items, width, clean)
 
 
 def _section(title: str, parts: Sequence[Part], width: int, clean: Clean) -> Iterator[Text]:

@@ -171,7 +171,7 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Conclu
             text = f"The running statistics that could be checked match the training set's: they {size}."
             yield Conclusion("statistics-match-where-checked", text)
         else:
-            text = f"Healthy: means and variances in the BatchNorm layers are those of the training data. They {size}."
+            text = f"Healthy: means and variances in the BatchNorm layers match the training data: they {size}."
             yield Conclusion("healthy", text)
     yield from _unchecked(record, unchecked)
 

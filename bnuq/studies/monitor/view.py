@@ -23,8 +23,8 @@ _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
     "The distance is a root mean square over channels, minus its random part with so few examples.",
-    "evidence: what 1 has become by betting, batch after batch, that the stream has changed. Without a change it ever "
-    "reaches {needed} (1/`--level`) in at most {share} % of streams, however often you look; there is the alarm.",
+    "evidence: grows with each batch that looks changed. Without a change it ever reaches {needed} (1/`--level`) in at "
+    "most {share} % of streams, however often you look; there is the alarm.",
 )
 _HOW = {
     "shift": "Distance of the batch's statistics from those of the reference, by layer; 1 is the noise of training.",
@@ -87,7 +87,7 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     differing = [layer for layer in _worst_first(record) if layer.p_value <= record.level]
     if differing:
         found, of, worst = len(differing), len(record.layers), differing[0]
-        several = f"{f'{found} of {of}' if found < of else f'All {of}'} layers differ, most `{worst.name}`"
+        several = f"{f'{found} of {of}' if found < of else 'All'} layers differ, most `{worst.name}`"
         text = (
             f"{several if found > 1 else f'Layer `{worst.name}` differs'}: means by {_times(worst.mean_shift)}, "
             f"variances by {_times(worst.variance_shift)} times the noise of a training batch of {record.unit} "

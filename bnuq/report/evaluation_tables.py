@@ -33,32 +33,21 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     """A row a method, a column a metric of the test set that some method has, beside PLL that of its recalibrations,
     ECE recalibrated as the decision on the prediction is, and a column an OOD set; then what the columns are, in plain
     words."""
-    methods = plain_methods(result)
-    kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
-    used = next((each.values["method"] for each in decided(result) if each.about == "use"), result.first)
-    columns: dict[str, tuple[Cell, ...]] = {}
-    words: list[str] = []
-    for metric in estimates_of_task(result.task.name, shown="headline"):
-        beside = {"pll": kinds, "ece": [kind for kind in kinds if kind == method_named(used).recalibration]}
-        for kind in ("", *beside.get(metric, ())):
-            names = [f"{name}+{kind}" if kind else name for name in methods]
-            shown = [result.methods.get(name) for name in names]
-            estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
-            if any(estimates):
-                title, text = _titled(result, metric, kind)
-                columns[title] = tuple(with_error(each, column_digits(metric, estimates)) for each in estimates)
-                words.append(text)
+    columns, words = {}, []
+    for title, text, cells in _columns(result):
+        columns[title] = cells
+        words.append(text)
     of_ood, text = ood.columns(result)
     columns |= of_ood
     words += [text] if text else []
     if not columns:  # of points without labels, beside no OOD set
         return
-    labels = [method_label(name, roomy=roomy) for name in methods]
+    labels = [method_label(name, roomy=roomy) for name in plain_methods(result)]
     all_rows = [(label, tuple(column[row] for column in columns.values())) for row, label in enumerate(labels)]
     rows = tuple(row for row in all_rows if any(cell.value != "–" for cell in row[1]))
     yield Table(tuple(columns), rows, stacks=True)
-    has_gaps = any(cells[list(columns).index(title)].value == "–" for _, cells in rows for title in of_ood)
-    words += ["–: not a score of that method"] if has_gaps else []
+    first_of_ood = len(columns) - len(of_ood)
+    words += ["–: not a score of that method"] * any(c.value == "–" for _, cells in rows for c in cells[first_of_ood:])
     words += [text] if rows[1:] and (text := _rows_in_words(result)) else []
     errors = (
         " ±: standard error; what differs by less than two standard errors may be chance."
@@ -66,6 +55,22 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
         else ""
     )
     yield explanation(f"{'; '.join(words)}.{errors}")
+
+
+def _columns(result: Result) -> Iterator[tuple[str, str, tuple[Cell, ...]]]:
+    """The title of each column of a metric, what it is, and its cells."""
+    methods = plain_methods(result)
+    kinds = dict.fromkeys(kind for name in result.methods if (kind := method_named(name).recalibration))
+    used = next((each.values["method"] for each in decided(result) if each.about == "use"), result.first)
+    for metric in estimates_of_task(result.task.name, shown="headline"):
+        beside = {"pll": kinds, "ece": [kind for kind in kinds if kind == method_named(used).recalibration]}
+        for kind in ("", *beside.get(metric, ())):
+            names = [f"{name}+{kind}" if kind else name for name in methods]
+            shown = [result.methods.get(name) for name in names]
+            estimates = [None if each is None else each.sets["test"].estimates.get(metric) for each in shown]
+            if any(estimates):
+                cells = tuple(with_error(each, column_digits(metric, estimates)) for each in estimates)
+                yield *_titled(result, metric, kind), cells
 
 
 def _rows_in_words(result: Result) -> str:

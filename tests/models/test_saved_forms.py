@@ -224,8 +224,7 @@ def test_the_weights_of_a_script_need_the_network_and_no_tables_that_it_makes(tm
     net = Outputs().eval()
     torch.jit.save(torch.jit.script(net), tmp_path / "m.pt")
     with pytest.raises(
-        RequestError,
-        match=r"m\.pt: is TorchScript, and only its weights are read: 10 tensors, (?s:.*)--arch file\.",
+        RequestError, match=r"m\.pt: is TorchScript, and only its weights are read: 10 tensors, (?s:.*)--arch file\."
     ):
         load_model(tmp_path / "m.pt")
     loaded = load_model(tmp_path / "m.pt", arch=f"{__name__}:Outputs")

@@ -97,8 +97,7 @@ def _with_notes(points: Points, *, alone: bool) -> Points:
     names = list(points.classes or ())
     if not points.classes_sorted:
         return points
-    natural = natural_order(names)
-    if natural != names:
+    if (natural := natural_order(names)) != names:
         finding = note("class-order", names=names, natural=natural)
     elif alone:
         finding = note("class-numbers", names=names)

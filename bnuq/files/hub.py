@@ -84,15 +84,13 @@ def _timm(path: Path, config: Mapping[str, Any]) -> HubConfig:
     arguments = config.get("model_args") or {}
     _check(path, "model_args", arguments, isinstance(arguments, dict))
     arguments = dict(arguments)
-    size = published.get("input_size")
-    if size is not None:
+    if (size := published.get("input_size")) is not None:
         _check(path, "input_size", size, _is_size(size, 3))
         if size[0] != 3:
             arguments.setdefault("in_chans", size[0])
         if published.get("fixed_input_size"):
             arguments.setdefault("img_size", size[1:])
-    classes = published.get("num_classes", config.get("num_classes"))
-    if classes is not None:
+    if (classes := published.get("num_classes", config.get("num_classes"))) is not None:
         _check(path, "num_classes", classes, type(classes) is int and classes >= 0)
         arguments.setdefault("num_classes", classes)
     if isinstance(pool := config.get("global_pool", published.get("pool")), str):

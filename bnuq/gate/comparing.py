@@ -246,8 +246,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
     gated = [row for row in rows if row.comparison.is_gated]
     worse = np.array([_p_value(row, gain=False) for row in gated])
     better = np.array([_p_value(row, gain=True) for row in gated])
-    unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
-    if unknown:
+    if unknown := [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]:
         raise ResultError(
             f"{current.path} cannot be compared with {baseline}: whether {', '.join(unknown[:5])} got worse "
             "by more than tolerated cannot be determined. It is not a number now, or its change has no error: "

@@ -22,8 +22,7 @@ _MOST_NAMED = 8  # missing estimates that a message names
 
 def check_comparable(current: Result, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError, naming all obstacles, where the two results must not be compared."""
-    problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    if problems:
+    if problems := [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]:
         text = "\n".join(f"  - {problem}" for problem in problems)
         raise ResultError(f"{current.path} cannot be compared with {baseline.path}:\n{text}")
 

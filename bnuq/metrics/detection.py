@@ -108,8 +108,7 @@ def _checked_scores(scores: Float[Array, "*replicate point"], name: str) -> Floa
     scores = as_float64(scores)
     if scores.size == 0:
         raise ValueError(f"{name} holds no scores; expected at least one example in each set.")
-    missing = int(np.isnan(scores).sum())
-    if missing:
+    if missing := int(np.isnan(scores).sum()):
         raise ValueError(f"{name} holds {missing} NaN among {scores.size} scores; expected numbers only.")
     return scores
 

@@ -229,8 +229,7 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
     for count in range(len(checkpoint.stripped) - 1, -1, -1):
         prefix = "".join(checkpoint.stripped[count:])
         candidate = renamed(checkpoint.state, lambda name, prefix=prefix: prefix + name)
-        matching = len(wanted & candidate.keys())
-        if matching > most:
+        if (matching := len(wanted & candidate.keys())) > most:
             best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:count]), matching
     assert best.state is not None
     flat = {f"ema_{name.replace('.', '_')}" for name in best.state} - wanted

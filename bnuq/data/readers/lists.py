@@ -46,8 +46,7 @@ def read_list(
         header = text.names if text.separator else next(_split_lines(text.names))
         rows = [row for row in of_lines if any(row)]
     names = header if text.named else [f"column {column}" for column in range(len(rows[0]))]
-    uneven = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
-    if uneven is not None:
+    if (uneven := next((number for number, row in enumerate(rows) if len(row) != len(names)), None)) is not None:
         raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
     files = tuple(row[inputs] for row in rows)

@@ -224,8 +224,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     columns = columns if section.columns else one_reading(columns, sought.points)
     named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
     roles = named.roles_of(columns, section, sought.label)
-    asked = [name for name in roles if roles[name] == "predictions"]
-    if asked:
+    if asked := [name for name in roles if roles[name] == "predictions"]:
         given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)

@@ -473,8 +473,7 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
         word = str(given.hard[unknown[0]])[:50]
         yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
         return
-    count = int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum())
-    if count:
+    if count := int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum()):
         yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
 
 
@@ -749,8 +748,7 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
             yield warning("logits-sum-to-one", file=file)
-        empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
-        if empty:
+        if empty := np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []:
             yield note("class-without-probability", file=file, classes=empty)
     test, is_known = sets["test"], truth.ids is not None and len(np.unique(truth.ids)) == len(truth.ids)
     if truth.group is None and test.group is None and not is_known:

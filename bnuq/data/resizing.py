@@ -126,9 +126,8 @@ def random_part(height: int, width: int, augment: Augment, words: NDArray[np.uin
         ratio = math.exp(low + ratio * (high - low))
         h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
         if 0 < h <= height and 0 < w <= width:
-            top, left = (
-                int(word) % count for word, count in zip(words[-2:], (height - h + 1, width - w + 1), strict=True)
-            )
+            counts = height - h + 1, width - w + 1
+            top, left = (int(word) % count for word, count in zip(words[-2:], counts, strict=True))
             return top, left, h, w
     h, w = height, width  # the centre, cropped to the nearest ratio
     if width / height < augment.ratio[0]:

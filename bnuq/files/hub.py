@@ -154,9 +154,8 @@ def _normalization(path: Path, mean: Any, std: Any, factor: float = 1.0, shift: 
     if mean is None or std is None:
         return {}
     for name, numbers in (("mean", mean), ("std", std)):
-        _check(
-            path, name, numbers, isinstance(numbers, list) and 0 < len(numbers) < 100 and all(map(_is_number, numbers))
-        )
+        is_list = isinstance(numbers, list) and 0 < len(numbers) < 100
+        _check(path, name, numbers, is_list and all(map(_is_number, numbers)))
     _check(path, "mean", mean, len(mean) == len(std) or 1 in (len(mean), len(std)))
     _check(path, "std", std, all(s > 0 for s in std))
     return {"normalize": {"mean": [(m + shift) / factor for m in mean], "std": [s / factor for s in std]}}

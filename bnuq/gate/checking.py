@@ -217,9 +217,8 @@ def _findings(
     estimates = estimates_of(current), estimates_of(baseline)
     if unclear := [item for item in comparisons if item.outcome == "inconclusive"]:
         gated = sum(item.is_gated for item in comparisons)
-        yield warning(
-            "inconclusive", estimates=[f"{item.address}{' (slope)' * item.slope}" for item in unclear], gated=gated
-        )
+        names = [f"{item.address}{' (slope)' * item.slope}" for item in unclear]
+        yield warning("inconclusive", estimates=names, gated=gated)
     if hidden := [item.address for item in comparisons if _is_hidden(item, *estimates)]:
         yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
     codes = {finding.code for finding in warnings(baseline.findings)}

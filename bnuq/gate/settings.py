@@ -163,9 +163,7 @@ class GateSettings:
         if matching and math.isinf(matching[-1][1].amount):
             return None
         named = any((key != metric or default is None) and math.isfinite(of.amount) for key, of in matching)
-        has_default = (
-            known is not None and known.direction == "none" and default is not None and ".bounds." not in address
-        )
+        has_default = bool(known and known.direction == "none" and default and ".bounds." not in address)
         if not (named or self._is_gated(address, metric, directed=directed or has_default, decided_by=decided_by)):
             return None
         return matching[-1][1] if matching else default

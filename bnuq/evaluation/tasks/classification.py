@@ -84,9 +84,8 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
             within = None if group is None else group[rows]
             se = estimates.error_over_points(metrics.standard_error(scores.points[name][rows], group=within), scores)
             replicates = scores.part_sums[Key(kind, name)][:, number] / len(rows)
-            found = estimates.of_replicates(
-                name, replicates, draws, se=se, limits=limits_of(name, "classification", scores.estimator)
-            )
+            limits = limits_of(name, "classification", scores.estimator)
+            found = estimates.of_replicates(name, replicates, draws, se=se, limits=limits)
             result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
         result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)
@@ -135,9 +134,8 @@ def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Es
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     resamples = estimates.resamples_of(len(loss), fully=_RESAMPLED, least=_LEAST_RESAMPLED)
     drawn = vars(metrics.selective_bootstrap(uncertainty, loss, resamples=resamples, group=scores.group))
-    replicates = {
-        name: np.full(len(draws.weights), value) for name, value in vars(metrics.selective(uncertainty, loss)).items()
-    }
+    values_of_all = vars(metrics.selective(uncertainty, loss))
+    replicates = {name: np.full(len(draws.weights), value) for name, value in values_of_all.items()}
     if scores.ranked_wrong is not None:
         rows = scores.ranked_rows
         before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
@@ -249,9 +247,8 @@ class ClassificationScorer(TaskScorer):
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second
         thresholds = {} if self.fit is None else self.fit.thresholds
-        sets = PredictionSets(
-            self.settings.scoring.set_coverage, thresholds, second, scored.calibrates and second is None
-        )
+        calibrates = scored.calibrates and second is None
+        sets = PredictionSets(self.settings.scoring.set_coverage, thresholds, second, calibrates)
         return ClassReduction(
             scored.weights,
             points=len(points),

@@ -55,9 +55,8 @@ def resolve_live(
         )
         first, *others = [Member(name, network=network) for name, network in zip(names, networks, strict=True)]
         run = replace(run, checkpoint=first.checkpoint, network=first.network, members=tuple(others))
-    live: dict[str, Any] = {
-        key: Named(key, folder, data=source) for key, source in sources.items() if key not in references
-    }
+    data = {key: source for key, source in sources.items() if key not in references}
+    live: dict[str, Any] = {key: Named(key, folder, data=source) for key, source in data.items()}
     if (ood := sets.get("ood")) is not None:
         live["ood"] = tuple(_named_ood(ood, folder))
     if run is not None:

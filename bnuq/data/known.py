@@ -204,7 +204,6 @@ _MEDMNIST = {
     "organsmnist": "abdominal CT, sagittal, 11 classes",
 }
 
-
 _UCI = {
     "boston": "Boston housing: 506 rows, 13 inputs.",
     "concrete": "Concrete compressive strength: 1030 rows, 8 inputs.",

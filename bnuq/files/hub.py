@@ -176,11 +176,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_size(value: Any, numbers: int) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == numbers
-        and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
-    )
+    is_list = isinstance(value, list | tuple) and len(value) == numbers
+    return is_list and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
 
 
 def _check(path: Path, key: str, value: Any, fine: bool) -> None:

@@ -46,9 +46,8 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     results = current, baseline
     new, old = (_as_scored(settings_of_result(each), baseline) | _calibrated(each, common) for each in results)
     if all("tau" in result.methods[result.first].sets["test"].estimates for result in (current, baseline)):
-        new["calibrate"], old["calibrate"] = (
-            "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
-        )
+        for side, result in ((new, current), (old, baseline)):
+            side["calibrate"] = "cross" if result.is_cross_fitted else "validation"
     yield from _other_scoring(new, old, settings)
     yield from _other_data(current.sets, baseline.sets, settings)
 

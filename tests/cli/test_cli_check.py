@@ -163,21 +163,12 @@ def damaged(path: Path, how: str) -> None:
                 file["record"] = json.dumps(record | {"run": record["run"] | {"sampling": [1, 2]}})
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "truncated",
-        "empty",
-        "foreign",
-        "newer",
-        "hostile",
-        "nan",
-        "no error",
-        "score of nan",
-        "score missing",
-        "odd run",
-    ],
-)
+HOW = (
+    "truncated", "empty", "foreign", "newer", "hostile", "nan", "no error", "score of nan", "score missing", "odd run",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.usefixtures("there")
 def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str) -> None:
     damaged(Path("seed1.h5"), how)

@@ -39,29 +39,13 @@ from bnuq.studies.score import command as score
 from bnuq.studies.sweep import command as sweep
 
 COMMANDS = {
-    "evaluate": evaluate,
-    "score": score,
-    "sweep-batch-size": sweep,
-    "inspect": inspection,
-    "precise-bn": precise_bn,
-    "check": check,
-    "report": report,
-    "data": data,
-    "metrics": metrics,
-    "methods": methods,
-}
+    "evaluate": evaluate, "score": score, "sweep-batch-size": sweep, "inspect": inspection, "precise-bn": precise_bn,
+    "check": check, "report": report, "data": data, "metrics": metrics, "methods": methods,
+}  # fmt: skip
 SECTIONS = [
-    ModelSection,
-    DataSection,
-    SamplingSection,
-    ScoreSection,
-    ScoringSection,
-    SweepSection,
-    InspectSection,
-    PreciseBnSection,
-    GivenOptions,
-    Printing,
-]
+    ModelSection, DataSection, SamplingSection, ScoreSection, ScoringSection, SweepSection, InspectSection,
+    PreciseBnSection, GivenOptions, Printing,
+]  # fmt: skip
 
 
 def written(module: Any) -> list[str]:

@@ -28,23 +28,11 @@ def test_every_verdict_is_json_that_reads_back(name: str) -> None:
 def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
     estimate, infinite, unknown = summary(made.verdict(made.WORSE[0], made.WORSE[2], made.REST[7]))["comparisons"]
     assert estimate == {
-        "method": "mcbn",
-        "set": "test",
-        "metric": "pll",
-        "address": "mcbn.sets.test.pll",
-        "unit": "nats",
-        "baseline": -0.301,
-        "current": -0.342,
-        "change": pytest.approx(-0.041),
-        "se": 0.009,
-        "se_points": 0.003,
-        "p_value": 0.0002,
-        "p_adjusted": 0.004,
-        "tolerance": 0.01,
-        "detectable": 0.0153,
-        "outcome": "worse",
+        "method": "mcbn", "set": "test", "metric": "pll", "address": "mcbn.sets.test.pll", "unit": "nats",
+        "baseline": -0.301, "current": -0.342, "change": pytest.approx(-0.041), "se": 0.009, "se_points": 0.003,
+        "p_value": 0.0002, "p_adjusted": 0.004, "tolerance": 0.01, "detectable": 0.0153, "outcome": "worse",
         "family": "main",
-    }
+    }  # fmt: skip
     points, both = (summary(made.verdict(one))["comparisons"][0] for one in (made.REST[2], made.REST[1]))
     assert points["decisive"] == {"points": {"test": 3400, "svhn": 6800}}
     assert both["decisive"] == {"points": {"test": 3400}, "samples": 128} and both["outcome"] == "inconclusive"

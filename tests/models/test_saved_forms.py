@@ -239,12 +239,8 @@ def test_a_timm_folder_needs_no_run_file(tmp_path):
     loaded = load_model(tmp_path / "net")
     assert loaded.arch == "timm:cnn"
     assert values_of(loaded, "hub-config")["settings"] == [
-        "architecture",
-        "normalize",
-        "resize",
-        "crop",
-        "interpolation",
-    ]
+        "architecture", "normalize", "resize", "crop", "interpolation",
+    ]  # fmt: skip
 
 
 def write_pictures(folder: Path) -> None:

@@ -203,9 +203,8 @@ def levels_of(names: Names, columns: Columns, asked: Names = (), beside: Names =
     by_prefix: dict[str, dict[str, str]] = {}
     for name in names:
         if match := _LEVEL.fullmatch(name.strip()):
-            by_prefix.setdefault((match[1] or match[5] or "").lower(), {})[name] = (
-                match[2] or match[4] or name.strip().rstrip("%")
-            )
+            number = match[2] or match[4] or name.strip().rstrip("%")
+            by_prefix.setdefault((match[1] or match[5] or "").lower(), {})[name] = number
     for prefix, numbers in by_prefix.items():
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
             of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]

@@ -28,6 +28,7 @@ from bnuq.files.folders import expanded
 from bnuq.files.hub import HubConfig, read_hub_config
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, METHODS
+from bnuq.perturbations import Perturbation
 from bnuq.trust import NamedBy
 
 SAMPLES = 64  # default of T
@@ -114,10 +115,7 @@ def merged(
         "train": None if data.train is None else named("train", data.train),
         "test": None if data.test is None else named("test", data.test),
         "ood": tuple(named("ood", text) for text in data.ood),
-        "perturb": tuple(
-            replace(change, source=named("perturb", change.code)) if change.code else change
-            for change in read("perturb", read_perturbations) or ()
-        ),
+        "perturb": _with_sources(read("perturb", read_perturbations) or (), origin),
         "validation": named("validation", validation) if isinstance(validation, str) else validation,
         "palette": origin.path("palette", data.palette),
         "classes": _names_or_file(data.classes, origin),
@@ -145,6 +143,13 @@ def merged(
     run = Run(**unchanged | resolved)
     mistakes.report(run)
     return run
+
+
+def _with_sources(changes: Sequence[Perturbation], origin: _Origin) -> tuple[Perturbation, ...]:
+    """The perturbations; those by code know which file named it, and where."""
+    return tuple(
+        replace(change, source=origin.named("perturb", change.code)) if change.code else change for change in changes
+    )
 
 
 def _unchanged_settings(*sections: Any) -> dict[str, Any]:

@@ -184,9 +184,8 @@ def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndar
     rungs = ends.sum(1)
     for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
         rows = np.flatnonzero(rungs == number)
-        test_counts, ood_counts = (
-            np.diff(above[rows][ends[rows]].reshape(-1, number), axis=1, prepend=0) for above in (test_above, ood_above)
-        )
+        at_ends = (above[rows][ends[rows]].reshape(-1, number) for above in (test_above, ood_above))
+        test_counts, ood_counts = (np.diff(above, axis=1, prepend=0) for above in at_ends)
         yield rows, test_counts, ood_counts
 
 

@@ -196,9 +196,8 @@ class Archive:
     def survey(self) -> PickleSurvey:
         """What the pickle of a checkpoint requests; ModelError for storages that are shorter than it says."""
         survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))
-        check_storages(
-            self.path, survey, {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}
-        )
+        sizes = {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}
+        check_storages(self.path, survey, sizes)
         return survey
 
 

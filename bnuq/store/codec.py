@@ -352,9 +352,8 @@ class _Known:
             self.unknown[f"{tree.get('code')} ({severity})"] = None
             return False
         hints = fields_of(record)
-        return all(
-            self._is_known(value, hints[key]) for key, value in tree.items() if isinstance(value, str) and key in hints
-        )
+        texts = {key: value for key, value in tree.items() if isinstance(value, str) and key in hints}
+        return all(self._is_known(value, hints[key]) for key, value in texts.items())
 
 
 def _is_empty(tree: Any) -> bool:

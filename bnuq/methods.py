@@ -22,6 +22,8 @@ Source = Literal[
     "file",  # of samples from other software
 ]
 Recalibration = Literal["temperature", "vector"]  # one scale of all logits, or a scale and a shift for each class
+Variance = Literal["biased", "unbiased"]  # of a mini-batch: divisor n, as training normalises; or n − 1
+Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 RECALIBRATIONS: tuple[Recalibration, ...] = get_args(Recalibration)
 DETERMINISTIC = "deterministic"  # always runs, and first
 POPULATION = "deterministic+population"  # runs beside methods that draw mini-batches where the reference check fails

@@ -11,6 +11,7 @@ from bnuq.frozen import frozen
 from bnuq.methods import Recalibration
 
 TaskName = Literal["classification", "regression", "segmentation"]
+Outputs = Literal["logits", "probabilities", "log_probabilities", "binary", "multilabel"]  # of a classifier
 
 
 @frozen

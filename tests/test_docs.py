@@ -52,7 +52,8 @@ ABOUT = [ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "SECUR
 LINKING = [*PAGES, *ABOUT, ROOT / "benchmarks" / "README.md", *sorted((ROOT / "sample_configs").rglob("README.md"))]
 LINKING += sorted(path for folder in ("measured", "site") for path in (ROOT / "docs" / folder).glob("*.md"))
 MADE = {  # by page: the files that its commands leave, but for pictures
-    "README.md": "model.inspect.h5 model.bnuq.h5 report.html baseline.h5 iris.score.h5",
+    "README.md": "model.inspect.h5 model.bnuq.h5 report.html baseline.h5 iris.score.h5 fashion_cnn.inspect.h5 "
+    "fashion_cnn.sweep.h5 fashion_cnn.shift.h5 fashion_cnn.monitor.h5 precise.pt",
     "benchmarks.md": "bf16.h5",
     "deploy.md": "certified.h5 predictor.pt2 tested.h5 tested.pt2",
     "experiments.md": "",
@@ -154,6 +155,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         moved = {k: v + 0.01 * torch.randn(v.shape, generator=generator) if v.ndim > 1 else v for k, v in state.items()}
         torch.save(moved, place / name)
     shutil.copytree(samples / "quickstart", place / "bnuq-demo")
+    shutil.copy(DEMO / "fashion_cnn.toml", place / "bnuq-demo")
     for file in (ROOT / "sample_configs" / "regression").iterdir():
         shutil.copy(file, place / file.name)
     write_scenes(place / "camvid", train=16, test=4, height=16, width=16)
@@ -259,7 +261,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
         before.add("bnuq.toml")
     for command in commands(page):
         words, _, target = command.partition(" > ")
-        name, *arguments = shlex.split(words)
+        name, *arguments = shlex.split(words, comments=True)
         if name == "make":
             assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
             continue
@@ -283,6 +285,7 @@ def test_every_command_of_a_page_runs(page: Path, own_folder: Path, capsys: pyte
             ],
             "inspect": ["--limit", "20", "--points", "32", "--draws", "8", "--samples", "2"],
             "precise-bn": ["--points", "64"],
+            "shift": ["--limit", "20", "--samples", "2"] if page.name == "README.md" else [],
             "export": [] if "--from" in arguments else ["--samples", "2"],
         }.get(arguments[0], [])
         assert run([*arguments, *less]) == 0, command

@@ -74,10 +74,6 @@ COMMANDS: Catalogue = {
     ),
     "test-unreadable": Entry("the test set cannot be read, and is left out: {reason}"),
     "random-points": Entry(_random_points),
-    "sampling-ignored": Entry(
-        "sampling.{keys:joined} {keys:is|are} ignored: an inspection draws random mini-batches without replacement, "
-        "uses biased variance, and applies no analytic noise model"
-    ),
     # inspection: sites
     "not-finite": Entry(
         "{tensors:number} {tensors:tensor|tensors} of the checkpoint {tensors:is|are} not finite, or a variance below "
@@ -178,10 +174,6 @@ COMMANDS: Catalogue = {
     "variances-too-small": Entry(
         "{tensor}: {small} of {channels} variances are too small for the type they are stored in, and became 0; next "
         "to ε = {eps:.3g} this makes almost no difference"
-    ),
-    "settings-unused": Entry(
-        "{keys:joined} of [sampling] {keys:is|are} not used here: precise-bn recomputes all layers, from random "
-        "mini-batches without replacement"
     ),
     "statistics-unchanged": Entry("{layer} keeps its statistics: {reason}"),
     # files of other versions

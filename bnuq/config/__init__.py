@@ -3,7 +3,7 @@
 An option overrides the run file, the run file overrides the checkpoint's record, and that overrides the default.
 """
 
-from bnuq.config.effects import data_without_effect
+from bnuq.config.effects import data_without_effect, typed
 from bnuq.config.live import resolve_live
 from bnuq.config.request import (
     DEFAULT_BATCH_SIZE,
@@ -34,14 +34,12 @@ from bnuq.config.schema import (
     ChannelOrder,
     CheckSection,
     Counts,
-    Curvature,
     GateSection,
     InspectSection,
     Interpolation,
     Jitter,
     MonitorSection,
     Normalize,
-    Outputs,
     PopulationEstimator,
     PreciseBnSection,
     SamplerSettings,
@@ -52,6 +50,5 @@ from bnuq.config.schema import (
     SizeCriterion,
     Split,
     SweepSection,
-    Variance,
 )
 from bnuq.config.several_runs import resolve_all, resolve_all_again

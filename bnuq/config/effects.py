@@ -55,8 +55,21 @@ def settings_without_effect(
 def data_without_effect(
     run: Run, sets: Iterable[Any], task: Task | None = None, gives: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """The same of the data of a run that is not evaluated."""
-    return settings_without_effect(run, task, (), "off", sets, section="data.", gives=gives)
+    """The same of the data of a run that is not evaluated, as far as they were `typed`."""
+    for idle in settings_without_effect(run, task, (), "off", sets, section="data.", gives=gives):
+        place = idle.values["key"].removeprefix("data.")
+        for key in typed(run, [place.partition(".")[0]]):
+            yield note(
+                "without-effect",
+                key=f"--{key.replace('_', '-')}" if key == place else f"data.{place}",
+                needs=idle.values["needs"],
+            )
+
+
+def typed(run: Run, keys: Iterable[str]) -> list[str]:
+    """Those of these settings that options give. A run file is shared by commands: what one of them has no use for is
+    no mistake, and nothing is said of it."""
+    return [key for key in keys if key in (run.given or {})]
 
 
 def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,6 @@ from bnuq.config.schema import (
     Interpolation,
     ModelSection,
     Normalize,
-    Outputs,
     RecordedOptions,
     SamplerSettings,
     Samples,
@@ -39,7 +38,7 @@ from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC
 from bnuq.perturbations import Perturbation
-from bnuq.tasks import TaskName
+from bnuq.tasks import Outputs, TaskName
 from bnuq.trust import BY_USER, NamedBy, names_a_file
 
 DEFAULT_SCORING, DEFAULT_CERTIFICATE = ScoringSection(), CertificateSection()

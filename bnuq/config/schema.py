@@ -14,26 +14,23 @@ from bnuq import perturbations
 from bnuq.arithmetic import Precision
 from bnuq.config.normalizations import PUBLISHED
 from bnuq.estimates import Estimator
-from bnuq.methods import METHODS, Recalibration
-from bnuq.tasks import TaskName
+from bnuq.methods import METHODS, Curvature, Recalibration, Variance
+from bnuq.tasks import Outputs, TaskName
 
 if TYPE_CHECKING:
     MethodName = str
 else:
     MethodName = Literal[tuple(method.name for method in METHODS)]
 Samples = int | Literal["auto"]
-Outputs = Literal["logits", "probabilities", "log_probabilities", "binary", "multilabel"]  # of a classifier
 Likelihood = Literal["mixture", "moment", "moment_full"]  # PLL of the mixture of draws, or of a moment-matched Gaussian
 Crps = Literal["gaussian", "mixture", "ensemble", "fair"]
 SizeCriterion = Literal["elbo", "pll", "auroc"]  # the criterion for a mini-batch size
 PriorKind = Literal["unit", "gaussian", "weight_decay", "flat", "gamma"]  # p(ω) of the ELBO
 Counts = Literal["nominal", "measured"]  # number of values of the statistics: b·z, or the effective sample size
-Variance = Literal["biased", "unbiased"]  # divisor n, as training normalises; or n − 1
 Batches = Literal["random", "stratified", "group"]  # any points; every class in proportion; all of one group
 PopulationEstimator = Literal["population", "mean_of_var", "full"]  # how precise-bn pools mini-batches
 ChannelOrder = Literal["rgb", "bgr"]  # the order that the network takes; files hold red first
 Interpolation = Literal["bilinear", "bicubic", "nearest"]  # of resized images, antialiased except for nearest
-Curvature = Literal["kron", "diag"]  # what is kept of the last layer's curvature: Kronecker factors, or its diagonal
 Calibration = Literal["off", "validation", "cross"]  # the points that a recalibration is fitted to
 Criterion = Literal["crps", "pll"]  # the criterion that τ and the constant baseline optimise on validation points
 

@@ -62,6 +62,7 @@ class Augmented:
         outputs = []
         for some, inputs, flipped in self._augmented(rows, draws, together):
             if isinstance(network, Stochastic):
+                network.check_independent(inputs, rows.start)
                 output = network.passes(inputs, rows.start, range(some[0], some[0] + 1))
             else:
                 output = network.passes(inputs).unflatten(1, (len(some), len(rows)))[0]

@@ -221,14 +221,15 @@ class MethodRun(MethodScoring[Subject]):
 
 
 def relative_work(method_run: MethodRun, deterministic: MethodRun, chunk: int) -> MethodWork:
-    engine = method_run.engine
+    engine, stochastic = method_run.engine, stochastic_of(method_run.engine)
     comparable = engine.samples > 1 and deterministic.seconds > 0 and isinstance(deterministic.engine, Evaluation)
-    ratio = None
+    ratio, is_shared = None, stochastic is not None and stochastic.together is not None
+    if is_shared and "masks" in method_run.method.differs_by:  # by the passes of the method without, which count both
+        comparable = False
     if comparable and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
         seconds_of_pass, one_pass = (timed_run.seconds / timed_run.passes for timed_run in (method_run, deterministic))
         ratio = seconds_of_pass / one_pass
     work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio)
-    stochastic = stochastic_of(engine)
     if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
         return work
     share = stochastic.work(chunk)

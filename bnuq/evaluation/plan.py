@@ -190,8 +190,9 @@ def _unused_keys(sampler: SamplerSettings, methods: Sequence[Method]) -> Iterato
 
 def check_random(draws: DrawSettings, augment: Augment | None, plan: Plan, train: Points | None) -> None:
     """Raise SamplingError where every mini-batch is the whole reference, so that all samples would be the same."""
-    sampled = any(method.is_sampled_batchnorm for method in plan.methods)
-    if train is None or plan.batch_size is None or augment is not None or draws.samples == 1 or not sampled:
+    drawn = {source for method in plan.methods if method.is_sampled_batchnorm for source in method.differs_by}
+    is_pooled = draws.samples == 1 and "noise model" not in drawn  # one sample, by the statistics of the whole
+    if train is None or plan.batch_size is None or augment is not None or is_pooled or not drawn:
         return
     if not draws.sampler.replacement and plan.batch_size == len(train):
         raise SamplingError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine
+from bnuq.sampling.together import compute_together
 
 FirstAnswer = Callable[[Mapping[str, MethodResult], Sequence[str], float], object]
 
@@ -186,6 +188,14 @@ def _not_reached(subject: Subject, scored: Mapping[Method, ScoredMethod], sample
             )
 
 
+def compute_pairs_together(engines: Mapping[Method, Engine]) -> None:
+    """Compute the samples of each method together with those of a later one that only has dropout as well."""
+    for (method, engine), (other, dropped) in combinations(engines.items(), 2):
+        has_dropout_as_well = "masks" not in method.differs_by and other.differs_by == method.differs_by | {"masks"}
+        if has_dropout_as_well and isinstance(engine, Stochastic) and isinstance(dropped, Stochastic):
+            compute_together(engine, dropped)
+
+
 class _Runner:
     """Runs methods on every set: what one run has done so far."""
 
@@ -225,6 +235,8 @@ class _Runner:
     def _run(self, engines: Mapping[Method, Engine], draws: range, *, address: range) -> dict[Method, ScoredMethod]:
         sets = self._subject.sets
         need = self.passes.prepare(engines.values(), sets["test"])
+        if self._subject.image is None:  # whose outputs would be too many to keep
+            compute_pairs_together(engines)
         points, first = sum(map(len, sets.values())), next(iter(sets))
         kind = "samples" if all(method.is_drawn for method in engines) else "networks"
         title = f"Evaluating {points} examples, {f'{draws.stop} {kind}' if draws.stop > 1 else 'deterministic'}"

@@ -155,6 +155,15 @@ SCORERS: Mapping[Task, type[TaskScorer]] = {
 }
 
 
+def check_class_names(run: Run, points: Points, outputs: int) -> None:
+    names = points.classes or ()
+    if run.classes is not None and len(names) != outputs:
+        raise DataError(
+            f"data.classes (--classes) lists {len(names)} names, and the network has {outputs} outputs. List one name "
+            f"for each output, in their order; the first are {', '.join(names[:5])}."
+        )
+
+
 def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points], TaskScorer]:
     """The sets in the order of evaluation, their labels checked, and the scorer; SamplingError for stratified
     mini-batches of a regression, and DataError where a run lists more or fewer classes than the network has outputs."""
@@ -164,12 +173,7 @@ def scored_sets(run: Run, plan: Plan, data: RunData) -> tuple[dict[str, Points],
         check_classes(run.sampler, plan.task, train)
     sets = {} if data.validation is None else {VALIDATION: scorer.checked(data.validation)}
     sets["test"] = test if test.targets is None and test.masks is None else scorer.checked(test)
-    names = sets["test"].classes or ()
-    if run.classes is not None and len(names) != plan.outputs:
-        raise DataError(
-            f"data.classes (--classes) lists {len(names)} names, and the network has {plan.outputs} outputs. List one "
-            f"name for each output, in their order; the first are {', '.join(names[:5])}."
-        )
+    check_class_names(run, sets["test"], plan.outputs)
     return sets | {name: scorer.checked(points, is_ood=True) for name, points in data.ood.items()}, scorer
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bnuq.arithmetic import PROBABILITY_TOLERANCE
-from bnuq.config import Outputs, ScoreSettings
+from bnuq.config import ScoreSettings
 from bnuq.data import MULTILABEL_KEY, Points
 from bnuq.errors import DataError, ModelError, RequestError, SamplingError
 from bnuq.findings import Finding, warning
@@ -18,7 +18,7 @@ from bnuq.sampling.engine import chunks, default_chunk
 from bnuq.sampling.interception import Mode, aten
 from bnuq.sampling.outputs import outputs_of, unconverted
 from bnuq.sampling.plain_loop import Evaluation
-from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Task, task_named
+from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION, Outputs, Task, task_named
 from bnuq.user_code import is_failure
 
 TASK_KEY = 'task = "regression" under [model] of the run file'

@@ -261,13 +261,13 @@ class Loss(Gain):
     against: str
 
 
-def lost(losses: Iterable[Loss], where: str = "") -> str:
+def lost(losses: Iterable[Loss]) -> str:
     """What else to use for the sake of which metrics."""
     by_other: dict[str, list[Loss]] = {}
     for each in losses:
         by_other.setdefault(each.against, []).append(each)
     return "".join(
-        f"; for the sake of {all_of(plain(each.metric) for each in of)}{where}, use {name} "
+        f"; for the sake of {all_of(plain(each.metric) for each in of)}, use {name} "
         f"(better by {all_of(each.size for each in of)})"
         for name, of in by_other.items()
     )

@@ -122,11 +122,11 @@ def short_table(result: Result) -> Iterator[Part]:
     if not is_asked_for(result):
         shown = shown[:_ON_A_SCREEN]
     yield Table((plain(metric), "loss at", "warned at", "by"), tuple(shown))
-    before = "" if unchanged is None else f" ({number(unchanged.value, 3)} unchanged)"
+    before = "" if unchanged is None else f"; {number(unchanged.value, 3)} without a change"
     yield explanation(
-        f"{plain(metric)}: of {network_in_words(first)} for the strongest change{before}. loss at: the severity at "
-        f"which {_loss_in_words(result, shift)}; warned at: that at which the mean score of {shift.window} examples "
-        "leaves its usual range; never: not within these severities."
+        f"{plain(metric)}: of {network_in_words(first)} for the strongest change, @ its severity{before}. loss at: the "
+        f"severity at which {_loss_in_words(result, shift)}; warned at: that at which the mean score of {shift.window} "
+        "examples leaves its usual range; by: the method of that score; never: not within these severities."
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bnuq.config import Variance
 from bnuq.frozen import frozen
+from bnuq.methods import Variance
 from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics

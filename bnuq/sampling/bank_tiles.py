@@ -29,10 +29,11 @@ class BankEngine:
 
         The first axis is the position among a point's own draws, in the order of `draws`.
         """
-        outputs = [
-            self.engine.passes(inputs[rows.start - start : rows.stop - start], rows.start, self.draws(rows).tolist())
-            for rows in tiles(start, start + len(inputs))
-        ]
+        outputs = []
+        for rows in tiles(start, start + len(inputs)):
+            part = inputs[rows.start - start : rows.stop - start]
+            self.engine.check_independent(part, rows.start)
+            outputs.append(self.engine.passes(part, rows.start, self.draws(rows).tolist()))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def shrink(self) -> None:

@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 import numpy as np
 
-from bnuq.config import Variance
 from bnuq.errors import ResultError
 from bnuq.files.hdf5 import image_of, open_hdf5
 from bnuq.files.writing import write_bytes
 from bnuq.frozen import frozen
+from bnuq.methods import Variance
 from bnuq.shapes import Float, Int64
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -27,11 +28,12 @@ from bnuq.sampling.program import (
     affine_step,
     batchnorm_step,
     dropout_step,
-    entries_at_sample_level,
+    entries_at,
     folded_step,
     noise_step,
     plain_step,
     positions_of_convolutions,
+    run,
     split_evenly,
     stacked_affine_step,
 )
@@ -89,7 +91,7 @@ class PlanExecutor(Program):
         self.affine = {
             i: self._scale_and_shift(i) for i in plan.at(Level.SAMPLE) if self._is_sampled(plan.operations[i])
         }
-        self._widest = max(entries_at_sample_level(plan), default=1)
+        self._widest = max(entries_at(plan, Level.SAMPLE), default=1)
         self._positions = positions_of_convolutions(plan)
         self._stacked = devices.traits(device).stacked_entries if plan.stackable else 0
         self._fuses = devices.fuses_activations(device) and self._itemsize <= 4
@@ -97,6 +99,7 @@ class PlanExecutor(Program):
         """Why activations are no longer computed together with their convolution."""
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
+        self._without: PlanExecutor | None = None  # that leaves dropout out, once it is asked for
 
     def in_arithmetic(self, arithmetic: Arithmetic) -> PlanExecutor:
         """The same samples, computed in another arithmetic."""
@@ -203,12 +206,22 @@ class PlanExecutor(Program):
         """Whether draws are stacked for any number of points."""
         return self.samples > 1 and self._stacked >= 2 * self._widest
 
-    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
-        """Raw outputs (T, n, …) of `draws`, or of all; call it in inference mode."""
+    def passes(
+        self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None, *, also_without: bool = False
+    ) -> Tensor:
+        """Raw outputs (T, n, …) of `draws`, or of all; `also_without` dropout (2T, n, …), those first. Call it in
+        inference mode."""
         numbers = range(self.samples) if draws is None else draws
         blocks = split_evenly(inputs, self._block)
         starts = accumulate((len(block) for block in blocks), initial=start)
-        outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
+        if also_without and self._without is None:
+            self._without = copy(self)
+            self._without.dropout, self._without._bound = None, {}
+        without = self._without if also_without else None
+        outputs = [
+            self.some_passes(block, first, numbers, without=without)
+            for block, first in zip(blocks, starts, strict=False)
+        ]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
 
     def tile_sizes(self, points: int) -> set[int]:
@@ -224,19 +237,27 @@ class PlanExecutor(Program):
         *,
         tile: int | tuple[int, ...] | None = None,
         together: int | None = None,
+        without: PlanExecutor | None = None,
     ) -> Tensor:
-        """Raw outputs of `draws`, in tiles of at most `tile` rows, or of these sizes, and `together` draws at once."""
+        """Raw outputs of `draws`, in tiles of at most `tile` rows, or of these sizes, and `together` draws at once;
+        after those `without` dropout, where this is given."""
         try:
-            return self._some_passes(inputs, start, draws, tile, together)
+            return self._some_passes(inputs, start, draws, tile, together, without)
         except RuntimeError as error:
             if not self._fuses or not has_no_kernel(error):
                 raise
             self._fuses, self.why_unfused = False, first_line(error)
             self._bound.clear()
-        return self._some_passes(inputs, start, draws, tile, together)
+        return self._some_passes(inputs, start, draws, tile, together, without)
 
     def _some_passes(
-        self, inputs: Tensor, start: int, draws: Sequence[int], tile: int | tuple[int, ...] | None, together: int | None
+        self,
+        inputs: Tensor,
+        start: int,
+        draws: Sequence[int],
+        tile: int | tuple[int, ...] | None,
+        together: int | None,
+        without: PlanExecutor | None,
     ) -> Tensor:
         # Draws are the outer loop and tiles the inner one, so that folded weights serve all the rows.
         tiles = split_evenly(inputs, tile or self.tile)
@@ -254,15 +275,35 @@ class PlanExecutor(Program):
             if done == 0 or len(group) < together:
                 stacked = [self._repeated(chunk, len(group)) for chunk in chunks]
             for first, count, chunk in zip(firsts, counts, stacked, strict=True):
-                values = self._sample_level(chunk, count, StepContext(group, start + first, folded, index=index))
-                output = values[self.plan.trace.output]
-                output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
-                if outputs is None:
-                    shape = len(draws), len(inputs), *output.shape[2:]
-                    outputs = torch.empty(shape, dtype=_output_dtype(self.plan), device=output.device)
-                _put(outputs[done : done + len(group), first : first + count], output)
+                context = StepContext(group, start + first, folded, index=index)
+                for version, output in enumerate(self._outputs(chunk, count, context, without)):
+                    output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
+                    if outputs is None:
+                        shape = 1 if without is None else 2, len(draws), len(inputs), *output.shape[2:]
+                        outputs = torch.empty(shape, dtype=_output_dtype(self.plan), device=output.device)
+                    _put(outputs[version, done : done + len(group), first : first + count], output)
         assert outputs is not None
-        return outputs
+        return outputs.flatten(0, 1)
+
+    def _outputs(
+        self, tile: Mapping[int, Tensor], rows: int, context: StepContext, without: PlanExecutor | None
+    ) -> Iterator[Tensor]:
+        """The output of one pass of these rows, or of several stacked draws; before it that `without` dropout, which
+        goes on from copies of the values at the first dropout."""
+        number, values, first = self.plan.trace.output, self.values(tile), 0
+        steps = self._steps(Level.SAMPLE, rows, len(context.draws))
+        if without is not None:
+            positions = self.plan.at(Level.SAMPLE)
+            sites = [self.plan.operations[i].site for i in positions]
+            first = next(k for k, of in enumerate(sites) if isinstance(of, DropoutSite) and of.stochastic)
+            run(steps[:first], values, context)
+            copies = values.copy()
+            for made in (n for i in positions[:first] for n in self.plan.operations[i].outputs):
+                copies[made] = values[made].clone() if isinstance(values[made], Tensor) else values[made]
+            run(without._steps(Level.SAMPLE, rows, len(context.draws))[first:], copies, context)
+            yield copies[number]
+        run(steps[first:], values, context)
+        yield values[number]
 
     def _repeated(self, chunk: dict[int, Tensor], draws: int) -> dict[int, Tensor]:
         if draws == 1:

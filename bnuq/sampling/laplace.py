@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bnuq.config import Curvature
 from bnuq.errors import SamplingError
 from bnuq.frozen import frozen
+from bnuq.methods import Curvature
 from bnuq.metrics.arrays import as_float64
 from bnuq.sampling import counter_rng
 from bnuq.sampling.head import Head, head

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bnuq import devices
-from bnuq.config import Variance
 from bnuq.errors import SamplingError
+from bnuq.methods import Variance
 from bnuq.sampling.interception import BatchNormCall, Mode, stochastic_call
 from bnuq.sampling.program import Program, Step, StepContext, split_evenly
 from bnuq.sampling.recorded_calls import BatchNormCalls

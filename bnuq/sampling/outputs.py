@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bnuq.config import Outputs
 from bnuq.errors import ModelError
+from bnuq.tasks import Outputs
 
 _KEYS = ("logits", "out")  # of a dict, in this order: transformers, torchvision's segmentation
 

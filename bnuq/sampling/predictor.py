@@ -107,8 +107,8 @@ class ExportedPredictor(nn.Module):
         mean = log_mean.exp()
         scores = {
             "mean": mean if self._kind == "classes" else mean[:, 1],
-            "predictive_entropy": -(mean * log_mean).sum(1),
-            "mutual_information": (p * (log_p - log_mean)).sum(2).mean(0).clamp_min(0.0),
+            "predictive_entropy": -torch.where(mean > 0, mean * log_mean, 0.0).sum(1),  # a class may be masked
+            "mutual_information": torch.where(p > 0, p * (log_p - log_mean), 0.0).sum(2).mean(0).clamp_min(0.0),
         }
         result = {name: values.float() for name, values in scores.items()}
         if self._accepts is None:

@@ -21,6 +21,7 @@ from bnuq.sampling.sites import DropoutSite, NoiseSite
 from bnuq.sampling.trace import Operation, Ref, filled
 
 MIN_TILE_ROWS = 16
+_LARGER = {Level.SAMPLE: 1, Level.CHUNK: 8}  # how many times larger than the cache its values may be
 LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN is faster despite its start-up cost
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -79,13 +80,11 @@ class Program:
             step(values, StepContext(range(0), start, {}))
         return {number: values[number] for number in self.plan.boundary}
 
-    def _sample_level(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> list[Any]:
-        """The values after one pass of these rows, or of several stacked draws."""
+    def values(self, tile: Mapping[int, Tensor]) -> list[Any]:
+        """The values before a pass of these rows."""
         values = self.fixed.copy()
         for number, value in tile.items():
             values[number] = value
-        for step in self._steps(Level.SAMPLE, rows, len(context.draws)):
-            step(values, context)
         return values
 
     def _steps(self, level: Level, rows: int, draws: int) -> list[Step]:
@@ -173,19 +172,30 @@ class Program:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
 
 
+def run(steps: Sequence[Step], values: list[Any], context: StepContext) -> None:
+    """Run steps, which fill the values."""
+    for step in steps:
+        step(values, context)
+
+
 def tile_rows(plan: Plan, device: torch.device) -> int:
     """The rows of a tile: few enough that the largest value stays in the cache, and enough that the weights, which are
-    read for every tile, are a small part of the memory traffic."""
-    entries = entries_at_sample_level(plan)
-    weights = sum(tensor.numel() for tensor in plan.trace.constants.values())
-    largest = devices.traits(device).tile_entries // max(entries, default=1)
-    return max(MIN_TILE_ROWS, largest, 2 * weights // max(1, sum(entries)))
+    read for every tile, are a small part of the memory traffic. What is computed once may be larger."""
+    largest, enough = devices.traits(device).tile_entries, 0
+    widest = 1
+    for level in _LARGER:
+        entries = entries_at(plan, level)
+        read = {number for i in plan.at(level) for number in plan.reads(i)} & plan.trace.constants.keys()
+        weights = sum(plan.trace.constants[number].numel() for number in read)
+        enough = max(enough, 2 * weights // max(1, sum(entries)))
+        widest = max([widest, *(size // _LARGER[level] for size in entries)])
+    return max(MIN_TILE_ROWS, largest // widest, enough)
 
 
-def entries_at_sample_level(plan: Plan) -> list[int]:
-    """The entries per row of every value that is computed at the sample level."""
+def entries_at(plan: Plan, level: Level) -> list[int]:
+    """The entries per row of every value that is computed at this level."""
     values = plan.trace.values
-    return [values[n].entries_per_row for i in plan.at(Level.SAMPLE) for n in plan.operations[i].outputs]
+    return [values[n].entries_per_row for i in plan.at(level) for n in plan.operations[i].outputs]
 
 
 def positions_of_convolutions(plan: Plan) -> int:

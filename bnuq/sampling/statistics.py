@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bnuq.config import Variance
 from bnuq.errors import SamplingError, is_out_of_memory
+from bnuq.methods import Variance
 from bnuq.sampling import counter_rng
 from bnuq.sampling.batch_statistics import BatchStatistics, LayerStatistics
 from bnuq.sampling.deviation import Discrepancy

@@ -13,6 +13,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import note, warning
 from bnuq.records.approximation import LayerCounts
 from bnuq.studies.sweep.record import (
+    BestOther,
     Decay,
     Elbo,
     ElboTerms,
@@ -131,11 +132,16 @@ def recommendation(points: Sequence[SweepPoint], size: int = 64, **changed: Any)
         )
         for b, one in bounds.items()
     }
-    within = tuple(b for b, one in behind.items() if -one.value <= (one.mc_se or 0.0))
+    tests = {point.batch_size: point.estimates for point in points if not point.degenerate}
+    on_test = {}
+    for metric, se in {"accuracy": 0.004, "pll": 0.01}.items() if "accuracy" in tests[size] else ():
+        by = {b: each[metric]["test"].estimate.value for b, each in tests.items()}
+        other = max(by.keys() - {size}, key=by.__getitem__)
+        on_test[metric] = BestOther(other, by[size] - by[other], se)
     made = Recommended(
         batch_size=size, model=points[0].model, protocol=points[0].protocol, criterion="elbo", of="train",
-        behind=behind, within=within, decided_by="likelihood and prior",
-        predicted_batch_size=Estimate(88.4, mc_se=2.9), at_end="",
+        behind=behind, decided_by="likelihood and prior", predicted_batch_size=Estimate(88.4, mc_se=2.9), at_end="",
+        on_test=on_test,
     )  # fmt: skip
     return replace(made, **changed)
 
@@ -170,7 +176,7 @@ def matched() -> Sweep:
     chosen = Recommended(
         batch_size=512, model=2, protocol="matched", criterion="pll", of="validation",
         behind={32: Estimate(-0.06, mc_se=0.01), 128: Estimate(-0.01, mc_se=0.02), 512: Estimate(0.0, mc_se=0.0)},
-        within=(128, 512), decided_by="data", predicted_batch_size=None, at_end="largest",
+        decided_by="data", predicted_batch_size=None, at_end="largest",
     )  # fmt: skip
     sets = (*SETS, SweptSet("validation", "validation", 300, "ee"))
     return replace(swept(points, models, chosen), sets=sets)
@@ -200,7 +206,7 @@ def regression() -> Sweep:
         prior="gaussian", prior_parameters={"mean": 0.0, "variance": 4.0}, counts="nominal", layers=(),
     )  # fmt: skip
     model = network("mlp.pt", trained=32, decay=decay, elbo=none)
-    chosen = recommendation(points, 128, within=(128,), decided_by="prior", predicted_batch_size=None, at_end="largest")
+    chosen = recommendation(points, 128, decided_by="prior", predicted_batch_size=None, at_end="largest")
     made = swept(tuple(points), (model,), chosen)
     return replace(made, task="regression", sets=(SweptSet("test", "test", 60, "aa"),), score="variance")
 

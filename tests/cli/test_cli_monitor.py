@@ -34,7 +34,7 @@ def test_a_baseline_is_made_once_and_then_needs_no_data(cli, batches):
         (batches / name).unlink()
     done = cli("monitor", "run.toml", "--baseline", "base.h5", "--batch", "tuesday.npz", *FEW)
     assert (done.code, done.err) == (0, "")
-    assert "The data have changed: a difference of this size occurs" in done.out
+    assert "This batch differs from the reference: a difference of this size occurs" in done.out
     assert (batches / "base.h5").read_bytes() == before
     assert (batches / "model.monitor.h5").is_file() and not (batches / "model.bnuq.h5").exists()
     assert cli("report", "model.monitor.h5").out.splitlines()[1:] == done.out.splitlines()[1:]

@@ -140,15 +140,15 @@ def test_pictures_of_a_list_are_read_when_they_are_needed(forms):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("path,label\npics/gone.png,1\n", "row 0 (counted from 0) names 'pics/gone.png', which is not an image"),
+        ("path,label\npics/gone.png,1\n", "line 2 names 'pics/gone.png', which is not an image"),
         ("path,label\npics/ant 0.png,\n", "row 0 (counted from 0) has no label"),
-        ("path,label\npics/ant 0.png,1,2\n", "row 0 has 3 fields and others have 2"),
+        ("path,label\npics/ant 0.png,1,2\n", "line 2 has 3 fields and others have 2"),
         ("path,label\npics/ant 0.png,1\n/etc/passwd,1\n", "names '/etc/passwd', which is not an image file"),
         ("path,label\npics/ant 0.png,1\n../up,1\n", "names '../up'"),
         ("path,label\npics,1\npics/ant 0.png,1\n", "expected a table of numbers"),
         ("path,a,b\npics/ant 0.png,1,2\n", "it is unclear which is the label"),
         ("path,label,target\npics/ant 0.png,1,2\n", "it is unclear which is the label"),
-        ("pics/ant 0.png 1\npics/cat 1.png\n", "row 1 has 1 fields and others have 2"),
+        ("pics/ant 0.png 1\npics/cat 1.png\n", "line 2 has 1 fields and others have 2"),
         ('path,label\n"pics/ant 0.png,1\n', "cannot be read as a list of images"),
     ],
 )  # fmt: skip

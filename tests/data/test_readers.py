@@ -206,30 +206,32 @@ def test_tables_in_words_with_gaps_or_without_rows_are_refused(tmp_path):
         ("a,b,y\n", "holds no rows"),
         (
             "a,b,y\n1,2,3\n1,cat,3\n",
-            "column 'b' holds words, first 'cat' in row 1 (counted from 0 without the header). Leave a",
+            "column 'b' holds words, first 'cat', in line 3. Leave a",
         ),
         (
             "a,b,y\n1,2,3\n1,cat,3\n",
             "as in training (one-hot) in a function that gives (x, y): --test file.py:function",
         ),
-        ("1,2,3\n1,cat,3\n", "column 1 holds words, first 'cat' in row 1"),
-        ("a,b,c,y\n1,2,3,4\n,x,nan,2\n", "no value in row 1\n  - column 'b' holds words, first 'x' in row 1\n  - "),
-        ("a,b,y\nnan,inf,3\n", ": 2 columns are not of numbers (rows are counted from 0 without the header):\n"),
-        ("1,2,3\n1,2\n", "number of columns changed from 3 to 2"),
+        ("1,2,3\n1,cat,3\n", "column 1 holds words, first 'cat', in line 2"),
+        ("a,b,c,y\n1,2,3,4\n\n,x,nan,2\n", "no value in line 4\n  - column 'b' holds words, first 'x', in line 4\n"),
+        (
+            "a,b,y\nnan,inf,3\n",
+            ": 2 problems:\n  - column 'a' has no value in line 2\n  - column 'b' has inf",
+        ),
+        ("a,y\n" + ",1\n" * 5, "column 'a' has no value in lines 2, 3, 4 and 2 more"),
+        ("1,2,3\n1,2\n", "line 2 with 2 cells, where the first has 3"),
         ("a,b,y\n1,2\n", "the header names 3 columns and the rows have 2"),
-        ("1,2,3\n1,nan,3\n", "column 1 has no value in row 1 (counted from 0 without the header)"),
-        ("a,b,y\n1,inf,3\n", "column 'b' has inf in row 0"),
+        ("1,2,3\n1,nan,3\n", "column 1 has no value in line 2"),
         (
             "a,b,y\n1,2,3\n1,NA,3\n",
-            "column 'b' has no value in row 1 (counted from 0 without the header). Fill in what",
+            "column 'b' has no value in line 3. Fill in what",
         ),
         ("1\n2\n", "no comma, semicolon or tab"),
-        ("a;y\n1,5;2\n", "column 'a' has '1,5' in row 0 (counted from 0 without the header). A decimal comma"),
-        ("1,5;2,5\n3,5;4,5\n", "column 0 has '1,5' in row 0"),
-        ('a,y\n1,2\n"1,5",2\n', "column 'a' has '1,5' in row 1"),
+        ("a;y\n1,5;2\n", "column 'a' has '1,5' in line 2. A decimal comma"),
+        ("1,5;2,5\n3,5;4,5\n", "column 0 has '1,5' in lines 1, 2"),
+        ('a,y\n1,2\n"1,5",2\n', "column 'a' has '1,5' in line 3"),
         ("a,y\n1,5,2,5\n", "columns and the rows have 4. Is a comma a decimal one? Write numbers with a point."),
-        ("a,b,y\n1,,3\n", "column 'b' has no value in row 0"),
-        (",a,y\n0,cat,3\n", "column 'a' holds words, first 'cat' in row 0"),
+        (",a,y\n0,cat,3\n", "column 'a' holds words, first 'cat', in line 2"),
         ("0,1,2\n1,5,3\n", "its first line numbers the columns from 0 to 2, as pandas does"),
         ("a,group,group,y\n1,5,5,3\n", "has 2 columns called 'group'; expected one"),
         ("a,y,y\n1,5,5\n", "has 2 columns called 'y', a target's name; expected one"),
@@ -336,7 +338,7 @@ def test_words_in_the_column_of_the_target_are_classes(tmp_path, text, labels):
 
 def test_a_row_without_its_word_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,ape\n2,\n")
-    assert "column 'y' has no value in row 1" in refusal(tmp_path / "t.csv")
+    assert "column 'y' has no value in line 3" in refusal(tmp_path / "t.csv")
 
 
 def test_two_columns_with_a_targets_name_are_refused(tmp_path):

@@ -28,6 +28,7 @@ from bnuq.report.render import print_record
 from bnuq.sampling import counter_rng
 from bnuq.sampling.bank_tiles import BankEngine, tiles
 from bnuq.sampling.engine import Stochastic
+from bnuq.sampling.exactness import InexactError
 from bnuq.sampling.plain_loop import PlainLoop
 from bnuq.sampling.site_search import find_sites
 
@@ -239,6 +240,22 @@ def test_every_tile_passes_under_its_own_draws_of_the_bank_whatever_passes_toget
         assert torch.allclose(outputs[:, rows.start : rows.stop], all_draws[numbers, rows.start : rows.stop], atol=1e-5)
         plain, part = PlainLoop(net, sites, omega=omega, dropout=dropout), x[rows.start : rows.stop]
         assert torch.equal(plain.passes(part, rows.start, numbers.tolist()), plain.passes(part, rows.start)[numbers])
+
+
+class Mixing(torch.nn.Sequential):
+    """Subtracts the mean of the points that pass together, where these are more than 20."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        return x - x.mean(0) if len(x) > 20 and not self.training else x
+
+
+def test_points_that_see_each_other_are_refused_with_a_bank_as_without():
+    torch.manual_seed(0)
+    net, x = Mixing(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)).eval(), torch.randn(150, 4)
+    engine = Stochastic(net, find_sites(net, x[:3]), omega=bnuq.draw(net, x, samples=N, batch_size=8, seed=1))
+    with pytest.raises(InexactError):
+        BankEngine(engine, samples=T, seed=5).passes(x)
 
 
 # ── whole runs ───────────────────────────────────────────────────────────────────────────────────────────────────────

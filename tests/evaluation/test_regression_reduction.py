@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -390,6 +391,20 @@ def test_a_bank_of_as_many_draws_as_samples_is_no_bank(whole) -> None:
     for name, estimate in regression.set_estimates(scores, draws).items():
         assert found[name].value == pytest.approx(estimate.value, rel=1e-9)
         assert found[name].mc_se == pytest.approx(estimate.mc_se, rel=1e-6)
+
+
+def test_with_a_bank_the_first_draws_have_their_own_noise_too() -> None:
+    f, y = samples_of()
+    by, curves = ScoringSection(crps="mixture"), []
+    for weights, used in ((replicate_weights(T), None), (replicate_weights(T, T), np.arange(T))):
+        fitted = regression.fitted(reduced(f, y, replicate_weights(T)), replicate_weights(T))
+        tau = np.full(len(weights.weights), fitted.tau[0])
+        tau[weights.prefix] *= np.geomspace(4, 1, weights.prefix.stop - weights.prefix.start)
+        by_row = replace(fitted, tau=tau)
+        reduction = regression.RegressionReduction(weights, points=N, scoring_by=by, targets=y, fitted=by_row)
+        reduction.add(f, used)
+        curves.append(regression.convergence(reduction.scores(), weights)["crps"])
+    np.testing.assert_allclose(*curves)
 
 
 def test_an_output_that_is_not_finite_is_named() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +18,7 @@ from bnuq.estimates import Estimate
 from bnuq.findings import note
 from bnuq.records import evaluation_file as result_file
 from bnuq.records.as_json import json_of as summary
-from bnuq.store.codec import kind_of_result
-from bnuq.studies.sweep.record import Elbo, Sweep, read, write
-
-
-@pytest.fixture(params=small_sweep.ALL)
-def made(request: pytest.FixtureRequest) -> Sweep:
-    return small_sweep.ALL[request.param]()
+from bnuq.studies.sweep.record import Elbo, read, write
 
 
 @pytest.fixture(scope="module")
@@ -37,37 +29,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def agree(one: Any, other: Any, where: str = "sweep") -> None:
-    """Every field of two records is the same, to the last bit; a NaN is one."""
-    if is_dataclass(one):
-        assert type(one) is type(other), where
-        for field in fields(one):
-            agree(getattr(one, field.name), getattr(other, field.name), f"{where}.{field.name}")
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype, where
-        np.testing.assert_array_equal(one, other, where)
-    elif isinstance(one, Mapping):
-        assert list(one) == list(other), where
-        for key, value in one.items():
-            agree(value, other[key], f"{where}[{key!r}]")
-    elif isinstance(one, tuple):
-        assert isinstance(other, tuple) and len(one) == len(other), where
-        for number, (a, b) in enumerate(zip(one, other, strict=True)):
-            agree(a, b, f"{where}[{number}]")
-    elif isinstance(one, float) and math.isnan(one):
-        assert math.isnan(other), where
-    else:
-        assert type(one) is type(other) and one == other, (where, one, other)
-
-
 # ── what went in ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_file_gives_back_every_field_of_what_was_written(made, tmp_path):
-    path = tmp_path / "sweep.h5"
-    write(made, path)
-    agree(replace(made, path=path), read(path))
-    assert kind_of_result(path) == "sweep"
 
 
 def test_numbers_that_are_none_or_not_finite_come_back_as_they_were(tmp_path):
@@ -96,15 +58,7 @@ def test_numbers_that_are_none_or_not_finite_come_back_as_they_were(tmp_path):
     path = tmp_path / "sweep.h5"
     write(made, path)
     again = read(path)
-    assert [point.batch_size for point in again.points] == [64, 128, 256, 512, 1024, 4096, 32]
-    assert "predictive_entropy" not in again.points[0].estimates and again.points[0].auroc == {}
-    for one, other in zip(made.points, again.points, strict=True):
-        assert set(one.estimates) == set(other.estimates)
-        for metric, by in one.estimates.items():
-            agree(by, other.estimates[metric], f"{one.batch_size} {metric}")
-        agree(one.auroc, other.auroc)
-        agree(one.elbo, other.elbo)
-    agree(made.models, again.models)
+    np.testing.assert_equal(asdict(again), asdict(replace(made, path=path)))
     json.dumps(summary(again), allow_nan=False)
 
 
@@ -114,11 +68,10 @@ def test_a_recommendation_keeps_what_is_not_finite_and_what_is_unknown(tmp_path)
     chosen = replace(
         made.recommended,
         behind={64: Estimate(0.0), 32: Estimate(-math.inf), 128: Estimate(math.nan, mc_se=math.inf)},
-        within=(),
         predicted_batch_size=Estimate(math.inf),
     )
     write(replace(made, recommended=chosen), tmp_path / "sweep.h5")
-    agree(read(tmp_path / "sweep.h5").recommended, chosen)
+    np.testing.assert_equal(asdict(read(tmp_path / "sweep.h5").recommended), asdict(chosen))
 
 
 def test_long_records_and_many_layers_find_room(tmp_path):
@@ -133,7 +86,7 @@ def test_long_records_and_many_layers_find_room(tmp_path):
     made = small_sweep.single()
     made = replace(made, models=(long,), findings=(note("long", text="a note " * 20_000),))
     write(made, tmp_path / "sweep.h5")
-    agree(read(tmp_path / "sweep.h5").models, made.models)
+    assert read(tmp_path / "sweep.h5").models[0] == long
 
 
 # ── other people's readers ───────────────────────────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ from bnuq.records.decisions import decided
 from bnuq.records.evaluation import Result
 from bnuq.sampling import counter_rng
 from bnuq.sampling.dropout import Dropout
-from bnuq.sampling.predictor import SamplePasses
+from bnuq.sampling.predictor import ExportedPredictor, SamplePasses, Scoring
 from bnuq.sampling.program_draws import BankDraws, MaskDraws
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
@@ -182,6 +182,14 @@ def test_any_number_of_points_passes_and_none_knows_of_the_others(place: Path, t
 
 
 @pytest.mark.nightly
+def test_a_masked_class_leaves_the_scores_of_the_others() -> None:
+    logits = torch.tensor([[[0.0, 1.0]], [[1.0, 1.0]]])
+    masked = torch.cat([logits, torch.full((2, 1, 1), -torch.inf)], 2)
+    given, alone = (ExportedPredictor([], Scoring("classes"), None, None).scored(each) for each in (masked, logits))
+    for name in ("predictive_entropy", "mutual_information"):
+        torch.testing.assert_close(given[name], alone[name])
+
+
 def test_noise_of_the_networks_own_layers(tmp_path: Path) -> None:
     folder = small_run.write_noisy(tmp_path / "run").parent
     points = small_run.evaluated(folder, out="run.h5").methods["learned"].sets["test"].points

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import small_run
@@ -244,15 +243,6 @@ def test_a_batch_beyond_half_the_reference_is_refused_before_anything_passes(fol
 def test_half_the_reference_is_a_batch(folder):
     record = inspect(resolved(folder, out=Path("half.h5")), Settings(draws=8, batch_size=48))
     assert record.noise is not None and record.noise.batch_size == 48 and 48 in record.noise.sizes
-
-
-def test_keys_of_the_sampler_that_an_inspection_does_not_apply_are_named(folder, record):
-    run = resolved(folder, out=Path("keys.h5"))
-    sampler = msgspec.structs.replace(run.sampler, variance="unbiased", replacement=True)
-    other = inspect(replace(run, sampler=sampler), FEW)
-    assert values_of(other, "sampling-ignored") == {"keys": ["variance", "replacement"]}
-    assert "sampling-ignored" not in noted(record)
-    np.testing.assert_array_equal(other.noise.layers[0].spread, record.noise.layers[0].spread)
 
 
 def test_what_is_assumed_of_the_training_batches_is_said_where_they_are_not_known(folder, record):

@@ -238,8 +238,8 @@ def test_the_file_of_a_batch_is_shown_again(watched, tmp_path: Path):
     write(found.record, tmp_path / "tuesday.h5")
     again = bnuq.open(tmp_path / "tuesday.h5")
     assert (again.p_value, again.e_value, again.layers) == (found.p_value, found.e_value, found.layers)
-    assert "The data have changed: a difference of this size occurs" in again.text()
-    assert again.summary()["blocks"][0]["name"] == "1"
+    assert "This batch differs from the reference: a difference of this size occurs" in again.text()
+    assert again.summary()["blocks"][0]["name"] == "1" and again.summary()["blocks"][1]["mean_shift"] is None
 
 
 # ── in a program ─────────────────────────────────────────────────────────────────────────────────────────────────────

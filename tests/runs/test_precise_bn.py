@@ -222,13 +222,6 @@ def test_a_variance_that_float16_makes_0_is_said_and_refused_where_it_counts(res
     refused(reset, r"model.pt: 1.running_var: 1 of 4 variances .* would be 0. Save the checkpoint in float32 first")
 
 
-def test_keys_of_the_run_file_that_mean_the_mini_batches_of_mcbn_are_said_to_be_without_use(reset):
-    assert "settings-unused" not in noted(mended(reset))
-    (reset / "asked.toml").write_text(small_run.RUN + 'layers = ["1"]\nvariance = "unbiased"\nreplacement = true\n')
-    unused = values_of(mended(reset, run_file="asked.toml"), "settings-unused")
-    assert unused == {"keys": ["layers", "variance", "replacement"]}
-
-
 def test_the_front_door_gives_the_function_every_time():
     assert bnuq.precise_bn is precise_bn and bnuq.precise_bn is precise_bn
 

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import small_sweep
+import torch
 
+from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.metrics.replicates import error_of_change
-from bnuq.studies.sweep.recommendation import Grid, within_one_error
+from bnuq.studies.sweep.estimates import set_estimates
+from bnuq.studies.sweep.recommendation import Grid
 from bnuq.studies.sweep.record import Decay
+from bnuq.studies.sweep.sizes import AtSize
+from bnuq.tasks import CLASSIFICATION
 
 
-@pytest.mark.parametrize(("difference", "within"), [(-4.99, True), (-5.0, True), (-5.01, False), (0.0, True)])
-def test_a_size_is_as_good_where_it_lies_behind_by_no_more_than_both_errors_together(difference, within):
-    behind = {16: Estimate(0.0, se=0.0, mc_se=0.0), 32: Estimate(difference, se=3.0, mc_se=4.0)}
-    assert within_one_error(behind) == ((16, 32) if within else (16,))
+@pytest.mark.parametrize(
+    ("difference", "within"),
+    [
+        (Estimate(-9.79, se=3.0, mc_se=4.0), True),  # 1.96 times both errors together
+        (Estimate(-9.81, se=3.0, mc_se=4.0), False),
+        (Estimate(-9.79, se=3.0, mc_se=4.0, low=-19.0, high=-0.1), False),
+        (Estimate(-1e-9), False),
+    ],
+)
+def test_a_size_may_be_as_good_where_the_interval_of_its_difference_holds_0(difference, within):
+    made = replace(small_sweep.single().recommended, behind={16: Estimate(0.0), 32: difference}, within=(99,))
+    assert made.within == ((16, 32) if within else (16,))
 
 
-def test_a_difference_without_an_error_must_be_0():
-    assert within_one_error({16: Estimate(0.0), 32: Estimate(-1e-9)}) == (16,)
+def test_the_scores_of_ood_sets_are_those_of_the_points_whatever_the_task_is_called():
+    scores = {"mutual_information": np.array([[0.1, 0.2], [0.1, 0.3]]), "energy": np.ones((2, 2))}
+    at_size = AtSize(8, False, {"test": scores, "far": scores}, (), None, None)
+    sets = {name: Points(name, name, torch.zeros(2, 1), None) for name in ("test", "far")}
+    _, auroc = set_estimates(at_size, sets, {"far": sets["far"]}, replace(CLASSIFICATION, name="ordinal"))
+    assert auroc["mutual_information"]["far"].estimate.value == 0.5 and auroc.keys() == {"mutual_information"}
 
 
 def chosen(best: int, predicted: float, **behind: tuple[float, float]) -> Any:

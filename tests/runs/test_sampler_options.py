@@ -109,6 +109,11 @@ def test_fewer_samples_are_the_beginning_of_more(results, folder, name):
     [
         ({}, {"batch_size": 97}, "--batch-size is 97; expected 1 to 96"),
         ({}, {"batch_size": 96}, "batch_size 96 is the whole training set"),
+        (
+            {"counts": "nominal"},
+            {"batch_size": 96, "samples": 1, "methods": ("mcbn-chi2",)},
+            "is the whole training set",
+        ),
         ({"batches": "group"}, {"batch_size": 25}, "group 0 of the training set (train.npz) has 24 examples"),
         ({"covariance": "diagonal"}, {}, "--covariance is diagonal; expected channel, layer, layer:k"),
         ({"noise_model_draws": 3}, {}, "--noise-model-draws is 3; expected a whole number of at least 8."),

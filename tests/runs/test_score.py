@@ -502,9 +502,11 @@ def test_files_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     assert "--held-out 0.5. Halves" in refusal(LOGITS, LABELS, risk=0.1)
     assert "is empty, of shape (0, 4); expected at least one point" in refusal(LOGITS[:0], LABELS[:0])
     for text, expected in (
-        ("prob_a;prob_b;label\n0,5;0,5;a\n", "'prob_a' holds text, first '0,5' in row 0"),
-        ("prob_a,prob_b,label\nx,0.3,a\n0.5,0.5,b\n", "'prob_a' holds text, first 'x' in row 0"),
-        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' holds text, first '0,5' in row 0"),
+        ("prob_a;prob_b;label\n0,5;0,5;a\n", "'prob_a' holds text, first '0,5', in line 2"),
+        ("prob_a,prob_b,label\n0.5,0.5,c\n0.5,0.5,a\n0.5,0.5,b\n", "2 columns. Add the column of 'c'"),
+        ("prob_a,prob_b,label\nx,0.3,a\n0.5,,b\n", "'prob_b' has no value in line 3"),
+        ("prob_a,prob_b,label\nx,0.3,a\n0.5,0.5,b\n", "'prob_a' holds text, first 'x', in line 2"),
+        ("mean;sigma;label\n0,5;0,5;1\n", "'mean' holds text, first '0,5', in line 2"),
         ("0.5,0.5,1\n0.5,0.5,0\n", "Its first line names no columns"),
         ("mean;sigma;y\n987;2;1.213\n1.102;2;987\n", "between thousands, or a decimal one"),
     ):
@@ -518,7 +520,8 @@ def test_labels_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert "no array or column of labels" in refusal(P)
     assert "without them" in refusal(P[:, :3] / P[:, :3].sum(1, keepdims=True), np.array(["a", "b"])[LABELS % 2])
     assert "'c', which is no class" in refusal(P, np.array(["a", "b", "c", "d"])[LABELS], classes=("a", "b", "d", "e"))
-    assert "no finite number in row 0" in refusal({"m": {"mean": np.zeros(N), "sigma": np.ones(N)}}, np.full(N, np.nan))
+    targets = np.full(N, np.nan)
+    assert "no finite number in row" in refusal({"m": {"mean": P[:, 0], "sigma": P[:, 1]}}, targets)
     assert "is a method of bnuq itself" in refusal({"ensemble": P}, LABELS)
     assert "not an option of bnuq score" in refusal(P, LABELS, samples=3)
     (tmp_path / "t.jsonl").write_text('{"p": [0.5, 0.5], "label": 0}\n{"p": [0.5], "label": 0}\n')
@@ -605,7 +608,7 @@ def test_any_layout_of_known_names_has_the_right_figures_or_is_refused(tmp_path:
         ({"label": np.array(["normal", "odd"])[LABELS % 2], "prob": P[:, 0]}, "--classes normal,odd. Of normal"),
         ({"y": P[:, 0], "y_pred": P[:, 1], "y_spread": P[:, 2]}, "\nOtherwise: --columns NAME"),
         ({"label": LABELS % 2, "rf": P[:, 0], "gbm": P[:, 1]}, "--columns rf or --columns gbm."),
-        ({"label": ["a", ""] * (N // 2), "p_a": P[:, 0], "p_b": 1 - P[:, 0]}, "is empty in row 1"),
+        ({"label": ["a", ""] * (N // 2), "p_a": P[:, 0], "p_b": 1 - P[:, 0]}, "is empty in lines 3, 5, 7 and 117 more"),
         ({"p1": P[:, 0], "p5": P[:, 1], "p9": P[:, 2], "y": P[:, 3]}, "q0.9=p9 or --columns q0.01=p1"),
         ({"a_0": P[:, 0], "b_0": P[:, 1], "y": LABELS % 2, "confidence": P[:, 0]}, "--outputs probabilities"),
         (
@@ -844,7 +847,8 @@ def test_columns_are_ood_scores_of_ones_own(tmp_path: Path) -> None:
     assert "1 column has no role" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", scores=("mine",))
     left = {"scores": ("mine",), "ignore": ("my *",)}
     assert "has no array or column 'mine'" in refusal(tmp_path / "p.csv", tmp_path / "l.csv", **left)
-    assert "no finite number in row 0" in refusal({"m": {"p": P, "mine": np.full(N, np.nan)}}, LABELS, scores=("mine",))
+    mine = np.full(N, np.nan)
+    assert "no finite number in row" in refusal({"m": {"p": P, "mine": mine}}, LABELS, scores=("mine",))
     assert "of shape (3,)" in refusal({"m": {"p": P, "mine": np.zeros(3)}}, LABELS, scores=("mine",))
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +27,7 @@ from bnuq.progress import Advance
 from bnuq.sampling import counter_rng
 from bnuq.studies.sweep import record as sweep_file
 from bnuq.studies.sweep.compute import sweep
-from bnuq.studies.sweep.findings import sentences
-from bnuq.studies.sweep.record import BestOther, Sweep
+from bnuq.studies.sweep.record import Sweep
 from bnuq.workflows.evaluate import evaluate
 
 
@@ -334,24 +332,6 @@ def test_a_size_is_compared_with_the_best_other_one_by_each_metric_of_the_table(
         apart = value(record, chosen.batch_size, metric) - value(record, other.batch_size, metric)
         assert other.difference == pytest.approx(apart)
         assert other.se is not None and other.se > 0
-
-
-def test_a_recommendation_says_by_which_metrics_another_size_is_better_or_worse(record: Sweep) -> None:
-    assert record.recommended is not None
-    other = partial(BestOther, 32)
-    for on_test, said in (
-        (
-            {"accuracy": other(0.02, 0.011), "pll": other(0.02, None)},
-            "; on the test set the best other size may be as good",
-        ),
-        ({"accuracy": other(0.03, 0.01), "ece": other(-0.01, 0.004)}, "they are the best by accuracy and expected"),
-        (
-            {"accuracy": other(-0.03, 0.01), "pll": BestOther(8, -0.05, 0.01), "ece": other(0.01, 0.004)},
-            "expected calibration error on the test set, use 32 (better by 0.0300 ± 0.0100 and 0.0100 ± 0.0040)",
-        ),
-    ):
-        [text, *_] = sentences(replace(record, recommended=replace(record.recommended, on_test=on_test)))
-        assert said in text.partition(". ")[0], text
 
 
 def test_validation_points_choose_where_there_are_any(folder: Path) -> None:

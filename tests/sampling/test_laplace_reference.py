@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from bnuq.config import Curvature
+from bnuq.methods import Curvature
 from bnuq.sampling.head import head
 from bnuq.sampling.laplace import fitted, terms
 

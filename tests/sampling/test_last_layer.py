@@ -12,8 +12,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import softmax
 from torch import nn
 
-from bnuq.config import Curvature
 from bnuq.errors import SamplingError
+from bnuq.methods import Curvature
 from bnuq.sampling.head import Head
 from bnuq.sampling.laplace import LastLayerPasses, Posterior, fitted, terms
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bnuq.data.readers.common import listed, readable
-from bnuq.data.readers.delimited import delimited
+from bnuq.data.readers.delimited import delimited, numbered_rows, places
 from bnuq.data.readers.npy import npz_arrays, read_npy
 from bnuq.data.readers.tables import header_of
 from bnuq.errors import DataError
@@ -57,6 +57,14 @@ class Columns:
     exact: Callable[[str], NDArray[Any]] | None = None
     classes: frozenset[str] = frozenset()
     separator: str | None = None
+    header: int | None = None  # of a text, the lines above its first row
+
+    def place(self, rows: Sequence[int]) -> str:
+        """Rows as an editor shows the file: by the lines of a text; of any other, counted from 0."""
+        if self.header is None:
+            return f"{places('row', rows)} (counted from 0)"
+        lines = [line for line, _ in numbered_rows(Path(self.source), self.separator)]
+        return places("line", [lines[row + self.header] for row in rows])
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.values:
@@ -211,15 +219,15 @@ def _of_table(path: Path) -> Columns:
 
     def blocks() -> Iterator[list[list[str]]]:
         with delimited(path, is_header=_are_names) as table:
-            rows, number = table.rows(), int(named)
+            rows, number = table.rows(), 0
             while block := list(itertools.islice(rows, max(1, _CELLS // len(names)))):
                 for row in block:
                     while len(row) > len(names) and not row[-1]:
                         row.pop()
                     if len(row) != len(names):
+                        where = Columns(f"{path}", {}, separator=separator, header=int(named)).place([number])
                         raise DataError(
-                            f"{path}: row {number} has {len(row)} cells, and the first {len(names)}; expected as many "
-                            "(rows are counted from 0 with the header; blank lines are not counted)."
+                            f"{path}: {where} has {len(row)} cells, and the first {len(names)}; expected as many."
                         )
                     number += 1
                 yield block
@@ -253,12 +261,12 @@ def _of_table(path: Path) -> Columns:
     if not named and len(joined) == len(names):
         if first == ["0"] and len(joined[0]) > 1:  # a value, or what pandas calls a Series
             return Columns(f"{path}", {"0": joined[0][1:], UNNAMED: joined[0]})
-        return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)})
+        return Columns(f"{path}", {"": np.stack([*joined.values()], axis=-1)}, separator=separator, header=0)
     if separator == ";":
         _check_points(path, texts, [name for at, name in enumerate(names) if at in joined and np.any(joined[at] % 1)])
     by_name = {name: joined.get(at) for at, name in enumerate(names)}
     read = _Lazy(by_name, lambda name: _as_lists(texts(name)))
-    return Columns(f"{path}", read, exact=texts, separator=separator)
+    return Columns(f"{path}", read, exact=texts, separator=separator, header=int(named))
 
 
 def _check_points(path: Path, texts: Callable[[str], NDArray[Any]], names: Sequence[str]) -> None:

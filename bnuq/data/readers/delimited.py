@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.readers.common import TARGETS, readable
 from bnuq.errors import DataError
+from bnuq.findings import listed
 
 _LOOKED_AT = 20  # lines that the separator is seen from
 
@@ -60,8 +61,8 @@ class Delimited:
             yield [cell.strip() for cell in row]
 
     def numbers(self, converters: Mapping[int, Callable[[str], float]]) -> NDArray[np.float64]:
-        """The rows as numbers; DataError for uneven rows, and for cells that no converter makes a number, which names
-        all columns of such."""
+        """The rows as numbers; DataError for uneven rows, and for cells that no converter makes a finite number, which
+        names all columns of such."""
         converting: Any = converters  # numpy's types know no functions of texts
         options: dict[str, Any] = {"comments": None, "quotechar": '"', "encoding": None, "ndmin": 2}
         try:
@@ -69,54 +70,74 @@ class Delimited:
         except UnicodeDecodeError:
             raise
         except ValueError as error:
-            if problems := [*self._problems(converters)]:
-                raise DataError(unusable(self.path, problems)) from error
-            reason = str(error).partition(";")[0].rstrip(".")
-            raise DataError(f"{self.path}: {reason} (rows are counted from 0 without the header).") from error
+            problems = [*self._problems(converters)] or [(str(error).partition(";")[0], "")]
+            raise DataError(unusable(self.path, problems)) from error
         if table.shape[1] != len(self.names):
             halves = " Is a comma a decimal one? Write numbers with a point." * (table.shape[1] == 2 * len(self.names))
             raise DataError(
                 f"{self.path}: the header names {len(self.names)} columns and the rows have {table.shape[1]}.{halves}"
             )
+        if not np.isfinite(table).all() and (problems := [*self._problems(converters)]):
+            raise DataError(unusable(self.path, problems))
         return table
 
     def _problems(self, converters: Mapping[int, Callable[[str], float]]) -> Iterator[tuple[str, str]]:
-        """What is wrong with each column that holds something else than numbers, by the first such cell, and what to
-        do, where all rows have as many cells; from the file, as `lines` can be read once."""
-        with self.path.open(encoding="utf-8-sig") as file:
-            lines = (line for line in file if line.strip("\n "))
-            rows = csv.reader(lines, delimiter=self.separator or ",", strict=True)
-            first: dict[int, tuple[int, str]] = {}
-            for number, row in enumerate(rows, -1 if self.named else 0):
-                if len(row) != len(self.names):
-                    return
-                for at, cell in enumerate(row) if number >= 0 else ():
-                    if at not in first and not _is_read(cell, converters.get(at, float)):
-                        first[at] = number, cell.strip()
-        for at, (row, text) in sorted(first.items()):
-            column, where = column_named(self.names[at]), f"{text[:50]!r} in row {row}"
-            if text.lower() in _MISSING:
-                yield missing(column, row), MISSING_VALUES
-            elif _is_number(text) and not _DECIMAL_COMMA.fullmatch(text):
-                yield missing(column, row, float(text)), MISSING_VALUES
-            elif _DECIMAL_COMMA.fullmatch(text):
+        """What is wrong with rows of more or fewer cells, or else with each column that holds something else than
+        numbers, by the lines of such cells, and what to do; from the file, as `lines` can be read once."""
+        uneven, bad = dict[int, list[int]](), dict[tuple[int, str], tuple[str, list[int]]]()
+        rows = numbered_rows(self.path, self.separator)
+        for line, row in itertools.islice(rows, int(self.named), None):
+            if len(row) != len(self.names):
+                uneven.setdefault(len(row), []).append(line)
+            for at, cell in enumerate(row[: len(self.names)]):
+                if not _is_read(cell, converters.get(at, float)):
+                    bad.setdefault((at, _kind(cell)), (cell, []))[1].append(line)
+        for cells, lines in uneven.items():
+            first = "the header names" if self.named else "the first has"
+            yield f"{places('line', lines)} with {cells} cells, where {first} {len(self.names)}", "Give all as many."
+        for (at, kind), (text, lines) in sorted(bad.items()) if not uneven else ():
+            column = column_named(self.names[at])
+            if kind == "comma":
                 by_pandas = f"as pandas does after read_csv(FILE, sep={self.separator!r}, decimal=',')"
                 remedy = f"A decimal comma, or one of thousands: write numbers with a point, {by_pandas}."
-                yield f"{column} has {where}", remedy
+                yield f"{column} has {text[:50]!r} in {places('line', lines)}", remedy
+            elif kind != "words":
+                yield f"{column} has {kind} in {places('line', lines)}", MISSING_VALUES
             else:
-                yield f"{column} holds words, first {where}", WORDS_IN_TABLES
+                yield f"{column} holds words, first {text[:50]!r}, in {places('line', lines)}", WORDS_IN_TABLES
+
+
+def numbered_rows(path: Path, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row that is not blank, and the line on which it ends, as an editor numbers lines."""
+    with path.open(encoding="utf-8-sig") as file:
+        numbered, last = ((at, line) for at, line in enumerate(file, 1) if line.strip("\n ")), [0]
+
+        def lines() -> Iterator[str]:
+            for last[0], line in numbered:
+                yield line
+
+        for row in csv.reader(lines(), delimiter=separator or ",", strict=True):
+            yield last[0], [cell.strip() for cell in row]
+
+
+def places(word: str, numbers: Sequence[int]) -> str:
+    """`line 3`; `lines 3, 5, 8 and 40 more`."""
+    return f"{word}{'s' * (len(numbers) > 1)} {listed(numbers, most=3)}"
+
+
+def _kind(cell: str) -> str:
+    """Why a cell is not read as a number: a decimal comma, words, or what is there in place of a finite number."""
+    if _DECIMAL_COMMA.fullmatch(cell):
+        return "comma"
+    return "no value" if cell.lower() in _MISSING else str(float(cell)) if _is_number(cell) else "words"
 
 
 def unusable(path: Path, problems: Sequence[tuple[str, str]]) -> str:
     """The message on columns that cannot be used: what is wrong with each, and what to do."""
     remedies = " ".join(dict.fromkeys(remedy for _, remedy in problems))
     if len(problems) == 1:
-        return f"{path}: {problems[0][0]} (counted from 0 without the header). {remedies}"
-    listed = "\n".join(f"  - {problem}" for problem, _ in problems)
-    return (
-        f"{path}: {len(problems)} columns are not of numbers (rows are counted from 0 without the header):\n{listed}\n"
-        f"{remedies}"
-    )
+        return f"{path}: {problems[0][0]}. {remedies}".rstrip()
+    return "\n".join([f"{path}: {len(problems)} problems:", *(f"  - {problem}" for problem, _ in problems), remedies])
 
 
 @contextlib.contextmanager
@@ -203,11 +224,6 @@ WORDS_IN_TABLES = (
     "Leave a column of words out, or encode it as in training (one-hot) in a function that gives (x, y): --test "
     "file.py:function. If it is the target, or names groups of examples, name it: --target COLUMN, --group COLUMN."
 )
-
-
-def missing(column: str, row: int, value: float = np.nan) -> str:
-    """What is wrong with a column by a number that is not there."""
-    return f"{column} has {'no value' if np.isnan(value) else value} in row {row}"
 
 
 def column_named(name: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from bnuq.data.points import Contents
 from bnuq.data.readers.common import GROUP, TARGETS, Selected, is_index, listed, position_of, readable
-from bnuq.data.readers.delimited import delimited
+from bnuq.data.readers.delimited import delimited, numbered_rows, places
 from bnuq.data.readers.images import has_suffix, pictures_of, read_picture
 from bnuq.data.readers.tables import header_of, labels_in_column
 from bnuq.errors import DataError
@@ -46,12 +47,18 @@ def read_list(
         header = text.names if text.separator else next(_split_lines(text.names))
         rows = [row for row in of_lines if any(row)]
     names = header if text.named else [f"column {column}" for column in range(len(rows[0]))]
-    if (uneven := next((number for number, row in enumerate(rows) if len(row) != len(names)), None)) is not None:
-        raise DataError(f"{path}: row {uneven} has {len(rows[uneven])} fields and others have {len(names)}.")
+
+    def place(row: int) -> str:
+        lines = [line for line, cells in numbered_rows(path, text.separator) if any(cells)]
+        return places("line", [lines[row + text.named]])
+
+    uneven = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
+    if uneven is not None:
+        raise DataError(f"{path}: {place(uneven)} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
     files = tuple(row[inputs] for row in rows)
     folder = path.parent
-    sizes = {file: _size_of(path, folder, row, file) for row, file in enumerate(files)}
+    sizes = {file: _size_of(path, folder, file, partial(place, row)) for row, file in enumerate(files)}
     y = None if labels is None else np.array([row[labels] for row in rows], dtype=object)
     groups = np.array([row[names.index(group)] for row in rows], dtype=object) if group in names else None
     pictures = pictures_of(folder, files, sizes.__getitem__, lambda file: read_picture(folder / file))
@@ -101,12 +108,12 @@ def _columns(
     return inputs, (called or others)[0]
 
 
-def _size_of(path: Path, folder: Path, row: int, file: str) -> int:
+def _size_of(path: Path, folder: Path, file: str, place: Callable[[], str]) -> int:
     picture = folder / file
     with readable(picture, "an image"):
         if not has_suffix(file) or not picture.is_file():
             raise DataError(
-                f"{path}: row {row} (counted from 0) names {file!r}, which is not an image file ({picture}); "
+                f"{path}: {place()} names {file!r}, which is not an image file ({picture}); "
                 f"expected paths relative to {folder}, or absolute ones."
             )
         return picture.stat().st_size

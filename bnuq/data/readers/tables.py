@@ -20,7 +20,7 @@ from bnuq.data.readers.delimited import (
     Words,
     column_named,
     delimited,
-    missing,
+    places,
     unusable,
 )
 from bnuq.errors import DataError
@@ -146,8 +146,8 @@ def _checked(
     for values, columns in checked:
         finite = np.isfinite(values)
         for at in map(int, np.flatnonzero(~finite.all(axis=0))):
-            row = int(finite[:, at].argmin())
-            problems.append((missing(column_named(names[columns[at]]), row, values[row, at]), MISSING_VALUES))
+            rows = places("row", np.flatnonzero(~finite[:, at]).tolist())
+            problems.append((f"{column_named(names[columns[at]])} has no value in {rows} (from 0)", MISSING_VALUES))
     if problems:
         raise DataError(unusable(path, problems))
     return replace(contents, findings=tuple(findings))

@@ -182,8 +182,11 @@ class RegressionReduction(SampleReduction[RegressionScores]):
     def _crps_of_draws(
         self, f: Array, y: Array, weights: estimates.ReplicateWeights, tau: Float[np.ndarray, " replicate"]
     ) -> Float[Array, "replicate chunk"]:
-        tau_of_weights = tau[:1] if weights.rows is not None else tau
-        result = _crps_of_draws(f, y, weights.draws, tau=tau_of_weights, fair=self._by.crps == "fair")
+        if weights.rows is not None:  # τ of the rows, from those of the replicates
+            of_rows = np.full(len(weights.draws.weights), tau[self._draws.full.start])
+            of_rows[weights.rows] = tau
+            tau = of_rows
+        result = _crps_of_draws(f, y, weights.draws, tau=tau, fair=self._by.crps == "fair")
         return result if weights.rows is None else result[as_block(weights.rows, f)]
 
     def _pll(

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-import msgspec
 import numpy as np
 
 from bnuq.config import (
     DEFAULT_BATCH_SIZE,
-    DEFAULT_SAMPLER,
     InspectSection,
     PointSettings,
     Run,
-    SamplerSettings,
     data_without_effect,
+    typed,
 )
 from bnuq.config.effects import ERRORS
 from bnuq.data import Points
@@ -168,20 +166,15 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
 
 
 def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
-    """The assumption where the training batch size is not known and something is compared with batch noise; the
-    options of domains where there are none; and the keys of [sampling] that an inspection ignores: its mini-batches are
-    random."""
-    for_domains = {"--samples": settings.samples != InspectSection().samples, "--limit": run.limit is not None}
-    for_domains["--test"] = run.test is not None and "test" not in run.configured
-    for option in (option for option, is_given in for_domains.items() if is_given and not settings.domains):
-        yield note("without-effect", key=option, needs="--domain")
+    """The assumption where the training batch size is not known and something is compared with batch noise; and the
+    options of domains where there are none."""
+    for_domains = [*["samples"] * (settings.samples != InspectSection().samples), *typed(run, ("limit", "test"))]
+    for key in () if settings.domains else for_domains:
+        yield note("without-effect", key=f"--{key}", needs="--domain")
     if settings.input_shape is not None and network.train is not None:
         yield note("without-effect", key="--input-shape", needs="a network without examples")
     if uses_batch_noise and not network.trained_with:
         yield note("training-batch-size-assumed", batch_size=DEFAULT_BATCH_SIZE)
-    names = [field.name for field in msgspec.structs.fields(SamplerSettings)]
-    if keys := [name for name in names if getattr(run.sampler, name) != getattr(DEFAULT_SAMPLER, name)]:
-        yield note("sampling-ignored", keys=keys)
 
 
 def _suggested(

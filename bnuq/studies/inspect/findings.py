@@ -15,7 +15,7 @@ from bnuq.studies.inspect.layer_tables import (
     brief,
     least_share,
     listed,
-    median_of,
+    median,
     pipeline_of,
     ratio_of,
     share_of,
@@ -153,9 +153,9 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Conclu
         unchecked = unchecked or list(gap.layers)
     else:
         size = (
-            f"differ by {times(median_of(checked))} times the random error in the median layer (up to "
-            f"{MEDIAN_LIMIT:.0f} is normal), and {times(ratio_of(checked[0]))} times in the worst, `{checked[0].name}` "
-            f"(up to {WORST_LIMIT:.0f})"
+            f"differ by {_of_moments(checked)} times the random error in the median layer (up to {MEDIAN_LIMIT:.0f} is "
+            f"normal), and {times(ratio_of(checked[0]))} times in the worst, `{checked[0].name}` (up to "
+            f"{WORST_LIMIT:.0f})"
         )
         if not gap.passed:
             text = (
@@ -174,6 +174,13 @@ def _gap(record: Inspection, gap: Gap, broken: Sequence[str]) -> Iterator[Conclu
             text = f"Healthy: means and variances in the BatchNorm layers are those of the training data. They {size}."
             yield Conclusion("healthy", text)
     yield from _unchecked(record, unchecked)
+
+
+def _of_moments(layers: Sequence[LayerGap]) -> str:
+    """The median over layers of how far means and variances are off, as far as they are known: both are limited."""
+    known = {"means": [each.ratio_mean for each in layers], "variances": [each.ratio_log_variance for each in layers]}
+    medians = {name: median(ratios) for name, ratios in known.items()}
+    return all_of(f"{times(each)} ({name})" for name, each in medians.items() if not math.isnan(each))
 
 
 def _cause(record: Inspection) -> Iterator[Conclusion]:

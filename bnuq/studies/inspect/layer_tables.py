@@ -41,13 +41,6 @@ def ratio_of(layer: LayerGap) -> float:
     return float(np.fmax(layer.ratio_mean, layer.ratio_log_variance))
 
 
-def median_of(layers: Sequence[LayerGap]) -> float:
-    """The larger of the medians of mean and of log variance, by which the reference check decides; NaN without
-    either."""
-    mean = median([layer.ratio_mean for layer in layers])
-    return float(np.fmax(mean, median([layer.ratio_log_variance for layer in layers])))
-
-
 def share_of(values: float, layer: LayerNoise) -> float:
     """An effective sample size as a share of the layer's values."""
     return values / layer.nominal if layer.nominal else math.nan

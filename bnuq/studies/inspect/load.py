@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from bnuq.evaluation.datasets import (
     takes_rgb_alone,
 )
 from bnuq.evaluation.pipeline import Pipeline, device_and_notes, input_normalize
-from bnuq.evaluation.setup import as_taken, check_train_size, network_of
+from bnuq.evaluation.setup import as_taken, check_class_names, check_train_size, network_of
 from bnuq.findings import Finding, about, note, warning
 from bnuq.frozen import frozen
 from bnuq.models.loading import LoadedModel
@@ -106,7 +107,13 @@ def load_network(
         findings.append(finding)
     trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
     model = as_logits(model, run.outputs)
+    _check_names(run, read, model, example)
     return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
+
+
+def _check_names(run: Run, read: Sequence[Points], model: nn.Module, example: Tensor) -> None:
+    for points in read[:1] if run.classes is not None else ():
+        check_class_names(run, points, _run(model, example).shape[1])
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:
@@ -190,9 +197,9 @@ def _random(shape: Shape, pipeline: Pipeline) -> Tensor:
     return points.to(pipeline.device, pipeline.dtype)
 
 
-def _run(model: nn.Module, points: Tensor) -> None:
+def _run(model: nn.Module, points: Tensor) -> Any:
     with undisturbed(model):
-        with_autograd_if_needed(lambda: forward(model, points[:2].clone()))
+        return with_autograd_if_needed(lambda: forward(model, points[:2].clone()))
 
 
 def _likely_shapes(model: nn.Module) -> Iterator[Shape]:

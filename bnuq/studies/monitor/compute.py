@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, PointSettings, Run, data_without_effect
+from bnuq.config import DEFAULT_BATCH_SIZE, MonitorSection, Named, PointSettings, Run, data_without_effect, typed
 from bnuq.data import Points, in_colour, parse_reference
 from bnuq.errors import DataError, RequestError, ResultError
 from bnuq.evaluation.datasets import check_grouped, fetch_missing, limited, read_named, read_reference, takes_rgb_alone
@@ -80,7 +80,7 @@ def monitor(run: Run, section: MonitorSection, *, folder: Path, progress: Progre
         found = session.take(points)
     watch.lap("batch")
     idle = [*data_without_effect(run, [points])]
-    if run.train is not None and run.test is not None and run.normalize != "train" and "train" not in run.configured:
+    if run.test is not None and run.normalize != "train" and typed(run, ["train"]):
         idle.append(note("without-effect", key="--train", needs="--normalize train, or no test set"))
     findings = (*notes_on_request([run], replaces=run.out if replaces else None), *idle, *found.findings)
     found = replace(found, findings=findings, seconds=watch.seconds(), path=run.out)

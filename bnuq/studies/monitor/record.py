@@ -150,15 +150,20 @@ class BlockTest:
 
     Of a layer, `mean_shift` and `variance_shift` are how far the batch's means and variances lie from the reference's:
     the root mean square over channels in units of the noise that a mini-batch of training has, less what chance
-    explains. `law` is the baseline's.
+    explains. `law` is the baseline's. What is not known of a block is None, for which NaN may be given.
     """
 
     name: str
     kind: BlockKind
     p_value: Share
-    law: float = math.nan
-    mean_shift: float = math.nan
-    variance_shift: float = math.nan
+    law: float | None = None
+    mean_shift: float | None = None
+    variance_shift: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("law", "mean_shift", "variance_shift"):
+            if (value := getattr(self, name)) is not None and math.isnan(value):
+                object.__setattr__(self, name, None)
 
 
 @frozen

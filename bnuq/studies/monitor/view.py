@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,22 +11,20 @@ import numpy as np
 from bnuq.catalogue import advised, noted
 from bnuq.findings import Conclusion, all_of
 from bnuq.report import drawing
-from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanation, explanations
+from bnuq.report.document import Cell, PathLine, Picture, Report, ReportSection, Table, explanations
 from bnuq.report.drawing import GREY, INK, picture, short
 from bnuq.report.first_screen import meaning_of
 from bnuq.report.numbers import count, of_reference, three_digits, with_error
 from bnuq.report.provenance import provenance_section
 from bnuq.studies.monitor.record import BlockTest, Monitored
-from bnuq.studies.monitor.testing import Wealth
 
-_MANY, _SHOWN = 24, 12  # layers, from which only so many are shown; batches of a stream are as many
-_MOST_BATCHES = 100  # that are looked ahead to
+_FIRST, _MANY, _BATCHES = 10, 24, 12  # at most so many layers are shown on the first screen and by `--full`; batches
 _LEGEND = (
     "p: the chance of a difference of this size without a change, corrected for all layers, outputs and "
     "scores together. means, variances: distance from the reference; 1 is the noise of a training batch of {unit}.",
     "The distance is a root mean square over channels, minus its random part with so few examples.",
-    "e: the evidence of all batches so far against “all are drawn like the reference”. If this is true, it ever "
-    "reaches {needed} with a probability of at most {level:.3g}, however often you look.",
+    "evidence: what 1 has become by betting, batch after batch, that the stream has changed. Without a change it ever "
+    "reaches {needed} (1/`--level`) in at most {share} % of streams, however often you look; there is the alarm.",
 )
 _HOW = {
     "shift": "Distance of the batch's statistics from those of the reference, by layer; 1 is the noise of training.",
@@ -37,29 +34,39 @@ _HOW = {
 
 def report(record: Monitored, *, columns: int = 100) -> Report:
     """The report: the answer, then layers, scores and the stream, for so many columns."""
-    sections = tuple(_sections(record, max(12, min(44, columns // 2 - 4))))
-    table, *_ = (part for each in sections for part in each.parts if isinstance(part, Table))
+    width = max(12, min(44, columns // 2 - 4))
+    sections = tuple(_sections(record, width))
+    said = tuple(_together(record))
+    legend = _legend(record)
+    legend = (legend[0], *legend[2:] * any("evidence" in each for each in said))
     return Report(
         command=f"bnuq {Monitored.COMMAND}",
         version=str(record.provenance["bnuq"]),
         subject=Path(record.model["path"]).name,
         facts=tuple(_facts(record)),
-        summary=tuple(" ".join(each.text for each in about) for about in _together(record)),
+        summary=said,
         sections=sections,
         warnings=advised(record.findings),
         notes=noted(record.findings),
         path=None if record.path is None else PathLine(record.path),
         line=f"{Path(record.model['path']).name} · {of_reference(record.batch)}, {count(record.points, 'example')}",
         meaning=", ".join(meaning_of(record.findings)),
-        one_screen=(table, explanation(_LEGEND[0].format(unit=record.unit))),
+        one_screen=(_table(record, width, most=_FIRST, scores=True), *explanations(legend)),
     )
 
 
-def _together(record: Monitored) -> list[list[Conclusion]]:
+def _legend(record: Monitored) -> tuple[str, ...]:
+    values = {"unit": record.unit, "needed": f"{1 / record.level:,.4g}", "share": f"{100 * record.level:.3g}"}
+    return tuple(text.format(**values) for text in _LEGEND)
+
+
+def _together(record: Monitored) -> Iterator[str]:
     """The answers: of the batch, where it differs, and of the stream."""
     known = list(findings(record))
     stream = [each for each in known if "alarm" in each.code]
-    return [group for group in (known[:1], [each for each in known[1:] if each not in stream], stream) if group]
+    for group in (known[:1], [each for each in known[1:] if each not in stream], stream):
+        if group:
+            yield " ".join(each.text for each in group)
 
 
 def findings(record: Monitored) -> Iterator[Conclusion]:
@@ -70,20 +77,21 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
     chance = f"a difference of this size occurs without a change in {most}{share} % of cases"
     if differs:
         text = (
-            f"The data have changed: {chance}. First check how these examples were prepared. If that is right, label "
-            "some and evaluate the network on them."
+            f"This batch differs from the reference: {chance}. First check how its examples were prepared. If that is "
+            "right, label some and evaluate the network on them."
         )
         yield Conclusion("batch-unlike", text)
     else:
         todo = "Nothing to do, no change was found" if record.alarm is None else "These examples alone show no change"
         yield Conclusion("batch-alike", f"{todo}: {chance}.")
-    layers = [layer.name for layer in record.layers if layer.p_value <= record.level]
-    if layers:
-        worst = max(record.layers, key=_size)
+    differing = [layer for layer in _worst_first(record) if layer.p_value <= record.level]
+    if differing:
+        found, of, worst = len(differing), len(record.layers), differing[0]
+        several = f"{f'{found} of {of}' if found < of else f'All {of}'} layers differ, most `{worst.name}`"
         text = (
-            f"{len(layers)} of {len(record.layers)} layers {'differs' if len(layers) == 1 else 'differ'}, most "
-            f"`{worst.name}`: means by {_times(worst.mean_shift)}, variances by {_times(worst.variance_shift)} times "
-            f"the noise of a training batch of {record.unit} examples."
+            f"{several if found > 1 else f'Layer `{worst.name}` differs'}: means by {_times(worst.mean_shift)}, "
+            f"variances by {_times(worst.variance_shift)} times the noise of a training batch of {record.unit} "
+            "examples."
         )
         yield Conclusion("layers-differ", text)
     elif record.together <= record.level:
@@ -95,46 +103,33 @@ def findings(record: Monitored) -> Iterator[Conclusion]:
         yield Conclusion("scores-differ", text)
     elif differs and any(block.kind != "layer" for block in record.blocks):
         yield Conclusion("scores-alike", "Outputs and scores do not differ: predictions may be as good as before.")
-    needed = f"an alarm needs {1 / record.level:,.4g}."
+    needed = f"an alarm needs {1 / record.level:,.4g}"
     if (number := record.alarm) is not None:
         where = f"after batch {number} of the stream ({record.names[number - 1]})"
         evidence = three_digits(float(record.e_values[number - 1]))
-        yield Conclusion("alarm", f"Alarm: {where} the evidence of a change was {evidence}; {needed}")
+        yield Conclusion("alarm", f"Alarm: {where} the evidence of a change was {evidence}; {needed}.")
         return
     if len(record.names) == 1 and not differs:
         return
     batches = count(len(record.names), "batch") if len(record.names) == 1 else f"{len(record.names):,} batches"
-    yield Conclusion(
-        "no-alarm", f"No alarm: after {batches} the evidence of a change is {three_digits(record.e_value)}; {needed}"
-    )
-    if differs and (more := _batches_to_alarm(record)):
-        text = (
-            f"It takes at least {more} more {'batch that differs' if more == 1 else 'batches that differ'} as much, in "
-            "the same `--stream FILE`; until then, go by each batch by itself."
-        )
-        yield Conclusion("alarm-later", text)
-
-
-def _batches_to_alarm(record: Monitored) -> int | None:
-    """How many batches of the smallest p-value the stream still needs; None for very many."""
-    wealth = reduce(Wealth.after, record.p_values.tolist(), Wealth())
-    for more in range(1, _MOST_BATCHES + 1):
-        wealth = wealth.after(record.floor)
-        if wealth.e_value >= 1 / record.level:
-            return more
-    return None
+    still = "No alarm yet for the stream, of which all batches count together" if differs else "No alarm"
+    todo = " Until then judge each batch alone, and give later ones the same `--stream FILE`." * differs
+    evidence = f"after {batches} the evidence of a change is {three_digits(record.e_value)}; {needed}"
+    yield Conclusion("no-alarm", f"{still}: {evidence}.{todo}")
 
 
 def _p(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _times(value: float) -> str:
-    return "unknown" if math.isnan(value) else f"{value:.2g}"
+def _times(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2g}"
 
 
-def _size(layer: BlockTest) -> float:
-    return float(np.nanmax([layer.mean_shift, layer.variance_shift, 0.0]))
+def _worst_first(record: Monitored) -> list[BlockTest]:
+    """The layers that differ, and then the others, each from the largest shift on."""
+    size = {layer.name: max(layer.mean_shift or 0.0, layer.variance_shift or 0.0) for layer in record.layers}
+    return sorted(record.layers, key=lambda layer: (layer.p_value > record.level, -size[layer.name]))
 
 
 def _facts(record: Monitored) -> Iterator[tuple[str, str]]:
@@ -152,20 +147,14 @@ def _facts(record: Monitored) -> Iterator[tuple[str, str]]:
 
 def _sections(record: Monitored, width: int) -> Iterator[ReportSection]:
     pictures = {item.kind[0]: item for item in pictures_of(record)}
-    layers = record.layers
-    if layers:
-        shown = sorted(layers, key=lambda layer: (layer.p_value, -_size(layer)))[:_SHOWN]
-        shown = list(layers) if len(layers) <= _MANY else shown
-        title = "Layers" if len(shown) == len(layers) else f"Layers, the {len(shown)} of {len(layers)} that differ most"
-        rows = [(short(layer.name, width), tuple(_layer_cells(layer, record))) for layer in shown]
-        if len(layers) > 1:
-            rows.append(("all layers together", (Cell(_p(record.together)), Cell(""), Cell(""))))
-        table = Table(("p", "means", "variances"), tuple(rows))
+    if number := len(record.layers):
+        table = _table(record, width, most=_MANY)
+        title = "Layers" if number <= _MANY else f"Layers, the {_MANY} of {number} that differ most"
         yield ReportSection(title, (*([pictures["shift"]] if "shift" in pictures else []), table))
     scores = [block for block in record.blocks if block.kind != "layer"]
-    rows = [(block.name, tuple(_score_cells(block, record))) for block in scores]
+    rows = [(block.name.replace("_", " "), tuple(_score_cells(block, record))) for block in scores]
     yield ReportSection("Outputs and scores", (Table(("p", "reference", "batch"), tuple(rows)),))
-    last = range(max(0, len(record.names) - _SHOWN), len(record.names))
+    last = range(max(0, len(record.names) - _BATCHES), len(record.names))
     rows = [
         (
             f"{number + 1} {short(record.names[number], width)}",
@@ -173,23 +162,29 @@ def _sections(record: Monitored, width: int) -> Iterator[ReportSection]:
         )
         for number in last
     ]
-    stream = Table(("p", "e"), tuple(rows))
+    stream = Table(("p", "evidence"), tuple(rows))
     yield ReportSection("Stream", (*([pictures["stream"]] if "stream" in pictures else []), stream))
-    needed = f"{1 / record.level:,.4g}"
-    legend = (text.format(unit=record.unit, needed=needed, level=record.level) for text in _LEGEND)
-    yield ReportSection("", tuple(explanations(legend)))
+    yield ReportSection("", tuple(explanations(_legend(record))))
     yield provenance_section(record.provenance, record.seconds, record.run, sources=(), repeat="")
 
 
-def _layer_cells(layer: BlockTest, record: Monitored) -> Iterator[Cell]:
-    style = "red" if layer.p_value <= record.level else ""
-    yield Cell(_p(layer.p_value), style=style)
-    yield Cell(_times(layer.mean_shift))
-    yield Cell(_times(layer.variance_shift))
+def _table(record: Monitored, width: int, *, most: int, scores: bool = False) -> Table:
+    """At most so many layers, all of them together, and the p-values of outputs and `scores`."""
+    layers = record.layers if len(record.layers) <= most else _worst_first(record)[:most]
+    rows = [(short(each.name, width), each.p_value, each.mean_shift, each.variance_shift) for each in layers]
+    rows += [(f"all {len(record.layers)} layers together", record.together)] * (len(record.layers) > 1)
+    others = [block for block in record.blocks if block.kind != "layer"] if scores else []
+    rows += [(block.name.replace("_", " "), block.p_value) for block in others]
+    cells = [(name, (_p_cell(p, record), *(Cell(_times(each)) for each in shifts))) for name, p, *shifts in rows]
+    return Table(("p", "means", "variances"), tuple((name, (*of, *[Cell("")] * (3 - len(of)))) for name, of in cells))
+
+
+def _p_cell(value: float, record: Monitored) -> Cell:
+    return Cell(_p(value), style="red" if value <= record.level else "")
 
 
 def _score_cells(block: BlockTest, record: Monitored) -> Iterator[Cell]:
-    yield Cell(_p(block.p_value), style="red" if block.p_value <= record.level else "")
+    yield _p_cell(block.p_value, record)
     for means in record.scores.values():
         yield with_error(means.get(block.name))
 
@@ -213,7 +208,7 @@ def _draw_shift(record: Monitored, path: Path) -> None:
             ("means", looks[1], [layer.mean_shift for layer in record.layers]),
             ("variances", looks[2], [layer.variance_shift for layer in record.layers]),
         ):
-            axes.plot(np.arange(len(values)), values, **look.plotted, label=name)
+            axes.plot(np.arange(len(values)), np.array(values, np.float64), **look.plotted, label=name)
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
         found = [number for number, layer in enumerate(record.layers) if layer.p_value <= record.level]
         axes.plot(found, np.zeros(len(found)), "|", color=INK, markersize=9, clip_on=False, label="differs")

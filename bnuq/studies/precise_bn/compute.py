@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from bnuq.config import (
     DEFAULT_BATCH_SIZE,
-    DEFAULT_SAMPLER,
     PopulationEstimator,
     PreciseBnSection,
     Run,
@@ -133,7 +132,6 @@ def precise_bn(
             *loaded.findings,
             *changed.findings,
             *rounded_to_zero,
-            *_without_use(run),
             *prepared.data.findings,
             *checked.findings,
             *_left_alone(sites),
@@ -257,16 +255,6 @@ def _rounded_to_zero(
                 "in, and would be 0. Save the checkpoint in float32 first."
             )
         yield note("variances-too-small", tensor=name, small=small, channels=channels, eps=float(eps))
-
-
-def _without_use(run: Run) -> Iterator[Finding]:
-    """A note on keys of [sampling] that only affect MCBN's mini-batches."""
-    default = {key: getattr(DEFAULT_SAMPLER, key) for key in ("variance", "batches", "replacement")}
-    keys = [key for key in default if getattr(run.sampler, key) != default[key]]
-    if run.layers != "all":
-        keys.insert(0, "layers")
-    if keys:
-        yield note("settings-unused", keys=keys)
 
 
 @torch.inference_mode()

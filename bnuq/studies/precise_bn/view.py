@@ -49,7 +49,7 @@ def _first_table(result: PreciseBN) -> Iterator[Part]:
     yield _estimates(result.test)
     names = {"accuracy": "share of test examples that are right", "pll": "mean log-probability of the label"}
     known = [f"{named(name)}: {text}" for name, text in names.items() if name in result.test.estimates]
-    yield from explanations([f"{'; '.join(known)}." if known else ""])
+    yield from explanations([f"{'; '.join([*known, '±: standard error of the change'])}."])
 
 
 def _sections(result: PreciseBN) -> Iterator[ReportSection]:
@@ -127,7 +127,7 @@ def _written(name: str) -> tuple[int, int, str]:
 def _most(layer: LayerChange) -> str:
     """The largest change, where there is one."""
     by = f"means by {number(layer.shift, 2)} standard deviations, variances by a factor of"
-    return f", most in {layer.name}: {by} {number(math.exp(layer.log_variance), 2)}" if _size(layer) > 0 else ""
+    return f", most in `{layer.name}`: {by} {number(math.exp(layer.log_variance), 2)}" if _size(layer) > 0 else ""
 
 
 def _estimates(test: TestChange) -> Table:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from bnuq.config import ScoreSection
 from bnuq.data.readers.columns import Columns, as_csv, one_reading, texts_of
 from bnuq.data.readers.common import as_option, listed
-from bnuq.errors import DataError
+from bnuq.errors import DataError, failures, raise_all
 from bnuq.frozen import frozen
 from bnuq.metrics.registry import own_score
 from bnuq.shapes import Float
@@ -105,8 +106,8 @@ class GivenSet:
             if values.dtype.kind not in "fiu" or values.shape != (len(self),):
                 text = f"{where} holds {values.dtype} of shape {values.shape}; a score is a number for each of the"
                 raise DataError(f"{text} {len(self)} points.")
-            for row in np.flatnonzero(~np.isfinite(values))[:1]:
-                raise DataError(f"{where} has no finite number in row {row} (counted from 0).")
+            if len(rows := np.flatnonzero(~np.isfinite(values))):
+                raise DataError(f"{where} has no finite number in {self.columns.place(rows.tolist())}.")
             scores[own_score(name)] = values.astype(np.float64)
         return replace(self, scores=scores)
 
@@ -120,11 +121,12 @@ class GivenSet:
                 values = values / self.scale
                 values[(values < 0) & (values >= -_ROUNDING)] = 0
                 values[(values > 1) & (values <= 1 + _ROUNDING)] = 1
-            if (wrong := wrong_values(values, self.kind, task, self.tolerance, self.scale)) is not None:
+            named = names if len(names := self.roles.get("predictions", ())) == values.shape[2] else ()
+            if (wrong := wrong_values(values, self.kind, task, self.tolerance, self.scale, named)) is not None:
                 sample, row, what, expected = wrong
                 of_sample = f" of sample {sample}" if self.is_of_samples else ""
                 raise DataError(
-                    f"{self.columns.source}: {self.found}, row {start + row}{of_sample} (counted from 0) {what}; "
+                    f"{self.columns.source}: {self.found}, {self.columns.place([start + row])}{of_sample} {what}; "
                     f"expected {expected}."
                 )
             yield self._outputs(values, rows, task)
@@ -136,7 +138,8 @@ class GivenSet:
             sigma = self.sigma[0, rows].astype(np.float64)
             if not (np.isfinite(sigma).all() and (sigma > 0).all()):
                 row = int(np.flatnonzero(~((sigma > 0) & np.isfinite(sigma)).all(-1))[0])
-                raise DataError(f"{self.columns.source}: σ in row {rows.start + row} is not a number above 0.")
+                where = self.columns.place([rows.start + row])
+                raise DataError(f"{self.columns.source}: σ in {where} is not a number above 0.")
             return np.stack([values[0] - sigma, values[0] + sigma])
         if self.levels is not None:
             return values[0].T[..., None]
@@ -171,9 +174,10 @@ def wrong_values(
     task: Task,
     tolerance: float = TOLERANCE,
     scale: float = 1,
+    names: Sequence[str] = (),
 ) -> tuple[int, int, str, str] | None:
     """The first row that is wrong: its sample, its number, what it has, and what is expected; None if there is none.
-    The values were divided by `scale`, and are shown as they were."""
+    The values were divided by `scale`, and are shown as they were, with the `names` of their columns."""
     allowed = ~np.isnan(values) & (values < np.inf) if kind in ("logits", "log_probabilities") else np.isfinite(values)
     checks: list[tuple[Any, str]] = [(~allowed, "finite numbers")]
     total = np.empty(0)
@@ -194,7 +198,8 @@ def wrong_values(
             sample, row, *output = np.argwhere(wrong)[0].tolist()
             what = f"sums to {total[sample, row] * scale:.6g}" if total.size else ""
             for k in output:
-                what = f"holds {values[sample, row, k] * scale:.6g} for output {k}"
+                of = f"in {names[k]!r}" if names else f"for output {k}"
+                what = f"holds {values[sample, row, k] * scale:.6g} {of}"
             return sample, row, what, expected
     return None
 
@@ -547,7 +552,7 @@ def _of_quantiles(columns: Columns, names: Names, beside: Names, asked: Names) -
                 "quantiles (n, L); or columns that are named by their levels, such as q0.05."
             )
         names, levels, found = [*by_name], np.array([*by_name.values()]), f"quantiles {listed([*by_name])}"
-        values = np.stack([numbers_of(columns, name) for name in names], axis=-1)[None]
+        values = stacked(columns, names)[None]
     found += f", whose mean the RMSE and MAE are of, and not {listed(beside)}" if beside else ""
     found += f" (the median: --columns q0.5={beside[0]})" if beside and 0.5 not in levels else ""
     rises = levels.ndim == 1 and levels.dtype.kind == "f" and bool((np.diff(levels, prepend=0) > 0).all())
@@ -565,7 +570,7 @@ def _of_array(
     """Several columns, or the one array of that name."""
     task = sought.task
     if len(names) > 1:
-        name, values = f"{names[0]} … {names[-1]}", np.stack([numbers_of(columns, each) for each in names], axis=-1)
+        name, values = f"{names[0]} … {names[-1]}", stacked(columns, names)
     else:
         name, values = names[0], columns[names[0]]
     found = f"{name!r}" if name else "its array"
@@ -628,13 +633,29 @@ def _as_samples(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
     return samples
 
 
+def stacked(columns: Columns, names: Sequence[str]) -> NDArray[Any]:
+    """Several columns of numbers on the last axis; what is wrong with any of them is one error, or what mends all."""
+    errors = failures(*(partial(_complete, columns, name) for name in names))
+    raise_all([error for error in errors if "\n" in str(error)][:1] or errors)
+    return np.stack([columns[name] for name in names], axis=-1)
+
+
+def _complete(columns: Columns, name: str) -> None:
+    values = numbers_of(columns, name)
+    if len(rows := np.unique(np.argwhere(np.isnan(values))[:, 0])):
+        where = columns.place(rows.tolist())
+        raise DataError(f"{columns.source}: {name!r} has no value in {where}. Fill it in, or leave such rows out.")
+
+
 def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
     """A column; DataError for texts, with the first that is no number."""
     values = columns[name]
     if values.dtype.kind in "fiu":
         return values
     texts = [str(text) for text in values.flat]
-    row = next((row for row, text in enumerate(texts) if not re.fullmatch(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*", text)), 0)
+    is_number = re.compile(r"\s*[-+]?[\d.]+(e[-+]?\d+)?\s*").fullmatch
+    rows = [row for row, text in enumerate(texts) if not is_number(text)] or [0]
+    row = rows[0]
     cure, mark = "", (re.search(r"\d([ ,'’\u00a0\u202f])\d", texts[row]) or [""] * 2)[1]
     if mark and all(map(WITH_MARKS.fullmatch, texts)):
         if any("." in text and "," in text for text in texts) and all(map(_EUROPEAN, texts)):
@@ -650,7 +671,7 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         sep = f"sep={columns.separator!r}, "
         cure += "." if columns.separator is None else f":\n  {as_csv(columns.source, sep + options)}"
     raise DataError(
-        f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r} in row {row} (counted from 0); expected "
+        f"{columns.source}: {name!r} holds text, first {texts[row][:50]!r}, in {columns.place(rows)}; expected "
         f"numbers.{cure}"
     )
 

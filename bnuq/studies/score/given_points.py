@@ -51,6 +51,10 @@ class Truth:
     name: str | None = None
     is_right: bool = False  # whether predictions are right, and no labels
 
+    def place(self, rows: Sequence[int]) -> str:
+        """Where rows are in the file, see `Columns.place`."""
+        return (self.columns or Columns(self.source, {})).place(rows)
+
     @property
     def of_classes(self) -> frozenset[str]:
         """The names of the classes that occur, whole numbers without a fraction; of a matrix those of its columns."""
@@ -352,9 +356,9 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     for own in given.roles.get("labels", ()) if pair is None and source != truth.source else ():
         values = columns[own]
         if values.shape == truth.values.shape == (len(given),):  # and none of them one-hot rows
-            for row in np.flatnonzero(texts_of(values) != texts_of(truth.values))[:1]:
+            for row in np.flatnonzero(texts_of(values) != texts_of(truth.values))[:1].tolist():
                 raise DataError(
-                    f"{source}: row {row} (counted from 0) has the label {values[row]}, and {truth.source} "
+                    f"{source}: {columns.place([row])} has the label {values[row]}, and {truth.source} "
                     f"{truth.values[row]}; expected one order, or ids in both (--ids COLUMN). If {own!r} is no label: "
                     f"--ignore {as_option(own)}."
                 )
@@ -378,7 +382,7 @@ def without_others(truth: Truth, given: GivenSet, section: ScoreSection) -> tupl
     group = None if truth.group is None else truth.group[rows]
     taken = replace(truth, values=truth.values[rows], ids=truth.ids[rows], group=group)
     found = warning("labels-left-out", file=Path(truth.source).name, count=len(truth.values) - len(rows))
-    return replace(taken, columns=replace(columns, values=values, exact=exact)), (found,)
+    return replace(taken, columns=replace(columns, values=values, exact=exact, header=None)), (found,)
 
 
 def _is_right(values: NDArray[Any], source: str, name: str) -> NDArray[np.int64]:
@@ -594,8 +598,8 @@ def labelled_points(truth: Truth, given: GivenSet, task: Task, *, name: str, cla
     if not is_numeric(values) or (task.classifies_points and values.ndim == 1 and are_texts):
         values, classes = _numbered(values, classes, outputs, truth)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise DataError(f"{truth.source}: {truth.found} has no finite number in row {row} (counted from 0).")
+        where = truth.place(np.unique(np.argwhere(~np.isfinite(values))[:, 0]).tolist())
+        raise DataError(f"{truth.source}: {truth.found} has no finite number in {where}.")
     numbers, names = _numbered_groups(truth.group, len(truth.values), truth.source)
     as_floats = values.dtype.kind == "f" or (task.classifies_points and values.ndim > 1)  # such as one-hot
     points = Points(
@@ -644,6 +648,7 @@ def _numbered(
         column = f"table[{truth.name!r}]"
         text = f"{truth.source}: {truth.found} has words that differ in case or spaces alone ({shown}); expected one"
         raise DataError(f"{text} form. In pandas: {column} = {column}.str.strip().str.lower()")
+    _check_columns([text for text in present.tolist() if text], names, outputs, truth)
     if len(names) != outputs:
         raise DataError(
             f"{truth.source}: {truth.found} holds {len(present)} names, such as {str(present[0])!r}, and the "
@@ -651,14 +656,23 @@ def _numbered(
         )
     number_of = {name: number for number, name in enumerate(names)}
     if "" in present and "" not in number_of:
-        row = int(np.flatnonzero(texts == "")[0])
-        raise DataError(f"{truth.source}: {truth.found} is empty in row {row} (counted from 0): leave such rows out.")
+        where = truth.place(np.flatnonzero(texts == "").tolist())
+        raise DataError(f"{truth.source}: {truth.found} is empty in {where}: leave such rows out.")
     if unknown := [text for text in present.tolist() if text not in number_of]:
         raise DataError(
             f"{truth.source}: {truth.found} holds {unknown[0]!r}, which is no class of the predictions "
             f"({', '.join(names[:20])}). Does it call one of these so? --classes NAME,NAME, in that order."
         )
     return np.array([number_of[text] for text in present.tolist()])[numbers], names
+
+
+def _check_columns(present: Sequence[str], names: Sequence[str], outputs: int, truth: Truth) -> None:
+    if len(present) > outputs:
+        of = listed([text for text in present if text not in names]) if names else "each other class"
+        raise DataError(
+            f"{truth.source}: {truth.found} holds {len(present)} classes ({listed(present)}), and the predictions have "
+            f"{outputs} columns. Add the column of {of}, or leave the examples of such classes out."
+        )
 
 
 def _digests(ids: NDArray[Any]) -> NDArray[Any]:

@@ -33,7 +33,7 @@ from bnuq.records.identity import in_words, settings_of_record
 from bnuq.studies.sweep import record as sweep_file
 from bnuq.studies.sweep.network import Swept, SweptNetwork, default_sizes
 from bnuq.studies.sweep.recommendation import recommend
-from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweepPoint, SweptSet
+from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweptSet
 from bnuq.studies.sweep.request import check_sweep, samples_of
 from bnuq.studies.sweep.sizes import noise_points
 from bnuq.workflows.workers import Job, helpers
@@ -125,13 +125,19 @@ def _result(
     replaces: bool,
 ) -> Sweep:
     best, why_none = _recommended(first, networks, settings)
+    points = [point for network in networks for point in network.points]
     return Sweep(
         task=first.subject.task.name,
         models=tuple(network.model for network in networks),
-        points=tuple(sorted((p for network in networks for p in network.points), key=_order)),
-        sets=tuple(_described(name, points) for name, points in first.sets.items()),
+        points=tuple(
+            sorted(points, key=lambda p: (p.protocol == "matched", p.protocol == "single" and p.model, p.batch_size))
+        ),
+        sets=tuple(
+            SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(of_set), of_set.sha256)
+            for name, of_set in first.sets.items()
+        ),
         samples=samples_of(runs[0].samples),
-        draw_sets=max(point.draw_sets for network in networks for point in network.points),
+        draw_sets=max(point.draw_sets for point in points),
         seed=runs[0].seed,
         score=first.subject.task.spread,
         recommended=best,
@@ -150,6 +156,7 @@ def _result(
         )
         | {"arithmetic": networks[0].arithmetic.name},
         stopped=networks[0].stopped,
+        skipped=tuple(sorted({*first.sizes} - {point.batch_size for point in points})),
         path=out,
     )
 
@@ -219,10 +226,6 @@ def _shared(network: SweptNetwork) -> dict[str, Any]:
     return {"task": network.subject.task, "train_size": network.train_size} | settings
 
 
-def _order(point: SweepPoint) -> tuple[bool, int, int]:
-    return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
-
-
 def _recommended(first: SweptNetwork, networks: Sequence[Swept], settings: Settings) -> tuple[Recommended | None, str]:
     """The recommended size; or None, and why, where there are sizes to compare. None is recommended while a reference
     check fails, nor by sets whose inputs are on another scale: each has a warning."""
@@ -268,8 +271,3 @@ def _findings_on_choice(best: Recommended | None, sets: Mapping[str, Points], wh
         yield warning("chosen-on-ood", sets=[name for name in sets if name not in ("test", VALIDATION)])
     if best.criterion == "elbo" and best.protocol == "matched":
         yield warning("elbo-of-several-networks")
-
-
-def _described(name: str, points: Points) -> SweptSet:
-    role = name if name in ("test", VALIDATION) else "ood"
-    return SweptSet(name, role, len(points), points.sha256)

@@ -79,14 +79,24 @@ def lower_bound(
     for size in random:
         mean, sd = _population(banks[size])
         densities = _densities(counts[size], settings)
-        kl = settings.kl_weight * _kl(prior, mean, sd, {key: size * at_size for key, at_size in densities.items()})
+        count_mean, count_sd = (size * densities[key] for key in ("mean", "sd"))
+        try:
+            kl = metrics.kl_of_statistics(prior, mean=mean, sd=sd, count_mean=count_mean, count_sd=count_sd)
+        except ValueError as error:
+            raise RequestError(f'the prior "{prior.kind}" cannot be used with these sizes: {error}') from error
+        kl *= settings.kl_weight
         by_draw, by_point = at_sizes[size].log_likelihood, at_sizes[size].of_training_points
         assert by_draw is not None and by_point is not None
         value, mc_se = train_size * float(by_draw.mean()), train_size * metrics.standard_error(by_draw)
         se = train_size * errors.of_mean(by_point)
         elbos[size] = Elbo(with_interval(value - kl, se, mc_se), with_interval(value, se, mc_se), kl, by_draw)
     counts_of_parts = [counts[size] for size in random if size < reference_points]  # the whole reference gives no count
-    layers = _median_counts(counts_of_parts or list(counts.values()))
+    layers = tuple(
+        replace(
+            of_layer[0], **{key: float(np.median([getattr(each, key) for each in of_layer])) for key in ("mean", "sd")}
+        )
+        for of_layer in zip(*(counts_of_parts or counts.values()), strict=True)
+    )
     density = _densities(layers, settings)
     live = _population(banks[max(random)])[1] > 0
     units = int(live.sum())
@@ -128,16 +138,6 @@ def with_interval(value: float, se: float, mc_se: float, *, draw_sets: int | Non
     return Estimate(value, se=se, mc_se=mc_se, low=value - half, high=value + half)
 
 
-def _median_counts(size_counts: Sequence[tuple[LayerCounts, ...]]) -> tuple[LayerCounts, ...]:
-    """The median over sizes, for each layer."""
-    return tuple(
-        replace(
-            layers[0], **{key: float(np.median([getattr(layer, key) for layer in layers])) for key in ("mean", "sd")}
-        )
-        for layers in zip(*size_counts, strict=True)
-    )
-
-
 def _population(bank: BatchStatistics) -> tuple[Float64[np.ndarray, " unit"], Float64[np.ndarray, " unit"]]:
     """Mean and standard deviation of every unit over all draws of a bank together."""
     pooled = bank.pooled()
@@ -152,18 +152,6 @@ def _densities(layers: Sequence[LayerCounts], settings: SweepSection) -> dict[st
         return np.concatenate([np.full(layer.channels, getattr(layer, key)) for layer in layers])
 
     return {key: per_unit(key if settings.counts == "measured" else "nominal") for key in ("mean", "sd")}
-
-
-def _kl(
-    prior: Prior,
-    mean: Float64[np.ndarray, " unit"],
-    sd: Float64[np.ndarray, " unit"],
-    counts: Mapping[str, Float64[np.ndarray, " unit"]],
-) -> float:
-    try:
-        return metrics.kl_of_statistics(prior, mean=mean, sd=sd, count_mean=counts["mean"], count_sd=counts["sd"])
-    except ValueError as error:
-        raise RequestError(f'the prior "{prior.kind}" cannot be used with these sizes: {error}') from error
 
 
 def _asymptotics(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from bnuq.metrics.elbo import IMPROPER_PRIORS
 from bnuq.report.document import Cell, Heading, Paragraph, Part, Row, explanations
 from bnuq.report.numbers import and_error, decimals, estimate_cell, number, three_digits
-from bnuq.studies.sweep.lines import SweepLine, behind_best, by_elbo_of
+from bnuq.studies.sweep.lines import SweepLine, behind_best, choice_of
 from bnuq.studies.sweep.record import ElboTerms, Sweep
 from bnuq.studies.sweep.tables import size_table
 
@@ -47,7 +47,8 @@ def _line_elbo(sweep: Sweep, line: SweepLine) -> Iterator[Part]:
         )
         rows.append((f"{point.batch_size:,}", cells))
     yield size_table(("exp. log-lik.", "KL", "↑ ELBO", "from best"), rows)
-    if len(behind) > 1 and (sweep.recommended is None or not by_elbo_of(sweep.recommended, line)):
+    chosen = choice_of(sweep, line)
+    if len(behind) > 1 and (chosen is None or chosen.criterion != "elbo"):
         yield Paragraph("From best: ± over draws only, which the sizes share.", dim=True)
     if line.model is None:
         yield Paragraph(

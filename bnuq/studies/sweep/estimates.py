@@ -15,7 +15,7 @@ from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.evaluation.estimates import interval
 from bnuq.metrics.decay import least_squares_coefficients
-from bnuq.metrics.registry import estimates_of_task, limits_of, metric_of
+from bnuq.metrics.registry import POST_HOC_SCORES, estimates_of_task, limits_of, metric_of, scores_among
 from bnuq.metrics.replicates import independent_units
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.sites import BatchNormSite
@@ -35,8 +35,8 @@ def set_estimates(
             estimates.setdefault(metric, {})[name] = estimate
     auroc = {
         score: {name: _separation(at_size, score, sets["test"], points, name) for name, points in ood.items()}
-        for score in _SCORES[task.name]
-        if ood and score in at_size.points["test"]
+        for score in scores_among(at_size.points["test"])
+        if ood and score not in POST_HOC_SCORES
     }
     return estimates, auroc
 
@@ -84,7 +84,11 @@ def _estimates_of(at_size: AtSize, name: str, points: Points, task: Task) -> dic
         if at_size.fitted:
             result["tau"] = _repeated("tau", np.array([fit.tau[0] for fit in at_size.fitted]), None)
     if task.classifies_points and "accuracy" in values:
-        result["ece"] = _calibration(values, points)
+        confidence, right = values["max_probability"], values["accuracy"]
+        resampled = metrics.calibration_bootstrap(confidence[0], right[0], group=points.group)
+        se = float(np.std(metrics.ece_of_bins(resampled), ddof=1))
+        of_sets = np.asarray(metrics.ece_of_bins(metrics.calibration_bins(confidence, right)))
+        result["ece"] = _repeated("ece", of_sets, se, points)
     return result
 
 
@@ -111,13 +115,6 @@ def _root(squares: np.ndarray, points: Points) -> Repeated:
     return _repeated("rmse", rmse, se / (2 * float(rmse.mean())) if rmse.all() else 0.0, points)
 
 
-def _calibration(values: Mapping[str, np.ndarray], points: Points) -> Repeated:
-    bins = metrics.calibration_bins(values["max_probability"], values["accuracy"])
-    resampled = metrics.calibration_bootstrap(values["max_probability"][0], values["accuracy"][0], group=points.group)
-    se = float(np.std(metrics.ece_of_bins(resampled), ddof=1))
-    return _repeated("ece", np.asarray(metrics.ece_of_bins(bins)), se, points)
-
-
 def _separation(at_size: AtSize, score: str, test: Points, ood: Points, name: str) -> Repeated:
     """The AUROC of the OOD set `name` by a score."""
     inside, outside = at_size.points["test"][score], at_size.points[name][score]
@@ -137,9 +134,6 @@ def _repeated(metric: str, set_values: np.ndarray, se: float | None, *points: Po
     errors = (over_points, None if error is None else error * float(stdtrit(len(set_values) - 1, 0.975)) / NORMAL)
     low, high = interval(metric, value, *errors, limits=limits or metric_of(metric).limits)
     return Repeated(Estimate(value, se=over_points, mc_se=error, low=low, high=high), set_values)
-
-
-_SCORES = {"classification": metrics.CLASSIFICATION_SCORES, "regression": metrics.REGRESSION_SCORES}
 
 
 def with_running_statistics(pooled: BatchStatistics, layers: Sequence[BatchNormSite]) -> BatchStatistics:

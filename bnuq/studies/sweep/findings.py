@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import takewhile
 
 from bnuq.estimates import Estimate
@@ -12,9 +13,8 @@ from bnuq.methods import NETWORKS
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import error_of_change
 from bnuq.records.comparisons import OTHER_SCALE, REACH, on_another_scale
-from bnuq.records.decisions import Loss, lost
 from bnuq.records.words import percent, plain
-from bnuq.report.numbers import and_error, error_of, interval_of, three_digits
+from bnuq.report.numbers import and_error, error_of, interval_of, three_digits, with_error
 from bnuq.studies.sweep.lines import (
     SweepLine,
     auroc_of,
@@ -23,9 +23,11 @@ from bnuq.studies.sweep.lines import (
     disagreement_of,
     estimate_of,
     lines_of,
+    main_line,
     names_of,
 )
-from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, decay_rate
+from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, decay_rate
+from bnuq.studies.sweep.tables import decimals_of
 
 _VAGUE = 0.3  # an interval of an AUROC that says little
 _DECAYS = {
@@ -103,7 +105,8 @@ def _of_line(sweep: Sweep, line: SweepLine, rescaled: Iterable[str]) -> Iterator
         )
         yield Conclusion("statistics-stale", text)
     if fixed := [point for point in line.points if point.degenerate]:
-        is_whole = all(_is_whole_reference(sweep, point) for point in fixed)
+        terms = ((point, sweep.models[point.model].elbo) for point in fixed)
+        is_whole = all(of is not None and of.reference_points == point.batch_size for point, of in terms)
         whole = ", the whole training set" if is_whole else ""
         text = (
             f"at size {_sizes(point.batch_size for point in fixed)}{whole}, no draw changes an output: {spread} is "
@@ -114,12 +117,6 @@ def _of_line(sweep: Sweep, line: SweepLine, rescaled: Iterable[str]) -> Iterator
 
 def _sizes(sizes: Iterable[int]) -> str:
     return all_of(f"{size:,}" for size in sizes)
-
-
-def _is_whole_reference(sweep: Sweep, point: SweepPoint) -> bool:
-    """Whether a mini-batch is known to be the whole reference."""
-    terms = sweep.models[point.model].elbo
-    return terms is not None and terms.reference_points == point.batch_size
 
 
 def _disagreement(sweep: Sweep, line: SweepLine, spread: str) -> Conclusion:
@@ -161,7 +158,9 @@ def _ranking(sweep: Sweep, line: SweepLine, name: str) -> Iterator[Conclusion]:
         if all(high < 0.5 for _, high in intervals):
             yield said("familiar", "appears more familiar than the test set")
         elif any(high - low > _VAGUE for low, high in intervals):
-            yield said("unclear", f"may or may not be {separated}, as samples differ widely")
+            sets, more = min(len(auroc.of_sets) for _, auroc in known), " (`--full-grid` draws more)"
+            why = f"{sets} sets of draws leave 95 % intervals wide{more * (sweep.stopped != 'full-grid')}"
+            yield said("unclear", f"may or may not be {separated}, as {why}")
         else:
             yield said("not-separated", f"is not {separated} at any size")
         return
@@ -223,44 +222,62 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         whose = f" for {network}" if len(sweep.models) > 1 and not is_matched else ""
         of = f" (the network {network})" if is_matched else ""
         use = f"Use mini-batches of {chosen.batch_size:,}{whose} (`--batch-size {chosen.batch_size}`)"
-        yield Conclusion(f"recommended-by-{chosen.criterion}", f"{use}: {why}{of}{_beside(chosen)}.")
+        yield Conclusion(f"recommended-by-{chosen.criterion}", f"{use}: {why}{of}.")
         yield from _lead(chosen)
-        yield from _optimum(chosen)
+        yield from _optimum(sweep, chosen)
+        yield from _on_test(sweep, chosen)
+    if skipped := sweep.skipped:
+        why = "the budget was spent" if sweep.stopped == "budget" else "the bound is taken to have one peak, elsewhere"
+        yield Conclusion("recommended-skipped", f"Not run: {_sizes(skipped)}, as {why} (`--full-grid` runs all).")
 
 
-def _beside(chosen: Recommended) -> str:
+def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     """By which metrics of the test set the recommended size is better or worse than the best other one, beyond twice
-    their paired errors."""
-    said = chosen.criterion if chosen.of == "test" else ""
-    also: list[str] = []
-    but: list[Loss] = []
-    known = {name: each for name, each in chosen.on_test.items() if each.se and name != said}
+    their paired errors, and what to choose by where predictions count."""
+    known = {name: each for name, each in chosen.on_test.items() if each.se and (chosen.of, name) != ("test", "pll")}
+    points = {point.batch_size: point for point in main_line(sweep).points}
+    size, also, better = chosen.batch_size, [], {}
     for metric, other in known.items():
-        gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1)
-        reach = REACH * (other.se or 0.0)
-        if gain > reach:
+        gain = other.difference * (-1 if metric_of(metric).direction == "lower" else 1) / (other.se or math.inf)
+        if gain > REACH:
             also.append(plain(metric))
-        elif gain < -reach:
-            but.append(Loss("", metric, "test", other.difference, other.se, f"{other.batch_size:,}"))
-    by = f"; on the test set they are the best by {all_of(also)}" if also else ""
-    if but:
-        return by + lost(but, "" if by else " on the test set")
-    return by or "; on the test set the best other size may be as good" * bool(known)
+        elif gain < -REACH:
+            column = {size: estimate_of(point, metric, "test") for size, point in points.items()}
+            digits = decimals_of(metric, column.values())
+            there, here = (with_error(column.get(each), digits).value for each in (other.batch_size, size))
+            by = and_error(Estimate(abs(other.difference), se=other.se))
+            text = f"{plain(metric)} ({there}, {here} at {size:,}; difference {by})"
+            better.setdefault(other.batch_size, []).append(text)
+    texts = [f"{size:,} is the best size by {all_of(also)}"] if also else []
+    texts += [f"{other:,} is better by {all_of(by)}" for other, by in better.items()]
+    if known and not texts:
+        texts = [f"no other size is clearly better by {all_of(map(plain, known), 'or')}"]
+    if texts:
+        yield Conclusion(f"on-test-{'better' if better else 'best'}", f"On the test set, {'; '.join(texts)}.", "test")
+    if better and chosen.criterion != "pll":
+        option = "--criterion pll" + " --validation REF" * (not names_of(sweep, "validation"))
+        best = "explains the training set" if chosen.criterion == "elbo" else "recognises unfamiliar data"
+        yield Conclusion("on-test-purpose", f"{size:,} {best}; for the best predictions, choose by `{option}`.", "test")
 
 
 def _lead(chosen: Recommended) -> Iterator[Conclusion]:
-    """Whether other sizes are as good as the recommended one."""
-    estimates = [estimate for size, estimate in chosen.behind.items() if size != chosen.batch_size]
-    if not any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in estimates):
+    """Whether other sizes may be as good as the recommended one."""
+    others = {size: each for size, each in chosen.behind.items() if size != chosen.batch_size}
+    if not any(math.isfinite(each.se or 0.0) and math.isfinite(each.mc_se or 0.0) for each in others.values()):
         yield Conclusion("recommended-without-errors", "The errors of the differences between sizes are unknown.")
-    elif len(within := sorted({chosen.batch_size, *chosen.within})) > 1:
-        text = f"By this criterion, {_sizes(within)} are equally good within their errors."
-        yield Conclusion("recommended-among", text)
+        return
+    within = sorted({*chosen.within} & {*others})
+    size = (min if within else max)(within or others, key=lambda size: others[size].value)
+    by = and_error(replace(others[size], value=abs(others[size].value)))
+    by += {"elbo": " nats", "pll": " nats per example", "auroc": ""}[chosen.criterion]
+    if within:
+        code, text = "recommended-among", f"{_sizes(within)} may be as good: {'up to ' * (len(within) > 1)}{by} behind"
     else:
-        yield Conclusion("recommended-alone", "By this criterion, no other size is as good within its error.")
+        code, text = "recommended-alone", f"no other size is as good: the next best, {size:,}, is {by} behind"
+    yield Conclusion(code, f"By a 95 % interval, {text}.")
 
 
-def _optimum(chosen: Recommended) -> Iterator[Conclusion]:
+def _optimum(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:
     """Why another size than the recommended one may be the best."""
     if chosen.decided_by == "prior":
         text = (
@@ -268,18 +285,12 @@ def _optimum(chosen: Recommended) -> Iterator[Conclusion]:
             "(`--prior`) may decide differently."
         )
         yield Conclusion("prior-decides", text)
-    if not (end := chosen.at_end):
-        return
-    if chosen.protocol == "matched":
-        text = f"It is the {end} of the training batch sizes: the optimum may lie beyond."
-        yield Conclusion("recommended-is-trained-end", text)
-        return
-    sizes = sorted({*chosen.behind, chosen.batch_size})
-    position = sizes.index(chosen.batch_size)
-    neighbour = sizes[1] if position == 0 else sizes[position - 1]
-    where, others = ("above", "larger") if end == "largest" else ("below", "smaller")
-    text = (
-        f"It is the {end} of the sizes that were compared, so the optimum may lie anywhere {where} {neighbour:,}: "
-        f"sweep {others} ones."
-    )
-    yield Conclusion(f"recommended-is-{end}", text)
+    size, terms = chosen.batch_size, sweep.models[chosen.model].elbo
+    if chosen.at_end == "largest" or (chosen.at_end and size > 2):
+        most = 0 if terms is None else terms.reference_points - 1
+        beyond = {2 * size, 4 * size} if chosen.at_end == "largest" else {size // 4, size // 2}
+        others = sorted({size} | {each for each in beyond if 2 <= each <= max(size, most)})
+        is_possible = len(others) > 1 and chosen.protocol == "single"
+        command = f" (`--batch-sizes {','.join(map(str, others))}`)" if is_possible else ""
+        how = f"{chosen.at_end.removesuffix('st')}r"
+        yield Conclusion(f"recommended-is-{chosen.at_end}", f"No {how} size was compared; one may be better{command}.")

@@ -9,6 +9,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.replicates import error_of_change
 from bnuq.report.numbers import named
 from bnuq.studies.sweep.record import Recommended, Repeated, Sweep, SweepPoint, SweptModel
+from bnuq.tasks import task_named
 
 
 @frozen
@@ -38,17 +39,31 @@ def lines_of(sweep: Sweep) -> list[SweepLine]:
     return [line for line in (*single, SweepLine(None, sweep.matched)) if line.points]
 
 
+def main_line(sweep: Sweep) -> SweepLine:
+    """The line that a size is recommended from; the one with most sizes where none is."""
+    return max(lines_of(sweep), key=lambda line: (choice_of(sweep, line) is not None, len(line.points)))
+
+
+def choice_of(sweep: Sweep, line: SweepLine) -> Recommended | None:
+    """The recommendation of a size, if it is one of this line."""
+    chosen, first = sweep.recommended, line.points[0]
+    if chosen is None or chosen.protocol != first.protocol or (line.model is not None and chosen.model != first.model):
+        return None
+    return chosen
+
+
 def disagreement_of(sweep: Sweep) -> str:
     """The metric of the disagreement between samples."""
-    return "variance" if sweep.task == "regression" else "mutual_information"
+    return task_named(sweep.task).spread
 
 
 def disagreement_name(sweep: Sweep) -> str:
-    return "variance of samples" if sweep.task == "regression" else "disagreement between samples"
+    spread = disagreement_of(sweep)
+    return "disagreement between samples" if spread == "mutual_information" else named(spread)
 
 
-def score_name(sweep: Sweep) -> str:
-    return "MI" if sweep.score == "mutual_information" else named(sweep.score)
+def score_name(score: str) -> str:
+    return "MI" if score == "mutual_information" else named(score)
 
 
 def names_of(sweep: Sweep, *roles: str) -> list[str]:
@@ -73,30 +88,17 @@ def compared_by(line: SweepLine) -> str:
 
 def behind_best(sweep: Sweep, line: SweepLine) -> dict[int, Estimate]:
     """The ELBO of each size minus that of the best, by place in the line; empty if none is known."""
-    known = {
-        index: point.elbo
-        for index, point in enumerate(line.points)
-        if point.elbo is not None and math.isfinite(point.elbo.elbo.value)
-    }
-    if not known:
-        return {}
-    chosen = sweep.recommended
-    if chosen is not None and by_elbo_of(chosen, line):
-        behind = {index: chosen.behind.get(line.points[index].batch_size) for index in known}
-        if None not in behind.values():
-            return {index: estimate for index, estimate in behind.items() if estimate is not None}
-    best = known[max(known, key=lambda index: known[index].elbo.value)]
+    bounds = [(index, point.elbo) for index, point in enumerate(line.points) if point.elbo is not None]
+    known = {index: elbo for index, elbo in bounds if math.isfinite(elbo.elbo.value)}
+    chosen = choice_of(sweep, line)
+    if chosen is not None and chosen.criterion == "elbo":
+        sizes = ((index, line.points[index].batch_size) for index in known)
+        return {index: chosen.behind[size] for index, size in sizes if size in chosen.behind}
     differences = {}
     for index, elbo in known.items():
+        best = max(known.values(), key=lambda elbo: elbo.elbo.value)
         terms, error = sweep.models[line.points[index].model].elbo, None
         if terms is not None and min(len(elbo.log_likelihood), len(best.log_likelihood)) > 1:
             error = terms.train_size * error_of_change(elbo.log_likelihood, best.log_likelihood)
         differences[index] = Estimate(elbo.elbo.value - best.elbo.value, mc_se=error)
     return differences
-
-
-def by_elbo_of(chosen: Recommended, line: SweepLine) -> bool:
-    """Whether a size was recommended by the ELBO of this line, so that its differences have their errors in full."""
-    first = line.points[0]
-    same = chosen.protocol == first.protocol and (line.model is None or chosen.model == first.model)
-    return chosen.criterion == "elbo" and same

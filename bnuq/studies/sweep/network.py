@@ -29,7 +29,7 @@ from bnuq.studies.sweep.estimates import decays, set_estimates
 from bnuq.studies.sweep.likelihood import training_likelihood
 from bnuq.studies.sweep.passes import NetworkPasses, network_passes
 from bnuq.studies.sweep.recommendation import CriterionData, Grid, SizeCandidate, recommend
-from bnuq.studies.sweep.record import Decay, Stopped, SweepComparison, SweepPoint, SweptModel
+from bnuq.studies.sweep.record import Decay, Stopped, SweepPoint, SweptModel
 from bnuq.studies.sweep.sizes import AtSize, SweepPasses, noise_points
 
 _SMALLEST, _LARGEST = 16, 2048  # of the default sizes
@@ -212,10 +212,20 @@ class SweptNetwork:
         at_sizes, check = passes.at_sizes.at, passes.check
         bound = self._bound(passes.at_sizes)
         with stage(progress, "Estimates of each size, and their errors"):
-            points_of_sizes = {
-                size: self._sweep_point(at_size, bound, passes.comparisons.get(size, {}))
-                for size, at_size in at_sizes.items()
-            }
+            points_of_sizes = {}
+            for size, at_size in at_sizes.items():
+                estimates, auroc = set_estimates(at_size, self.sets, subject.ood, subject.task)
+                points_of_sizes[size] = SweepPoint(
+                    model=self._number,
+                    protocol="single",
+                    batch_size=size,
+                    train_batch_size=self.trained_with,
+                    degenerate=at_size.degenerate,
+                    estimates=estimates,
+                    auroc=auroc,
+                    elbo=None if bound is None else bound.at.get(size),
+                    compared_with=passes.comparisons.get(size, {}),
+                )
         points = tuple(self._points(points_of_sizes))
         return Swept(
             model=SweptModel(
@@ -281,22 +291,6 @@ class SweptNetwork:
         bound = self._bound(passes)
         sizes = (self.trained_with,) if self._matched and self.trained_with else self._swept_sizes
         return tuple(SizeCandidate(self._number, passes.at[size], bound) for size in sizes if size in passes.at)
-
-    def _sweep_point(
-        self, at_size: AtSize, bound: LowerBound | None, comparisons: Mapping[str, Mapping[str, SweepComparison]]
-    ) -> SweepPoint:
-        estimates, auroc = set_estimates(at_size, self.sets, self.subject.ood, self.subject.task)
-        return SweepPoint(
-            model=self._number,
-            protocol="single",
-            batch_size=at_size.batch_size,
-            train_batch_size=self.trained_with,
-            degenerate=at_size.degenerate,
-            estimates=estimates,
-            auroc=auroc,
-            elbo=None if bound is None else bound.at.get(at_size.batch_size),
-            compared_with=comparisons,
-        )
 
     def _points(self, points_of_sizes: Mapping[int, SweepPoint]) -> Iterator[SweepPoint]:
         yield from (points_of_sizes[size] for size in self._swept_sizes if size in points_of_sizes)

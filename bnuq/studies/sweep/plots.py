@@ -18,6 +18,7 @@ from bnuq.studies.sweep.lines import (
     SweepLine,
     auroc_of,
     behind_best,
+    choice_of,
     disagreement_of,
     estimate_of,
     lines_of,
@@ -73,11 +74,9 @@ def _size_axis(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
     sizes = sorted({point.batch_size for point in sweep.points})
     drawing.sizes_across(axes, sizes[:: math.ceil(len(sizes) / 9)])
     axes.set_xlim(sizes[0] / 1.25, sizes[-1] * 1.25)
-    chosen = sweep.recommended
-    if chosen is not None and (chosen.protocol == "matched") == (column[0].model is None):
-        size = chosen.batch_size
-        label = f"recommended: b = {size:,}"
-        axes.axvline(size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
+    if chosen := next(filter(None, (choice_of(sweep, line) for line in column)), None):
+        label = f"recommended: b = {chosen.batch_size:,}"
+        axes.axvline(chosen.batch_size, color=drawing.PALE, linewidth=5, alpha=0.6, zorder=0, label=label)
 
 
 def _looks(sweep: Sweep, column: Sequence[SweepLine]) -> dict[tuple[int, str], drawing.LineStyle]:
@@ -148,7 +147,7 @@ def _draw_auroc(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:
             aurocs = [auroc_of(sweep, point, name) for point in line.random]
             estimates = [None if auroc is None else auroc.estimate for auroc in aurocs]
             _draw_bars(axes, line.random, estimates, looks[index, name], _label(column, line, name))
-    axes.set_ylabel(f"AUROC by {score_name(sweep)}, against test")
+    axes.set_ylabel(f"AUROC by {score_name(sweep.score)}, against test")
 
 
 def _draw_elbo(axes: Axes, sweep: Sweep, column: Sequence[SweepLine]) -> None:

@@ -15,20 +15,15 @@ from bnuq.config import Samples, SizeCriterion, SweepSection
 from bnuq.data import Points
 from bnuq.estimates import Estimate
 from bnuq.frozen import frozen
-from bnuq.metrics.registry import estimates_of_task, metric_of
+from bnuq.metrics.registry import METRICS, metric_of
 from bnuq.metrics.replicates import error_of_change, independent_units
 from bnuq.records.evaluation import FEWEST_POINTS
 from bnuq.studies.sweep.elbo import LowerBound, with_interval
 from bnuq.studies.sweep.record import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.studies.sweep.request import samples_of
-from bnuq.studies.sweep.sizes import AtSize
+from bnuq.studies.sweep.sizes import AtSize, present
 
-_IN_TABLE = {
-    name: estimand
-    for task in ("classification", "regression")
-    for name, estimand in estimates_of_task(task, shown="sensitivity").items()
-    if estimand.direction != "none"
-}
+_IN_TABLE = {name: each for name, each in METRICS.items() if "sensitivity" in each.shown and each.direction != "none"}
 
 
 @frozen
@@ -78,10 +73,12 @@ def recommend(
     ]
     if len(comparable) < 2:
         return None
-    value, behind_best = {"elbo": (_elbo, _elbo_behind), "pll": (_pll, _difference), "auroc": (_auroc, _auroc_behind)}[
-        criterion
-    ]
-    best = max(comparable, key=lambda candidate: value(candidate, data))
+    value, behind_best = {
+        "elbo": (lambda candidate: candidate.elbo.elbo.value, _elbo_behind),
+        "pll": (lambda candidate: float(_on_points(candidate, "pll", data)[0].mean()), _difference),
+        "auroc": (lambda candidate: _auroc(candidate, data), _auroc_behind),
+    }[criterion]
+    best = max(comparable, key=value)
     nothing = Estimate(0.0, se=0.0, mc_se=0.0, low=0.0, high=0.0)
     behind = {
         candidate.at_size.batch_size: nothing if candidate is best else behind_best(candidate, best, data)
@@ -90,7 +87,10 @@ def recommend(
     size, sizes = best.at_size.batch_size, list(behind)
     decided: Literal["likelihood and prior", "prior", "data"] = "data"
     if criterion == "elbo":
-        decided = "prior" if _likelihood_is_flat(comparable) else "likelihood and prior"
+        lowest, *_, highest = sorted(comparable, key=lambda each: present(each.at_size.log_likelihood).mean())
+        change = _likelihood_difference(highest, lowest)
+        is_flat = change.value < math.hypot(change.se or 0.0, change.mc_se or 0.0)
+        decided = "prior" if is_flat else "likelihood and prior"
     return Recommended(
         batch_size=size,
         model=best.model,
@@ -98,7 +98,6 @@ def recommend(
         criterion=criterion,
         of="train" if criterion == "elbo" else data.name,
         behind=behind,
-        within=within_one_error(behind),
         decided_by=decided,
         predicted_batch_size=best.bound.terms.predicted if best.bound and protocol == "single" else None,
         at_end="smallest" if size == sizes[0] else "largest" if size == sizes[-1] else "",
@@ -123,25 +122,6 @@ def _beside_others(
     return found
 
 
-def within_one_error(behind: Mapping[int, Estimate]) -> tuple[int, ...]:
-    """The sizes that lie behind the best one by at most the error of that difference."""
-    return tuple(
-        size
-        for size, difference in behind.items()
-        if -difference.value <= math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
-    )
-
-
-def _likelihood_is_flat(comparable: Sequence[SizeCandidate]) -> bool:
-    """Whether the expected log-likelihood changes over the sizes by less than the error of that change."""
-
-    def value(candidate: SizeCandidate) -> float:
-        return float(candidate.at_size.log_likelihood.mean())  # pyrefly: ignore - it has an ELBO
-
-    difference = _likelihood_difference(min(comparable, key=value), max(comparable, key=value))
-    return abs(difference.value) < math.hypot(difference.se or 0.0, difference.mc_se or 0.0)
-
-
 def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estimate:
     (a, c), (b, d) = ((x.at_size.log_likelihood, x.at_size.of_training_points) for x in (first, second))
     assert first.bound is not None and a is not None and b is not None and c is not None and d is not None
@@ -153,11 +133,6 @@ def _likelihood_difference(first: SizeCandidate, second: SizeCandidate) -> Estim
     )
 
 
-def _elbo(candidate: SizeCandidate, _data: CriterionData) -> float:
-    assert candidate.elbo is not None
-    return candidate.elbo.elbo.value
-
-
 def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: CriterionData) -> Estimate:
     assert candidate.elbo is not None and best.elbo is not None
     difference = _likelihood_difference(candidate, best)
@@ -165,15 +140,11 @@ def _elbo_behind(candidate: SizeCandidate, best: SizeCandidate, _data: Criterion
     return with_interval(difference.value - kl, difference.se or 0.0, difference.mc_se or 0.0)
 
 
-def _pll(candidate: SizeCandidate, data: CriterionData) -> float:
-    return float(_on_points(candidate, "pll", data)[0].mean())
-
-
 def _difference(first: SizeCandidate, second: SizeCandidate, data: CriterionData, metric: str = "pll") -> Estimate:
     """The difference of an estimate that both have."""
     (a, c), (b, d) = (_on_points(x, metric, data) for x in (first, second))
     se = metrics.standard_error(c - d, group=data.points.group)
-    return with_interval(float(a.mean() - b.mean()), se, error_of_change(a, b))
+    return with_interval(float(a.mean() - b.mean()), se, error_of_change(a, b), draw_sets=min(len(a), len(b)))
 
 
 def _on_points(candidate: SizeCandidate, metric: str, data: CriterionData) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +175,8 @@ def _auroc_behind(candidate: SizeCandidate, best: SizeCandidate, data: Criterion
         groups = {"test_group": data.points.group, "ood_group": points.group}
         errors.append(math.sqrt(metrics.delong_difference_variance(*zip(inside, outside, strict=True), **groups)))
     means = [np.mean([_aurocs(x, data, name) for name in data.ood], axis=0) for x in both]
-    return with_interval(float(means[0].mean() - means[1].mean()), float(np.mean(errors)), error_of_change(*means))
+    value, draw_sets = float(means[0].mean() - means[1].mean()), min(map(len, means))
+    return with_interval(value, float(np.mean(errors)), error_of_change(*means), draw_sets=draw_sets)
 
 
 _FIRST = 2  # draw sets that a size has at first

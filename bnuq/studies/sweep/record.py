@@ -20,6 +20,7 @@ from bnuq.metrics import SCORES
 from bnuq.records.approximation import LayerCounts
 from bnuq.records.as_json import json_of, shown
 from bnuq.records.evaluation import ScoreName, SetName
+from bnuq.report.numbers import interval_of
 from bnuq.shapes import Float64
 from bnuq.store import codec
 from bnuq.store.codec import write as write
@@ -171,8 +172,9 @@ class Recommended:
     """The size that `criterion` is the highest at, on the points of `of` ("train", "validation" or "test").
 
     `behind` says for every compared size how far its criterion lies above (+) or below (−) the recommended
-    one's, with the error of that difference on common random numbers; `within` are the sizes that lie behind by no more
-    than one such error. `decided_by` is "prior" where the likelihood changes over the sizes by less than its error.
+    one's, with the error of that difference on common random numbers. `within`, which follows from it, are the sizes
+    that may be as good: the interval of their difference holds 0. `decided_by` is "prior" where the likelihood changes
+    over the sizes by less than its error.
     """
 
     batch_size: Size
@@ -181,11 +183,15 @@ class Recommended:
     criterion: Choice
     of: str
     behind: Mapping[Size, Estimate]
-    within: tuple[Size, ...]
     decided_by: Literal["likelihood and prior", "prior", "data"]
     predicted_batch_size: Estimate | None
     at_end: Literal["", "smallest", "largest"]
     on_test: Mapping[MetricName, BestOther] = field(default_factory=dict)  # empty without labels
+    within: tuple[Size, ...] = ()
+
+    def __post_init__(self) -> None:
+        known = ((size, each.value, *interval_of(each)) for size, each in self.behind.items())
+        object.__setattr__(self, "within", tuple(b for b, value, low, high in known if low <= 0 <= high or value == 0))
 
 
 @frozen
@@ -201,7 +207,7 @@ class SweptSet:
 @frozen
 class Sweep:
     """The result of a sweep. `score` is the OOD score of its headline AUROC, `samples` the T of a draw set, `draw_sets`
-    the most of a size."""
+    the most of a size, `skipped` the sizes that an adaptive sweep left out."""
 
     KIND: ClassVar[str] = "sweep"
     COMMAND: ClassVar[str] = "sweep-batch-size"
@@ -219,6 +225,7 @@ class Sweep:
     seconds: Mapping[str, float]
     provenance: Mapping[str, str]
     stopped: Stopped = "full-grid"
+    skipped: tuple[Size, ...] = ()
     path: Path | None = field(default=None)
 
     def __post_init__(self) -> None:

@@ -11,27 +11,46 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task
 from bnuq.report.document import Cell, Heading, Part, Row, Table
 from bnuq.report.drawing import short
-from bnuq.report.numbers import decimals, exponent, named, total, with_error
-from bnuq.studies.sweep.lines import SweepLine, auroc_of, compared_by, disagreement_of, estimate_of, names_of
+from bnuq.report.numbers import and_error, decimals, exponent, named, total, with_error
+from bnuq.studies.sweep.lines import (
+    SweepLine,
+    auroc_of,
+    choice_of,
+    compared_by,
+    disagreement_of,
+    estimate_of,
+    names_of,
+    score_name,
+)
 from bnuq.studies.sweep.record import Sweep, SweepPoint
+
+MOST_SETS = 3  # of unfamiliar data that fit on one screen
 
 
 def table(sweep: Sweep, line: SweepLine, *, brief: bool = False) -> Table:
-    """A row a size; in `brief` with the disagreement on the test set alone."""
+    """A row a size, with how far it lies from the recommended one; in `brief` with the disagreement on the test set
+    alone."""
     columns: dict[str, list[Cell]] = {}
+    chosen, best = choice_of(sweep, line), 0
+    if chosen is not None:
+        best, behind = chosen.batch_size, [chosen.behind.get(point.batch_size) for point in line.points]
+        columns["from best"] = [Cell("–" if difference is None else and_error(difference)) for difference in behind]
     if line.model is None:
         columns["network"] = [Cell(short(sweep.models[point.model].name, 20)) for point in line.points]
         if any(map(is_of_other_size, line.points)):
             trained = [point.train_batch_size for point in line.points]
             columns["M"] = [Cell("–" if size is None else f"{size:,}") for size in trained]
     columns |= _estimate_columns(sweep, line, () if brief else names_of(sweep, "ood"))
-    for name in names_of(sweep, "ood"):
+    for name in names_of(sweep, "ood")[: MOST_SETS if brief else None]:
         aurocs = [auroc_of(sweep, point, name) for point in line.points]
         if any(aurocs):
-            header = f"↑ AUROC {short(name, 18)}"
+            header = f"↑ {'AUROC ' * (not brief)}{short(name, 18)}"
             columns[header] = [with_error(None if auroc is None else auroc.estimate, 3) for auroc in aurocs]
     rows = [
-        (f"{point.batch_size:,}{'*' if point.degenerate else ''}", tuple(column[row] for column in columns.values()))
+        (
+            f"{'→ ' * (point.batch_size == best)}{point.batch_size:,}{'*' * point.degenerate}",
+            tuple(column[row] for column in columns.values()),
+        )
         for row, point in enumerate(line.points)
     ]
     return size_table(tuple(columns), rows)
@@ -46,8 +65,8 @@ def _estimate_columns(sweep: Sweep, line: SweepLine, ood: Sequence[str]) -> dict
         [(metric, test, named(metric, roomy=False)) for metric in shown if (shown[metric].direction == "none") is last]
         for last in (False, True)
     )
-    column = "variance" if sweep.task == "regression" else "MI"
-    disagreements = [(disagreement, name, f"{column} {short(name, 18)}") for name in (test, *ood)]
+    label = score_name(disagreement)
+    disagreements = [(disagreement, name, f"{label} {short(name, 18)}" if ood else label) for name in (test, *ood)]
     columns: dict[str, list[Cell]] = {}
     for metric, name, header in (*directed, *disagreements, *undirected):
         estimates = [estimate_of(point, metric, name) for point in line.points]

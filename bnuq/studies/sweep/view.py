@@ -7,16 +7,28 @@ from functools import partial
 from typing import Any
 
 from bnuq.catalogue import advised, noted
+from bnuq.findings import all_of
+from bnuq.metrics.registry import estimates_of_task
+from bnuq.records.words import plain
 from bnuq.report.document import PathLine, Picture, Report, ReportSection, explanations, section
 from bnuq.report.first_screen import meaning_of
-from bnuq.report.numbers import count, of_reference
+from bnuq.report.numbers import count, named, of_reference
 from bnuq.report.provenance import provenance_section
 from bnuq.studies.sweep.elbo_tables import elbo_parts
 from bnuq.studies.sweep.findings import sentences
-from bnuq.studies.sweep.lines import SweepLine, disagreement_name, lines_of, names_of, score_name
+from bnuq.studies.sweep.lines import (
+    SweepLine,
+    choice_of,
+    disagreement_name,
+    disagreement_of,
+    lines_of,
+    main_line,
+    names_of,
+    score_name,
+)
 from bnuq.studies.sweep.plots import draw
 from bnuq.studies.sweep.record import Sweep, SweptModel
-from bnuq.studies.sweep.tables import compared_parts, is_of_other_size, table
+from bnuq.studies.sweep.tables import MOST_SETS, compared_parts, is_of_other_size, table
 
 _HOW = (
     "Samples disagree less as mini-batches grow: a straight line in the first row is a power law, one of slope −1 a "
@@ -25,7 +37,7 @@ _HOW = (
 )
 _STOPPED = {
     "full-grid": "",
-    "decided": "; adaptive, all decided",
+    "decided": "; adaptive, more would change little",
     "draw-sets": "; adaptive, undecided with all draw sets",
     "budget": "; adaptive, undecided within the budget",
 }
@@ -38,7 +50,7 @@ _REPEAT = (
 def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - every report has it
     """The report: what was found, then every estimate by size."""
     lines = lines_of(sweep)
-    first = max(lines, key=lambda line: len(line.points))
+    first = main_line(sweep)
     networks = count(len(sweep.models), "network") if len(sweep.models) > 1 else sweep.models[0].name
     sizes = len({point.batch_size for point in sweep.points})
     test = next(swept.n for swept in sweep.sets if swept.role == "test")
@@ -55,7 +67,7 @@ def report(sweep: Sweep, *, columns: int = 100) -> Report:  # noqa: ARG001 - eve
         path=None if sweep.path is None else PathLine(sweep.path),
         line=" · ".join((*facts, f"{max(sweep.seconds['total'], 1):.0f} s")),
         meaning=", ".join(meaning_of(sweep.findings)),
-        one_screen=(table(sweep, first, brief=True), *explanations([" ".join(_columns(sweep, [first]))])),
+        one_screen=(table(sweep, first, brief=True), *explanations([_columns(sweep, [first], brief=True)])),
     )
 
 
@@ -110,31 +122,34 @@ def _reference(model: SweptModel) -> str:
 
 
 def legend(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
-    yield " ".join(_columns(sweep, lines))
+    yield _columns(sweep, lines)
     yield (
         f"Errors are over examples and draws together; over draws, of the mean over {_draw_sets(sweep)} draw sets. "
         "↑ higher, ↓ lower is better. b: mini-batch size"
         + (", M: training batch size." if any(map(is_of_other_size, sweep.matched)) else ".")
     )
-    if sweep.stopped != "full-grid":
-        yield (
-            "Adaptive: sizes and draw sets were added until the recommended size, and how fast the disagreement falls "
-            "on the test set, were decided within their errors. For every size with all draw sets, as in a figure, use "
-            "--full-grid."
-        )
+    yield (
+        "Adaptive: sizes and draw sets were added until more draws could hardly change the recommended size, and how "
+        "fast the disagreement falls on the test set. `--full-grid` runs every size with all draw sets."
+    ) * (sweep.stopped != "full-grid")
 
 
-def _columns(sweep: Sweep, lines: Sequence[SweepLine]) -> Iterator[str]:
+def _columns(sweep: Sweep, lines: Sequence[SweepLine], *, brief: bool = False) -> str:
     """What the columns of a table of sizes are, in plain words."""
-    if sweep.task == "regression":
-        yield "Variance: disagreement between samples, in squared units of the target; CRPS and RMSE: in its unit."
-    else:
-        yield (
-            "PLL: mean log-probability of the label. ECE: expected calibration error. MI: mutual information, by "
-            "which samples disagree."
-        )
-    if names_of(sweep, "ood"):
-        yield f"AUROC: how often examples of the set have more {score_name(sweep)} than test examples (0.5 is chance)."
+    words = []
+    known = {metric for point in sweep.points for metric, by_set in point.estimates.items() if "test" in by_set}
+    if chosen := next((each for line in lines if (each := choice_of(sweep, line))), None):
+        what = {"elbo": "lower bound", "pll": "log-likelihood per example", "auroc": "mean AUROC"}[chosen.criterion]
+        unit = ", in nats" * (chosen.criterion != "auroc")
+        words.append(f"from best: {what} minus that of the recommended size (→){unit}, ± paired standard error")
+    metrics = [metric for metric in estimates_of_task(sweep.task, shown="sensitivity") if metric in known]
+    words += [f"{name}: {plain(metric)}" for metric in metrics if (name := named(metric, roomy=False)) != plain(metric)]
+    words.append(f"{score_name(disagreement_of(sweep))}: how much samples disagree")
+    if ood := names_of(sweep, "ood"):
+        names, score = all_of(ood[:MOST_SETS]) if brief else "AUROC", score_name(sweep.score)
+        more = f"; {count(len(ood) - MOST_SETS, 'more set')} in `--full`" * (brief and len(ood) > MOST_SETS)
+        words.append(f"{names}: how often its examples have more {score} than test examples (0.5 is chance{more})")
     if any(point.degenerate for line in lines for point in line.points):
-        yield "* nothing is random: no draw changes an output."
-    yield "± standard error."
+        words.append("*: nothing is random, no draw changes an output")
+    paired = " of one size, differences have smaller ones" * (chosen is not None)
+    return f"{'; '.join(words)}. ±: standard error{paired}."

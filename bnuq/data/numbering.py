@@ -62,12 +62,9 @@ def in_one_numbering(
     else:
         return dict(sets)
     result = dict(sets) | {key: renumbered(points, numbering, name=key, ignore=ignore) for key, points in named.items()}
-    if classes is not None:
-        result |= {
-            key: replace(points, classes=numbering.names)
-            for key, points in result.items()
-            if points is not None and points.classes is None
-        }
+    for key, points in result.items() if classes is not None else ():
+        if points is not None and points.classes is None:
+            result[key] = replace(points, classes=numbering.names)
     return result
 
 

@@ -50,9 +50,8 @@ class Fit:
 
     def pads(self, height: int, width: int) -> bool:
         """Whether a picture of this size is smaller than the crop, and gets a border."""
-        return self.crop is not None and any(
-            new > old for new, old in zip(self.crop, _after(self.resize, (height, width)), strict=True)
-        )
+        before = _after(self.resize, (height, width))
+        return self.crop is not None and any(new > old for new, old in zip(self.crop, before, strict=True))
 
 
 def _after(resize: int | Size | None, shape: tuple[int, ...]) -> Size:

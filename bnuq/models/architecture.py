@@ -210,9 +210,8 @@ def renamed_by_transformers(module: nn.Module, state: Mapping[str, Tensor]) -> M
     logging.disable_progress_bar()
     try:
         made: Any = type(module)
-        filled, mismatches = made.from_pretrained(
-            None, config=module.config, state_dict={**state}, output_loading_info=True
-        )
+        options = {"config": module.config, "state_dict": {**state}, "output_loading_info": True}
+        filled, mismatches = made.from_pretrained(None, **options)
     except Exception:  # the names as they are will tell what does not fit
         return state
     finally:

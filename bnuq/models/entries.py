@@ -116,9 +116,8 @@ def _tensors_in(value: Any, depth: int = 0) -> int:
 
 def _holds_tensors(value: Any, depth: int = 0) -> bool:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return isinstance(value, Tensor | nn.Module) or (
-        depth < _DEEPEST_NEST and any(_holds_tensors(item, depth + 1) for item in inner)
-    )
+    within = inner if depth < _DEEPEST_NEST else ()
+    return isinstance(value, Tensor | nn.Module) or any(_holds_tensors(item, depth + 1) for item in within)
 
 
 def leads_to_weights(value: Any) -> bool:
@@ -131,9 +130,8 @@ def _leads_to_tensors(value: Any, depth: int = 0) -> bool:
         return True
     if not isinstance(value, Mapping):
         return False
-    return _has_tensors(value) or (
-        depth < _DEEPEST_NEST and any(_leads_to_tensors(value.get(name), depth + 1) for name in _NESTS)
-    )
+    nests = _NESTS if depth < _DEEPEST_NEST else ()
+    return _has_tensors(value) or any(_leads_to_tensors(value.get(name), depth + 1) for name in nests)
 
 
 def _has_tensors(value: Any) -> bool:

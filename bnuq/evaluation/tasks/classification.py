@@ -142,9 +142,8 @@ def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Es
         after = vars(metrics.selective_of_replicates(scores.ranked["predictive_entropy"], scores.ranked_wrong))
         for name, values in replicates.items():
             values[draws.jackknife.start : draws.bootstrap.stop] += after[name] - before[name]
-    return {
-        name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
-    }
+    clipped = {name: np.clip(values, 0, 1) for name, values in replicates.items()}
+    return {name: _resampled_estimate(name, clipped[name], drawn[name], scores, draws) for name in drawn}
 
 
 def _resampled_estimate(
@@ -185,9 +184,9 @@ def bounds(scores: ClassScores, fitted: ClassFit, draws: DrawWeights, classes: i
     Source: the bounds of Teye, Azizpour & Smith 2018, §4.1, adapted to classes here.
     """
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
-    result = {
-        name: {"pll": _mean_estimate("pll", of_points[name], replicates[name], scores, draws)} for name in of_points
-    }
+    result: dict[str, dict[str, Estimate]] = {}
+    for name, values in of_points.items():
+        result[name] = {"pll": _mean_estimate("pll", values, replicates[name], scores, draws)}
     result["constant"]["confidence"] = _mean_estimate("max_probability", None, fitted.confidence, scores, draws)
     return result
 

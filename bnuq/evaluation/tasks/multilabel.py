@@ -116,10 +116,9 @@ class LabelReduction(SampleReduction[LabelScores]):
         if self._truth is not None and Key("draw/ranked", "wrong") in parts[0]:
             first, self._first = self._first, self._first + len(result["point/predicted"])
             rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [first, self._first]))]
+            uncertain, wrong = (Key("draw/ranked", name) for name in ("least_confidence", "wrong"))
             scores = [
-                metrics.label_score(
-                    arrays[Key("draw/ranked", "least_confidence")], arrays[Key("draw/ranked", "wrong")] ^ (y == 1)
-                )
+                metrics.label_score(arrays[uncertain], arrays[wrong] ^ (y == 1))
                 for arrays, y in zip(parts, self._truth[rows].T, strict=True)
             ]
             result["draw/label_ranked"] = np.stack(scores, -1)

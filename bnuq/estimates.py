@@ -24,7 +24,8 @@ class Metric:
     by default: in its unit, or "1%" of the baseline's. `mc_error`: its Monte Carlo error is by the jackknife, or by the
     bootstrap where it goes in steps of 1/n. `digits` are the decimals shown, None if they depend on the scale of
     the targets; `percent`: sentences show it in percent. `worse` and `better` say what a change means: {who}, {where}
-    and {truth} are the method, the set, and labels or targets.
+    and {truth} are the method, the set, and labels or targets. `meaning` is for legends: {unit} is what is right or
+    wrong, {truth} the probability of the label or the density of the target.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Metric:
     percent: bool = False
     worse: str = ""
     better: str = ""
+    meaning: str = ""
 
     @property
     def arrow(self) -> str:

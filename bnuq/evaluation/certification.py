@@ -28,7 +28,7 @@ from bnuq.findings import Finding, warning
 from bnuq.methods import POPULATION, Method
 from bnuq.metrics import SCORES, certificates
 from bnuq.metrics.replicates import independent_units
-from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified
+from bnuq.records.certificate import ACCEPTED, ALL, WIDTH, WIDTHS, Certificate, Certification, certified, is_unfit
 from bnuq.records.evaluation import MOST_PARTS, PIXEL_SCORES, MethodResult, SetResult
 from bnuq.shapes import Float
 from bnuq.tasks import CLASSIFICATION, REGRESSION, SEGMENTATION
@@ -43,9 +43,7 @@ _OFFERED = {  # by task: the scores that a certificate can be by, and the parts 
     REGRESSION: (WIDTHS, ("group",)),
     SEGMENTATION: (PIXEL_SCORES, ()),
 }
-_UNFIT = ("validation-in-reference", "validation-in-test")  # warnings about points that are not independent
 _REFUTED = 0.01  # the level of all promises together at which the test set refutes one
-_BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 
 
 def check_request(subject: ScoredSets, findings: tuple[Finding, ...]) -> None:
@@ -63,7 +61,7 @@ def check_request(subject: ScoredSets, findings: tuple[Finding, ...]) -> None:
             "without validation examples held out of training and test: name them by --validation REF, or take a part "
             f"of the test set, {subject.half_of_test}. Halves of one test set fitted to each other keep no promise."
         )
-    elif (validation.sha256 == test.sha256 and not _are_numbered(test)) or any(map(_is_unfit, findings)):
+    elif (validation.sha256 == test.sha256 and not _are_numbered(test)) or any(map(is_unfit, findings)):
         why = (
             f"by {validation.reference}: it shares examples with the test set or the training set, and only examples "
             "that are independent of both keep a promise. Name others with --validation."
@@ -85,10 +83,6 @@ def check_request(subject: ScoredSets, findings: tuple[Finding, ...]) -> None:
 def _are_numbered(points: Points) -> bool:
     """Whether points are known by their numbers alone, as those of predictions without ids are."""
     return points.names is None and isinstance(points.inputs, np.ndarray) and points.inputs.ndim == 1
-
-
-def _is_unfit(finding: Finding) -> bool:
-    return finding.code in _UNFIT and finding.values["shared"] > _BY_CHANCE * finding.values["points"]
 
 
 def certify(subject: ScoredSets, outcome: AnyOutcome) -> tuple[AnyOutcome, Certification | None]:

@@ -223,13 +223,13 @@ class MethodRun(MethodScoring[Subject]):
 def relative_work(method_run: MethodRun, deterministic: MethodRun, chunk: int) -> MethodWork:
     engine, stochastic = method_run.engine, stochastic_of(method_run.engine)
     comparable = engine.samples > 1 and deterministic.seconds > 0 and isinstance(deterministic.engine, Evaluation)
-    ratio, is_shared = None, stochastic is not None and stochastic.together is not None
-    if is_shared and "masks" in method_run.method.differs_by:  # by the passes of the method without, which count both
-        comparable = False
-    if comparable and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
+    together = None if stochastic is None else stochastic.together
+    given_by = None if stochastic is None or together is None else together.given_by(stochastic)
+    ratio = None
+    if comparable and given_by is None and not isinstance(engine, Ensemble):  # whose networks may be of other sizes
         seconds_of_pass, one_pass = (timed_run.seconds / timed_run.passes for timed_run in (method_run, deterministic))
         ratio = seconds_of_pass / one_pass
-    work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio)
+    work = MethodWork(seconds=method_run.seconds, passes=method_run.passes, ratio=ratio, given_by=given_by)
     if stochastic is None or isinstance(engine, Augmented):  # which shares nothing between samples
         return work
     share = stochastic.work(chunk)

@@ -4,7 +4,7 @@ suffice."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import combinations
 
@@ -33,7 +33,7 @@ from bnuq.records.evaluation import ImageMaps, MethodResult, MethodWork
 from bnuq.sampling.batch_statistics import BatchStatistics
 from bnuq.sampling.engine import Stochastic, default_chunk
 from bnuq.sampling.plain_loop import Engine
-from bnuq.sampling.together import compute_together
+from bnuq.sampling.together import WithDropout
 
 FirstAnswer = Callable[[Mapping[str, MethodResult], Sequence[str], float], object]
 
@@ -188,12 +188,18 @@ def _not_reached(subject: Subject, scored: Mapping[Method, ScoredMethod], sample
             )
 
 
-def compute_pairs_together(engines: Mapping[Method, Engine]) -> None:
+@contextmanager
+def computed_together(engines: Mapping[Method, Engine]) -> Iterator[None]:
     """Compute the samples of each method together with those of a later one that only has dropout as well."""
-    for (method, engine), (other, dropped) in combinations(engines.items(), 2):
-        has_dropout_as_well = "masks" not in method.differs_by and other.differs_by == method.differs_by | {"masks"}
-        if has_dropout_as_well and isinstance(engine, Stochastic) and isinstance(dropped, Stochastic):
-            compute_together(engine, dropped)
+    pairs = []
+    for (method, plain), (other, dropped) in combinations(engines.items(), 2):
+        is_pair = "masks" not in method.differs_by and other.differs_by == method.differs_by | {"masks"}
+        if is_pair and isinstance(plain, Stochastic) and isinstance(dropped, Stochastic):
+            pairs.append(WithDropout(plain, dropped, method.name))
+            plain.together = dropped.together = pairs[-1]
+    yield
+    for pair in pairs:
+        pair.kept.clear()
 
 
 class _Runner:
@@ -235,14 +241,15 @@ class _Runner:
     def _run(self, engines: Mapping[Method, Engine], draws: range, *, address: range) -> dict[Method, ScoredMethod]:
         sets = self._subject.sets
         need = self.passes.prepare(engines.values(), sets["test"])
-        if self._subject.image is None:  # whose outputs would be too many to keep
-            compute_pairs_together(engines)
         points, first = sum(map(len, sets.values())), next(iter(sets))
         kind = "samples" if all(method.is_drawn for method in engines) else "networks"
         title = f"Evaluating {points} examples, {f'{draws.stop} {kind}' if draws.stop > 1 else 'deterministic'}"
         scored: dict[Method, ScoredMethod] = {}
         work = points * sum(engine.samples for engine in engines.values())
-        with self._progress(f"{title}, about {memory.in_words(need)}", work) as advance:
+        # The outputs of images would be too many to keep, and each method attacks points through its own draws.
+        alone = self._subject.image is not None or bool(self._subject.attacked)
+        together = nullcontext() if alone else computed_together(engines)
+        with together, self._progress(f"{title}, about {memory.in_words(need)}", work) as advance:
             for method, engine in engines.items():
                 if method not in self.methods:
                     shared = self._subject, self._executor, self.passes, self._second

@@ -85,10 +85,15 @@ def ece_of_bins(bins: CalibrationBins) -> Float[Array, "*replicate"]:
 
 
 def ece_floor(
-    count: Integer[np.ndarray, "bin"], confidence: Float[np.ndarray, "bin"], *, draws: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """The ECE of a calibrated classifier on so many points, in [0, 1]: its mean over simulated labels, and what 95 % of
-    them do not exceed. `confidence` is the mean of each bin (of any value where it is empty); lower is better.
+    count: Integer[np.ndarray, "bin"],
+    confidence: Float[np.ndarray, "bin"],
+    *,
+    levels: tuple[float, ...] = (0.95,),
+    draws: int = 1000,
+    seed: int = 0,
+) -> tuple[float, ...]:
+    """The ECE of a calibrated classifier on so many points, in [0, 1]: its mean over simulated labels, and what these
+    shares of them do not exceed. `confidence` is the mean of each bin, of any value where it is empty; less is better.
 
     The hits of a bin are drawn as Binomial(n_k, mean confidence), in place of one draw for each point: their variance
     n_k c̄(1 − c̄) exceeds Σ c_i(1 − c_i) by that of the confidences in a bin, at most n_k/900, so the floor is at most
@@ -99,7 +104,7 @@ def ece_floor(
     points, stated = np.asarray(count, dtype=np.int64), np.where(count > 0, confidence, 0.0).clip(0, 1)
     hits = np.random.default_rng(seed).binomial(points, stated, size=(draws, len(points)))
     gaps = np.abs(hits - points * stated).sum(-1) / points.sum()
-    return float(gaps.mean()), float(np.quantile(gaps, 0.95))
+    return float(gaps.mean()), *map(float, np.quantile(gaps, levels))
 
 
 def ece(p: Float[Array, "*sample point class"], y: Integer[Array, "point"], *, bins: int = 15) -> float:

@@ -127,6 +127,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         worse="{who} is right less often on {where}", better="{who} is right more often on {where}",
         tasks=_CLASSES, required=_CLASSES, **_TRUTH, of_mean=correct, by_label=True, by_part=True,
         shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "gate", "gate-first"}),
+        meaning="share of test {unit} that are right",
     ),
     Estimand(
         "label_auroc", "AUROC of the labels, mean over the labels of an example", "label AUROC", "fraction", "higher",
@@ -155,6 +156,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             lambda p: np.sqrt(np.mean(p["squared_error"], axis=1)),
             lambda p, _: rmse_influence(p["squared_error"]),
         ),
+        meaning="root mean square error, in the unit of the targets",
     ),
     Estimand(
         "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over examples and outputs",
@@ -167,6 +169,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         tasks=_EVERY, required=_CLASSES, **_TRUTH, limits=UNBOUNDED, of_samples=pll_classification,
         by_label=True, by_part=True,
         shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "gate", "gate-first"}),
+        meaning="predictive log-likelihood, mean log-{truth}",
     ),
     Estimand(
         "crps", "Continuous ranked probability score", "CRPS", "target unit", "lower",
@@ -175,6 +178,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         better="the predictive distribution of {who} is closer to the targets of {where}",
         tasks=_REGRESSION, **_TRUTH, limits=POSITIVE,
         shown=frozenset({"sweep", "headline", "sensitivity", "convergence", "curve", "gate", "gate-first"}),
+        meaning="continuous ranked probability score, the distance between prediction and target, in its unit",
     ),
     Estimand(
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
@@ -192,6 +196,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             lambda p, group: ece_influence(p["max_probability"], p["accuracy"], group=group),
         ),
         resampled=True,
+        meaning="expected calibration error, mean gap of confidence and accuracy",
     ),
     Estimand(
         "ece_adaptive", "Adaptive calibration error, in bins of equal counts", "adaptive ECE", "fraction", "lower",
@@ -237,11 +242,12 @@ ESTIMANDS: tuple[Estimand, ...] = (
         of_samples=lambda p, _: mutual_information(p), by_label=True,
         shown=frozenset({"sweep", "convergence", "curve"}),
         score=Score("probabilities", needs_samples=True, of_pixels=True, is_alarm=True),
+        meaning="disagreement between samples",
     ),
     Estimand(
         "predictive_entropy", "Predictive entropy", "predictive entropy", "nats", "none", "Gal 2016, §3.3.1",
         short="pred. entropy", tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
-        score=Score("probabilities", of_pixels=True, is_alarm=True), shown=frozenset({"sweep"}),
+        score=Score("probabilities", of_pixels=True, is_alarm=True), shown=frozenset({"sweep"}), meaning="spread of probabilities",
     ),
     Estimand(
         "expected_entropy", "Expected entropy", "expected entropy", "nats", "none",
@@ -263,6 +269,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "Geifman, Uziel & El-Yaniv 2019; error–completeness by entropy as Shekhovtsov & Flach 2018, fig. A.3",
         tolerance="0.005", **_STEPS, **_DEFERRED,
         tasks=_CLASSES, **_TRUTH, formula=selective_by_entropy("aurc"), resampled=True, shown=frozenset({"gate"}),
+        meaning="mean share of wrong predictions as ever more of the most uncertain are left out",
     ),
     Estimand(
         "augrc", "Area under the generalised risk–coverage curve, by predictive entropy", "AUGRC", "fraction", "lower",
@@ -438,6 +445,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "coverage95", "Coverage of the central 95 % interval", "coverage of 95 %", "fraction", "none",
         "Gneiting et al. 2007; nominal best", short="cover. 95 %", tolerance="0.02", **_STEPS,
         tasks=_REGRESSION, **_TRUTH, shown=frozenset({"sweep", "headline", "sensitivity", "gate"}),
+        meaning="share of targets inside the 95 % interval",
     ),
     Estimand(
         "certified_width", "Mean half-width of the certified intervals", "certified half-width", "target unit", "lower",
@@ -457,6 +465,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
             lambda p, _: spearman_influence(p["predictive_sd"], p["distance"]),
         ),
         resampled=True,
+        meaning="how far a larger σ goes with a larger error, from −1 to 1",
     ),
     Estimand(
         "variance", "Variance over the samples", "variance of samples", "target unit²", "none",
@@ -496,6 +505,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "none",
         "Lee et al. 2018; last features", short="Mahalanobis", limits=POSITIVE,
         score=Score("last layer", fit=by_mahalanobis, needs_labels=True),
+        meaning="of features from the training set",
     ),
     Estimand(
         "relative_mahalanobis", "Relative Mahalanobis distance", "relative Mahalanobis distance", "1", "none",

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 
 from bnuq.estimates import Axis, Unit
+from bnuq.findings import Finding
 from bnuq.frozen import frozen
 from bnuq.metrics import certificates
 from bnuq.metrics.replicates import independent_units
@@ -18,6 +19,8 @@ from bnuq.shapes import Bool, Float, Int64
 ALL = ""  # the name of the promise about all points
 WIDTHS = ("absolute_error", "normalized_error")  # scores of a regression: in target units, and relative to the sd
 ACCEPTED, WIDTH = "certified_coverage", "certified_width"  # the estimates
+_UNFIT = "validation-in-reference", "validation-in-test"  # warnings about points that are not independent
+_BY_CHANCE = 0.01  # of the validation points: equal rows that may be other points
 _OF_SCORE = Unit("unit of the score")
 
 
@@ -102,6 +105,11 @@ class Certification:
     def chosen(self) -> Certificate:
         """That of the chosen method."""
         return self.methods[self.method]
+
+
+def is_unfit(finding: Finding) -> bool:
+    """Whether validation points are not independent of others, so that they keep no promise."""
+    return finding.code in _UNFIT and finding.values["shared"] > _BY_CHANCE * finding.values["points"]
 
 
 def certified(

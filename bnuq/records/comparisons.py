@@ -130,6 +130,25 @@ def compared(result: Result) -> tuple[tuple[MethodComparison, ...], dict[str, st
     return _adjusted(list(_compared(result, groups))), best
 
 
+def simplest(result: Result, method: str) -> str:
+    """The method without a recalibration that is not a gain on the test set, or with a temperature where more is not.
+
+    A gain is a log-likelihood that is better by twice its paired error, or a better one beside a better ECE: what is
+    fitted elsewhere costs nothing. The simpler one where nothing can be shown."""
+    rows = {  # of no label or bound
+        (row["method"], row["metric"]): row for row in result.rows if row["set"] == "test" and len(row.coordinates) == 3
+    }
+    plain = method_named(method).plain.name
+    forms = [form for form in (plain, f"{plain}+temperature") if {(form, "pll"), (method, "pll")} <= rows.keys()]
+    points = PointContributions(result)
+    for simpler in forms[: forms.index(method) if method in forms else None]:
+        both = (metric for metric in ("pll", "ece") if {(method, metric), (simpler, metric)} <= rows.keys())
+        likelihood, *ece = (_comparison(result, points, rows[method, of], rows[simpler, of]) for of in both)
+        if not likelihood.is_likely and not (ece and likelihood.gain > 0 < ece[0].gain):
+            return simpler
+    return method
+
+
 def _better(metric: str) -> int:
     return -1 if metric_of(metric).direction == "lower" else 1
 

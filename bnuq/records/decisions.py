@@ -18,11 +18,12 @@ from bnuq.findings import all_of
 from bnuq.frozen import frozen
 from bnuq.methods import DETERMINISTIC, POPULATION, method_named
 from bnuq.metrics import standard_error
-from bnuq.metrics.certificates import exact_interval
+from bnuq.metrics.certificates import exact_interval, points_needed
 from bnuq.metrics.registry import metric_of
 from bnuq.metrics.replicates import independent_units
 from bnuq.records.best_scores import FALSE_ALARMS, aurocs_of, best_score, can_be_judged, caught, scores_of
 from bnuq.records.calibrated import calibration_of
+from bnuq.records.certificate import is_unfit
 from bnuq.records.comparisons import (
     LEVEL,
     REACH,
@@ -32,6 +33,7 @@ from bnuq.records.comparisons import (
     is_of_another_pipeline,
     on_another_scale,
     passes_of,
+    simplest,
     uncorrected,
 )
 from bnuq.records.evaluation import FEWEST_POINTS, Result, Scored
@@ -41,6 +43,7 @@ from bnuq.shapes import Float
 
 ACCEPTED = 0.9  # share of test points that are accepted without a certificate
 NOMINAL = 0.95  # of intervals that nothing certifies
+_OFFERED = 0.05  # a risk that could be promised
 _PROPER = "pll", "crps"  # by which a prediction is chosen; other metrics only where these do not object
 _LEAST_SAMPLES = 8  # for an error over them
 _SAME = 1e-9  # nats, by which the entropies of equal outputs differ at most
@@ -48,9 +51,10 @@ _BY_TEMPERATURE = "pll", "ece"  # may gain as much by a fitted temperature
 _ALONE = "constant", "at-chance"  # reasons beside which nothing is decided
 _SHOWN = 2  # OOD sets by name
 _NETWORKS = {DETERMINISTIC: "the deterministic network", POPULATION: "the network with corrected BatchNorm statistics"}
-_CALIBRATED = {
-    "indistinguishable": "Its confidence can be read as a probability: it",
-    "not": "Do not read its confidence as a probability: it",
+_CALIBRATED = {  # what an ECE says, and what a calibrated network shows by chance
+    "indistinguishable": "can be read as a probability: it is off by {} on average, and chance alone gives up to {}.",
+    "not": "should not be read as a probability: it is off by {} on average, and chance alone gives only up to {}.",
+    "undecided": "may be off by {} on average; or that is chance, which gives up to {}. More examples would tell.",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -183,13 +187,15 @@ def decisions(result: Result, verdict: Verdict) -> tuple[Decision, ...]:
 
 @frozen
 class Prediction(Valued):
-    """A method, its passes, its temperature, if it has one, and whether it is calibrated."""
+    """A method, its passes, its temperature, if it has one, and whether it is calibrated; `without` recalibrations of
+    its logits that were not shown to be a gain, with their temperature, if they have one."""
 
     method: str
     passes: int
     temperatures: Sequence[float]
     calibrated: str | None = None
     ece: Sequence[float] | None = None
+    without: Mapping[str, float | None] | None = None
 
     @property
     def name(self) -> str:
@@ -208,18 +214,21 @@ class Prediction(Valued):
             return " and scale and shift the logit of each class"
         known = self.temperatures
         by = three(sum(known) / len(known)) if known else "a temperature"
-        return f" and divide its logits by {by}" if recalibration else ""
+        as_they_are = " and its logits as they are" if self.without else ""
+        return f" and divide its logits by {by}" if recalibration else as_they_are
+
+    @property
+    def rescaled(self) -> str:
+        """What `without` would do."""
+        divided = (self.without or {}).get("temperature")
+        return f"dividing logits by {three(divided)}" if divided else "rescaling logits"
 
     @property
     def calibration(self) -> str:
-        if self.calibrated not in _CALIBRATED or self.ece is None:
+        if self.calibrated is None or self.ece is None:
             return ""
         value, _, high = self.ece
-        digits = 3
-        while digits < 16 and f"{value:.{digits}f}" == f"{high:.{digits}f}":
-            digits += 1
-        numbers = f"is off by {value:.{digits}f} on average; chance alone explains up to {high:.{digits}f}"
-        return f" {_CALIBRATED[self.calibrated]} {numbers}."
+        return f" Its confidence {_CALIBRATED[self.calibrated].format(f'{value:.3f}', f'{high:.3f}')}"
 
 
 @frozen
@@ -275,9 +284,9 @@ def lost(losses: Iterable[Loss]) -> str:
 
 @frozen
 class Use(Valued):
-    """A prediction: by its gain if it is one of several passes; else beside the metrics and sets that such a one is
-    better by, those that it is `worse_by`, and those by which that is open. Of what is in the table, it is `also`
-    better by some metrics, or one of several passes may be; `but` others are better by some."""
+    """A prediction: by its gain if it is one of several passes; else beside the metrics and sets that such a one, the
+    method `averaged`, is better by, those that it is `worse_by`, and those by which that is open. Of what is in the
+    table, it is `also` better by some metrics, or one of several passes may be; `but` others are better by some."""
 
     code: ClassVar[str] = "use"
     about: ClassVar[str] = "use"
@@ -290,6 +299,7 @@ class Use(Valued):
     also: Sequence[str]
     but: Sequence[Loss]
     worse_by: Sequence[str] = ()
+    averaged: str | None = None
 
     @property
     def text(self) -> str:
@@ -312,11 +322,13 @@ class Use(Valued):
         averaged = f"Averaging {tried.most_passes} samples"
         if self.only_by:
             worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
-            return f"{text}{but}. {averaged} is better only by {_joined(self.only_by)}{worse}."
+            of = f" of {self.averaged}" if self.averaged else ""
+            return f"{text}{but}. {averaged}{of} is better only by {_joined(self.only_by)}{worse}."
         if tried.files == 1:
-            if but or prediction.scaled:
+            if but or not prediction.without:
                 return f"{text}{but}."
-            return f"{text} as it is: rescaled logits have no better {plain(tried.metric)}."
+            shown = f"gives no gain in {plain(tried.metric)} that {tried.points:,} examples could show"
+            return f"{text}: {prediction.rescaled} {shown}."
         if tried.files:
             same = f" {all_of(tried.alike)} may be as good." if tried.alike else ""
             best = f", the best of {tried.files} files by {plain(tried.metric)},"
@@ -324,13 +336,18 @@ class Use(Valued):
         if tried.most_passes == 1:
             return f"{text}{but}. No method of several samples was tried."
         undecided = f" By {_joined(self.open_by)} that is undecided." if self.open_by else ""
-        return f"{text}{but}. {averaged} gives no gain that {tried.points:,} examples could show.{undecided}"
+        gives = f"{averaged} gives no"
+        if prediction.without and "logits /" not in but:
+            gives = f"Neither {averaged[:1].lower()}{averaged[1:]} nor {prediction.rescaled} gives a"
+        return f"{text}{but}. {gives} gain that {tried.points:,} examples could show.{undecided}"
 
     def _other(self, method: str) -> str:
-        """Another method; the same one without its temperature by what is done with its logits."""
-        plain_name = method_named(method).plain.name
-        is_same = plain_name == method_named(self.prediction.method).plain.name
-        return "the logits as they are" if is_same and plain_name == method else _NETWORKS.get(method, method)
+        """Another method; the same one with or without a temperature by what is done with its logits."""
+        prediction, plain_name = self.prediction, method_named(method).plain.name
+        if plain_name != method_named(prediction.method).plain.name:
+            return _NETWORKS.get(method, method)
+        divided = (prediction.without or {}).get(method_named(method).recalibration or "")
+        return "the logits as they are" if plain_name == method else f"its logits / {three(divided)}"
 
 
 def _joined(by: Sequence[tuple[str, str]]) -> str:
@@ -346,7 +363,8 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
     """The prediction: as the verdict has it, or that it has none."""
     of_labels = [each for each in verdict.comparisons if each.metric != "auroc"]
     metric = of_labels[0].metric if of_labels else "pll"
-    single = _prediction(result, _single(of_labels, verdict.comparisons) if of_labels else result.first)
+    best = _single(of_labels, verdict.comparisons) if of_labels else result.first
+    single = _prediction(result, simplest(result, best))
     tried = _tried(result, verdict, metric)
 
     def undecided(reason: str, text: str, **why: Any) -> Undecided:
@@ -366,7 +384,7 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
             return undecided(reason, f"{whether} {_REASONS[reason]}.")
         text = f"{whether} {samples} are too few to tell; take at least {_LEAST_SAMPLES}. {until}"
         return undecided(reason, text, samples=[samples, _LEAST_SAMPLES])
-    if gain := _chosen(verdict.gains, of_labels):
+    if gain := _chosen(result, verdict.gains, of_labels):
         also, but = _beside(of_labels, gain.method, [gain.metric])
         return Use(_prediction(result, gain.method), tried, _gain(gain), [], [], also, but)
     if likely := None if verdict.gains or is_mismatched(result) else _likely(of_labels):
@@ -378,10 +396,10 @@ def _use(result: Result, verdict: Verdict) -> Use | Undecided | None:
             f"{about:,.0f} examples in all would decide. {until}"
         )
         return undecided("chance", text, gain=gained, comparisons=among, points_needed=needed)
-    only_by = list(dict.fromkeys((each.metric, each.set) for each in verdict.gains))
     open_by = [key for by in verdict.undecided.values() for key in by]
+    only_by, worse_by, averaged = _only_by(of_labels, verdict.gains)
     beside = _beside(of_labels, single.method, dict(only_by))
-    return Use(single, tried, None, only_by, open_by, *beside, _costs(of_labels, verdict.gains))
+    return Use(single, tried, None, only_by, open_by, *beside, worse_by, averaged)
 
 
 def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodComparison]) -> str:
@@ -397,16 +415,21 @@ def _single(of_labels: Sequence[MethodComparison], comparisons: Sequence[MethodC
     return best if as_it_is is None else as_it_is.method
 
 
+def _only_by(
+    of_labels: Sequence[MethodComparison], gains: Sequence[MethodComparison]
+) -> tuple[list[tuple[str, str]], list[str], str | None]:
+    """The gains of the method with the clearest one by a metric of labels, its losses, and which it is, as gains of one
+    method are no reason beside losses of another; else all gains, by the separation of sets."""
+    clearest = _clearest(each for each in gains if each.metric != "auroc")
+    name = None if clearest is None else clearest.method
+    only_by = dict.fromkeys((each.metric, each.set) for each in gains if name in (None, each.method))
+    worse = [each.metric for each in _of_table(of_labels) if each.method == name and each.is_likely_worse]
+    return [*only_by], worse, name
+
+
 def _of_table(comparisons: Iterable[MethodComparison]) -> list[MethodComparison]:
     """Those by metrics that have a column on the first screen."""
     return [each for each in comparisons if "headline" in metric_of(each.metric).shown]
-
-
-def _costs(of_labels: Sequence[MethodComparison], gains: Sequence[MethodComparison]) -> list[str]:
-    """The metrics of the table by which methods that gain by others are worse."""
-    gained = {each.method for each in gains if each.metric != "auroc"}
-    worse = (each.metric for each in _of_table(of_labels) if each.method in gained and each.is_likely_worse)
-    return list(dict.fromkeys(worse))
 
 
 def _beside(of_labels: Sequence[MethodComparison], method: str, said: Collection[str]) -> tuple[list[str], list[Loss]]:
@@ -502,14 +525,24 @@ def _kind(result: Result, method: str) -> str:
     return result.model["files"][method]["outputs"] if isinstance(result, Scored) else "logits"
 
 
-def _chosen(gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
-    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse."""
+def _chosen(
+    result: Result, gains: Sequence[MethodComparison], of_labels: Sequence[MethodComparison]
+) -> MethodComparison | None:
+    """The clearest gain of a prediction: by a proper score, else by a metric of a method that no other calls worse; of
+    the simplest form of its logits that gains so, too. A loss counts as if it were the only one compared: samples cost
+    passes, so that the doubt is theirs, and other comparisons, such as of further OOD sets, must not excuse it."""
     proper = [each for each in gains if each.metric in _PROPER]
     worse = {each.method for each in _of_table(of_labels) if each.is_likely_worse}
     others = [each for each in gains if each.metric != "auroc" and each.method not in worse]
     if proper:  # by one metric, in which gains compare
-        return max((each for each in proper if each.metric == proper[0].metric), key=lambda each: each.gain)
-    return max(others, key=lambda each: each.gain / each.se if each.se else math.inf, default=None)
+        others = [each for each in proper if each.metric == proper[0].metric]
+    best = max(others, key=lambda each: each.gain) if proper else _clearest(others)
+    simpler = "" if best is None else simplest(result, best.method)
+    return next((each for each in others if best and (each.method, each.metric) == (simpler, best.metric)), best)
+
+
+def _clearest(gains: Iterable[MethodComparison]) -> MethodComparison | None:
+    return max(gains, key=lambda each: each.gain / each.se if each.se else math.inf, default=None)
 
 
 def _likely(of_labels: Sequence[MethodComparison]) -> MethodComparison | None:
@@ -530,7 +563,11 @@ def _points_needed(comparison: MethodComparison, points: int, comparisons: int) 
 def _prediction(result: Result, method: str) -> Prediction:
     temperature = temperature_of(result, method)
     temperatures = [] if temperature is None else [temperature]
-    return Prediction(method, passes_of(method, result), temperatures, **calibration_of(result, method))
+    kinds = {name: str(method_named(name).recalibration) for name in result.methods}
+    forms = [name for name in kinds if method_named(name).plain.name == method != name]
+    without = {kinds[name]: temperature_of(result, name) for name in forms} or None
+    calibration = calibration_of(result, method)
+    return Prediction(method, passes_of(method, result), temperatures, **calibration, without=without)
 
 
 def temperature_of(result: Result, method: str) -> float | None:
@@ -555,7 +592,8 @@ def _gain(comparison: MethodComparison) -> Gain:
 class Promise(Valued):
     """Whose score it is, of the predictions of which method, and what is promised of how many points: a risk with a
     confidence, None where it is one on average; whether the test set refutes it, and of which classes or groups alone
-    it was asked, and how many of them have it. Nothing is promised where there is no risk."""
+    it was asked, and how many of them have it. Nothing is promised where there is no risk; `needed` are the validation
+    points that a promise of 5 % would need, where there are fewer that are held out."""
 
     method: str
     used: str
@@ -565,12 +603,14 @@ class Promise(Valued):
     confidence: float | None
     refuted: bool | None = None
     parts: tuple[str, int, int] | None = None
+    needed: int | None = None
 
-    def text(self, what: str, before: float | None = None) -> str:
-        """What is promised; where nothing is, the option that promises 5 %, unless no more are wrong `before`."""
+    def text(self, what: str, *, is_offered: bool = True) -> str:
+        """What is promised; where nothing is, the option that promises 5 %, or what that needs."""
         if self.risk is None:
-            offer = f"; `--risk 0.05` promises at most 5 % {what}" if before is None or before > 0.05 else ""
-            return f"Measured on these examples{offer}."
+            offer = f"`--risk {_OFFERED}` promises at most {percent(_OFFERED)} {what}"
+            offer += f", given {self.needed} or more held-out validation examples" if self.needed else ""
+            return f"Measured on these examples{f'; {offer}' * is_offered}."
         sure = "on average over examples"
         if self.confidence is not None:
             sure = f"with {percent(self.confidence, SET)} confidence"
@@ -632,7 +672,7 @@ class Defer(Valued):
     @property
     def _of_classes(self) -> str:
         what, error, before, share = self.what, self.error, self.before, self.deferred
-        promise = self.promise.text("wrong", before)
+        promise = self.promise.text("wrong", is_offered=what != "labels" and (before is None or before > _OFFERED))
         every = what if what in ("pixels", "labels") else "examples"
         if before == 0:
             return f"Leave nothing to a person: none of {self.promise.points:,} examples was wrong. {promise}"
@@ -664,10 +704,12 @@ class Defer(Valued):
         method, used = self.promise.method, self.promise.used
         is_raw = method != used and method == method_named(used).plain.name
         text = metric_of(self.promise.score).label + ("" if is_raw or method == used else f" of {method}")
-        if self.entropy and (is_raw or self.entropy.temperature is not None):
+        is_simple = self.what == "points" and self.entropy and self.entropy.of == "logits"
+        if self.entropy and (is_raw or is_simple or self.entropy.temperature is not None):
             by = "" if self.entropy.temperature is None else f" / {three(self.entropy.temperature)}"
+            by = " as they are" if is_raw else by
             text = f"entropy of {'the mean of ' * self.entropy.several}softmax({self.entropy.of}{by})"
-        return f"{text}, before recalibration," if is_raw else text
+        return f"{text} of logits as they are" if is_raw and not self.entropy else text
 
 
 def certified(result: Result, method: str, used: str) -> Defer | Undecided:
@@ -729,7 +771,7 @@ def _measured(result: Result, method: str) -> Defer | None:
         units = independent_units(len(test.sigma), result.sets["test"].group)
         low, high = exact_interval(round(units * (1 - covered.value)), units)
         off = "small" if low > 1 - NOMINAL else "large" if high < 1 - NOMINAL else ""
-        promise = Promise(whose, method, "sigma", len(test.sigma), None, None)
+        promise = Promise(whose, method, "sigma", len(test.sigma), None, None, needed=_lacking(result, "intervals"))
         width = REACH * float(np.mean(test.sigma))
         return Defer(promise, "intervals", REACH, width, None, 1 - covered.value, None, off=off)
     uncertainty = test.points.get("predictive_entropy")
@@ -744,9 +786,18 @@ def _measured(result: Result, method: str) -> Defer | None:
         return None
     before, error = (float(np.average(wrong[rows], weights=weights[rows])) for rows in (slice(None), accepted))
     what = "images" if task.is_dense else "labels" if result.model.get("labels") else "points"
-    promise = Promise(whose, method, "predictive_entropy", len(right), None, None)
+    promise = Promise(whose, method, "predictive_entropy", len(right), None, None, needed=_lacking(result, what))
     entropy = _entropy(result, whose, temperature_of(result, whose))
     return Defer(promise, what, threshold, None, 1 - float(accepted.mean()), error, before, entropy)
+
+
+def _lacking(result: Result, what: str) -> int | None:
+    """How many validation points a promise of 5 % needs, where fewer are held out of training and test."""
+    validation = result.sets.get("validation")
+    is_held_out = validation is not None and not any(map(is_unfit, result.findings))
+    known = 0 if validation is None or not is_held_out else independent_units(validation.n, validation.group)
+    needed = math.ceil(1 / _OFFERED) - 1 if what == "images" else points_needed(_OFFERED, 1 - LEVEL)
+    return needed if known < needed and what != "labels" else None
 
 
 def printed(values: Float[np.ndarray, " point"], share: float) -> float:

@@ -296,7 +296,8 @@ class MethodWork:
 
     `ratio` is their cost over that of as many plain forwards. If there was a plan: multiply-adds of a point done
     `once` and for `each` draw, BatchNorms `folded` into the layers before them, draws `stacked` in one pass. Where
-    there was none, `why_plain` says why.
+    there was none, `why_plain` says why. Samples that are `given_by` the passes of another method have their cost
+    there.
     """
 
     seconds: float
@@ -307,6 +308,7 @@ class MethodWork:
     folded: int | None = None
     stacked: int | None = None
     why_plain: str | None = None
+    given_by: MethodName | None = None
 
 
 @frozen

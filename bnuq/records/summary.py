@@ -12,7 +12,7 @@ from bnuq.records.as_json import SCHEMA, estimate_summary, json_fields, json_num
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decisions import decided, judged
 from bnuq.records.evaluation import ReferenceCheck, Result
-from bnuq.records.gated import gated
+from bnuq.records.gated import gated, rates
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -68,10 +68,12 @@ def _methods(result: Result) -> dict[str, Any]:
         groups += [(name, "sets"), *((name, "sets", set_name) for set_name in method.sets)]
         groups += [(name, "ood"), *((name, "ood", set_name) for set_name in method.ood)]
         groups += [(name, "normalized")] if method.normalized else []
-    methods = nested(groups, {path_of(row.coordinates): estimate_summary(row.estimate) for row in result.rows})
+    values = {path_of(row.coordinates): estimate_summary(row.estimate) for row in result.rows}
+    at_thresholds = {path_of(rate.coordinates): {"value": rate.value} for rate in rates(result, decided(result))}
+    methods = nested(groups, values | at_thresholds)
     for name, method in result.methods.items():
         if (floor := ece_floor(result, name)) is not None:
-            methods[name]["sets"]["test"]["ece_floor"] = json_value(floor)
+            methods[name]["sets"]["test"]["ece_floor"] = json_fields(floor, "mean", "high")
         if method.convergence:
             methods[name]["convergence"] = {
                 curve: [int(v) if curve == "samples" else json_number(v) for v in values]

@@ -41,7 +41,7 @@ _ROOMY, _WIDE = 60, 100  # columns from which names are written out, those of me
 def report(result: Result, *, columns: int = 100) -> Report:
     """The report: verdicts, then the test set, each OOD set, noise models, convergence, and where it comes from."""
     shifted = tuple(shift.in_short(result))
-    roomy = columns >= _ROOMY
+    roomy, warned = columns >= _ROOMY, advised(result.findings)
     return Report(
         command=f"bnuq {'shift' if shifted else result.COMMAND}",
         version=str(result.provenance["bnuq"]),
@@ -49,14 +49,14 @@ def report(result: Result, *, columns: int = 100) -> Report:
         facts=tuple(_facts(result)),
         summary=shifted or (*first_screen.decisions(result), *first_screen.findings(result)),
         sections=tuple(_sections(result, columns=columns)),
-        warnings=advised(result.findings),
+        warnings=warned,
         notes=noted(result.findings),
         path=None if result.path is None else PathLine(result.path),
         line=" · ".join(first_screen.line(result)),
         meaning=", ".join(first_screen.meaning(result)),
         one_screen=tuple(shift.short_table(result) if shifted else first_screen.parts(result, roomy=roomy)),
         said=first_screen.said(result),
-        checked="Data and preprocessing match the training." if first_screen.is_checked(result) else "",
+        checked="Data and preprocessing match the training." if first_screen.is_checked(result) and not warned else "",
     )
 
 
@@ -235,4 +235,5 @@ def _cost(result: Result) -> Iterator[str]:
         return
     for name, work in result.work.methods.items():
         if name in result.sampled and work.ratio:
-            yield f"{name} {work.ratio:.{2 if work.ratio < 10 else 0}f}"
+            given = [other for other, each in result.work.methods.items() if each.given_by == name]
+            yield f"{' and '.join([name, *given])} {work.ratio:.{2 if work.ratio < 10 else 0}f}"

@@ -13,13 +13,13 @@ from bnuq.metrics import METRICS
 from bnuq.metrics.registry import estimates_of_task, scores_among
 from bnuq.records.calibrated import ece_floor
 from bnuq.records.decisions import decided
-from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, Estimates, MethodResult, Result, Scored
+from bnuq.records.evaluation import ERRORS, FEWEST_POINTS, PARTS, Estimates, MethodResult, Result
 from bnuq.records.words import plain
 from bnuq.report import ood
 from bnuq.report.document import Cell, Heading, Part, ReportSection, Row, Table, explanation, explanations, section
 from bnuq.report.method_names import method_label, plain_methods, plain_sampled
 from bnuq.report.numbers import digits_of, headed, named, noise_sd, number, share_with_error, total, with_error
-from bnuq.report.tasks import OF_TRUTH, fitted_to
+from bnuq.report.tasks import fitted_to, meaning_of
 
 _SHOWN = 20  # classes or groups in a table
 _BY = "predictive_entropy"  # the score where none is named
@@ -58,7 +58,7 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     yield Table(tuple(columns), rows, stacks=True)
     words += [text] if (text := _rows_in_words(result)) else []
     errors = (
-        " ±: standard error; what differs by less than two may be chance."
+        " ±: standard error; what differs by less than two standard errors may be chance."
         if any(cell.error for _, cells in rows for cell in cells)
         else ""
     )
@@ -75,18 +75,21 @@ def _rows_in_words(result: Result) -> str:
     texts = [f"others: means of {result.sampling['samples']} samples with {all_of(ways)}"] if ways else []
     if POPULATION in result.methods:
         texts = [f"{POPULATION}: the same with statistics of the whole training set", *texts]
+    if any(method_named(name).normalizes_jointly for name in result.methods):
+        texts.append("†: normalised by random batches of the evaluated examples")
+    if any(method_named(name).approximates for name in result.methods):
+        texts.append("≈: approximates mcbn")
     return "; ".join(["deterministic: without randomness", *texts] if texts else [])
 
 
 def _titled(result: Result, metric: str, kind: str) -> tuple[str, str]:
     """The title of a column, and what it is in plain words."""
-    title, meaning = _COLUMNS.get(kind or metric) or (named(metric, roomy=False), plain(metric))
-    truth, unit = OF_TRUTH[result.task.truth], result.task.unit
-    if isinstance(result, Scored) and next(iter(result.model["files"].values()))["outputs"] == "confidences":
-        truth = "probability of right or wrong, as the prediction is"
-    text = f"{title}: {meaning.format(truth=truth, fitted=fitted_to(result), unit=unit)}"
+    title, meaning = _TITLES.get(metric, named(metric, roomy=False)), meaning_of(result, metric) or plain(metric)
+    if kind:
+        title, meaning = _RECALIBRATED[kind]
+    text = f"{title}: {meaning.format(fitted=fitted_to(result))}"
     if metric == "ece":
-        title, what = (f"ECE {title}", "of these logits") if kind else ("ECE", meaning)
+        title, what = (f"ECE {title}", "of these logits") if kind else (title, meaning)
         first = f"{result.first}+{kind}" if kind else result.first
         floor = ece_floor(result, first) if first in result.methods else None
         shown = "" if floor is None else f" (by chance up to {floor.high:.3f})"
@@ -112,15 +115,10 @@ SOURCES: dict[Source, str] = {  # of all but files, which the user names
     "weights": "a random last layer",
     "networks": "another network each",
 }
-_COLUMNS = {  # of the first screen: a title, and what it is without abbreviations
-    "accuracy": ("right", "share of test {unit} that are right"),
-    "pll": ("log-lik.", "predictive log-likelihood (PLL), mean log-{truth}"),
+_TITLES = {"accuracy": "right", "pll": "log-lik.", "coverage95": "inside 95 %"}  # without abbreviations
+_RECALIBRATED = {  # a title, and what is done with logits
     "temperature": ("divided", "the same with logits divided by a number fitted to {fitted}"),
     "vector": ("scaled", "the same with the logit of each class scaled and shifted, fitted to {fitted}"),
-    "ece": ("ECE", "expected calibration error, mean gap of confidence and accuracy"),
-    "rmse": ("RMSE", "root mean square error, in the unit of the targets"),
-    "crps": ("CRPS", "continuous ranked probability score, the distance between prediction and target, in its unit"),
-    "coverage95": ("inside 95 %", "share of targets inside the 95 % interval"),
 }
 
 
@@ -187,6 +185,7 @@ def part_sections(result: Result, *, roomy: bool) -> Iterator[ReportSection]:
             tables += [Heading(headed(metric).strip()), Table(header, rows, stacks=True)]
         left_out = len(first) - len(shown)
         texts = [f"The {_SHOWN} with the lowest accuracy; {left_out} more are in the JSON."] if left_out else []
+        texts += ["Other metrics of each label are in `--json`."] * (bool(tables) and kind == "label")
         if tables and kind in PARTS and _has_small_parts(result, kind):
             texts.append(f"A {kind} of fewer than {FEWEST_POINTS} examples is left out.")
         yield from section(f"By {kind}", (*tables, *explanations(texts)), folded=True)

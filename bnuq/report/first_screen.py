@@ -173,10 +173,12 @@ def _collapsed(result: Result) -> Iterator[str]:
     some = "such as " if len(collapsed) > _NAMED else ""
     shares = zip(names, worst.tolist(), strict=True)
     shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
+    advice = " Check their labels, and whether training had enough of them."
     yield (
         f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often "
-        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}. "
-        "Check their labels, and whether training had enough of them."
+        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
+        + advice
+        * (not method_named(name).normalizes_jointly)  # whose mistakes may be those of a batch
     )
 
 

@@ -126,6 +126,7 @@ class SetEstimates(Struct):
     """The estimates of a set by metric, and those of its classes, groups, labels or scores."""
 
     ece_floor: dict[str, Number] | UnsetType = UNSET
+    at_threshold: _Estimates | UnsetType = UNSET
     by_class: dict[str, _Estimates] | UnsetType = UNSET
     by_group: dict[str, _Estimates] | UnsetType = UNSET
     by_label: dict[str, _Estimates] | UnsetType = UNSET

@@ -8,12 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from bnuq.catalogue import advised, noted
+from bnuq.estimates import Estimate
 from bnuq.findings import warnings
 from bnuq.metrics import METRICS, SEPARATIONS, TTest
 from bnuq.records.addresses import address_of
 from bnuq.records.multirun import Aggregate, Several
 from bnuq.report.document import Cell, Heading, Part, PathLine, Report, ReportSection, Row, Table, explanations
-from bnuq.report.numbers import count, headed, named, number
+from bnuq.report.numbers import count, grouped, headed, named, shown_with, with_error
 
 _ROOMY = 60  # columns from which names are written out
 _NORMALIZED = "Normalised scores, percent"
@@ -100,8 +101,8 @@ def _normalized_table(several: Several) -> Table:
         for aggregate in scores:
             ratio, sd = aggregate.ratio_of_means, aggregate.sd
             cells = (
-                Cell(_of_normalized(aggregate.mean), "" if math.isnan(sd) else f"±{_of_normalized(sd)}"),
-                Cell(_of_normalized(ratio) if ratio is not None else "–"),
+                _cell(aggregate),
+                Cell("–" if ratio is None else grouped(ratio, shown_with(sd, None, [ratio]))),
                 Cell(_stars(aggregate.t_test)),
                 Cell(_stars(aggregate.nadeau_bengio)),
                 Cell(_interval(aggregate.nadeau_bengio)),
@@ -125,6 +126,8 @@ def _ood_table(several: Several, name: str) -> Table:
 
 def _legend(several: Several) -> Iterator[str]:
     yield "± standard deviation over the runs. ↑ higher, ↓ lower is better."
+    if any(math.isnan(aggregate.mean) for aggregate in several.aggregates.values()):
+        yield "NaN: not a number in some run; the warning says in which."
     if not _has_normalized(several):
         return
     bounded = any(aggregate["bound"] for aggregate in several.aggregates.values())
@@ -145,9 +148,12 @@ def _legend(several: Several) -> Iterator[str]:
 
 
 def _cell(aggregate: Aggregate | None) -> Cell:
-    if aggregate is None or not (aggregate.values == aggregate.values).any():
+    """Mean and standard deviation over the runs, to two digits of it."""
+    if aggregate is None:
         return Cell("–")
-    return Cell(_number(aggregate.mean), "" if math.isnan(aggregate.sd) else f"±{_number(aggregate.sd)}")
+    if math.isnan(aggregate.mean):
+        return Cell("NaN")
+    return with_error(Estimate(aggregate.mean, None if math.isnan(aggregate.sd) else aggregate.sd), None)
 
 
 def _stars(test: TTest | None) -> str:
@@ -159,13 +165,4 @@ def _stars(test: TTest | None) -> str:
 def _interval(test: TTest | None) -> str:
     if test is None or math.isnan(test.se):
         return "n/a"
-    low, high = test.interval()
-    return f"{_of_normalized(low)} to {_of_normalized(high)}"
-
-
-def _of_normalized(value: float) -> str:
-    return number(value, 2)
-
-
-def _number(value: float) -> str:
-    return number(value, 4 if abs(value) < 10 else 3)
+    return " to ".join(grouped(end, shown_with(test.se, None, [test.se])) for end in test.interval())

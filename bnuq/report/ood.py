@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
 from bnuq.metrics import SEPARATIONS
+from bnuq.metrics.registry import metric_of
 from bnuq.records.best_scores import Key, aurocs_of, can_be_judged
 from bnuq.records.decisions import decided
 from bnuq.records.evaluation import WITH_ERRORS, Estimates, Result
@@ -36,8 +36,7 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     of samples."""
     rows: list[Row] = []
     shown = {*plain_methods(result), score_named(result, name)[0]}
-    together = any(WITH_ERRORS in of for _, scores in _scores(result, name) for of in scores.values())
-    beside = (*_BESIDE_AUROC, *([WITH_ERRORS] if together else []))
+    beside = (*_BESIDE_AUROC, *[WITH_ERRORS] * _is_with_errors(result))
     for method, scores in ((method, scores) for method, scores in _scores(result, name) if method in shown):
         rows.append((method_label(method), ()))
         for score, estimates in scores.items():
@@ -53,6 +52,11 @@ def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
     )
     if means:
         yield Table(("mean MI here", "on the test set"), means, stacks=True)
+
+
+def _is_with_errors(result: Result) -> bool:
+    """Whether errors and OOD examples are ranked together."""
+    return any(WITH_ERRORS in of for name in names(result) for _, each in _scores(result, name) for of in each.values())
 
 
 def pixel_tables(result: Result, name: str, *, roomy: bool) -> Iterator[Part]:
@@ -81,59 +85,58 @@ def _scores(result: Result, name: str) -> Iterator[tuple[str, Mapping[str, Estim
 
 
 def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
-    """For the table of methods: by set the AUROC of each plain method, and by which score that is. Of many sets the
-    range."""
-    sets, methods, scores = names(result), plain_methods(result), shown_scores(result)
-    if not scores:
+    """For the table of methods: by set the AUROC of each plain method that has the score of the decisions, and which
+    score that is. Of many sets the range."""
+    sets, methods, score = names(result), plain_methods(result), column_score(result)
+    if not score:
         return {}, ""
-    cells = {
-        name: tuple(
-            _auroc(methods[method].ood[name].get(scores.get(method, ""), {}).get("auroc")) for method in methods
-        )
-        for name in sets
+    estimates = {
+        name: [each.ood.get(name, {}).get(score, {}).get("auroc") for each in methods.values()] for name in sets
     }
+    cells = {name: tuple(map(_auroc, row)) for name, row in estimates.items()}
     title = ", ".join(sets)
     if len(sets) > _MOST:
         title = f"{len(sets)} OOD sets"
-        ends = (sorted(each.value for each in row) for row in zip(*cells.values(), strict=True))
-        cells = {title: tuple(Cell(f"{low} to {high}") for low, *_, high in ends)}
-    by_score = {score: [name for name, of in scores.items() if of == score] for score in scores.values()}
-    texts: list[str] = []
-    for score, of in by_score.items():
-        whose = "the others" if texts and len(of) > 1 and len(texts) == len(by_score) - 1 else all_of(of)
-        said = [_IN_WORDS.get(score, ""), whose * (len(by_score) > 1)]
-        texts.append(f"{named(score)} ({'; '.join(filter(None, said))})".removesuffix(" ()"))
+        ends = [sorted({each.value for each in row} - {"–"}) or ["–"] for row in zip(*cells.values(), strict=True)]
+        cells = {title: tuple(Cell(f"{row[0]} to {row[-1]}" if row[1:] else row[0]) for row in ends)}
+    alone = "" if all(map(any, zip(*estimates.values(), strict=True))) else "; –: not a score of that method"
     few = [name for name in sets if not can_be_judged(result, name)]
-    words = f"{title}: AUROC, how often its examples rank above test ones (0.5 is chance), by {', '.join(texts)}"
-    return cells, words + (f"; too few examples to judge {all_of(few)}" if few else "")
+    words = f"{title}: AUROC, how often its examples rank above test ones (0.5 is chance), by {named(score)}"
+    words += f" ({meaning})" if (meaning := metric_of(score).meaning) else ""
+    words += _of_decision(result, {name: dict(zip(methods, row, strict=True)) for name, row in estimates.items()})
+    return cells, words + alone + (f"; too few examples to judge {all_of(few)}" if few else "")
 
 
-def shown_scores(result: Result) -> dict[str, str]:
-    """By plain method the score that the decisions name; of a method without it that of the spread of samples, else
-    the first."""
-    decision = next((each.values["score"] for each in decided(result) if each.about == "foreign"), None)
-    scores: dict[str, str] = {}
-    for method, each in plain_methods(result).items():
-        known = dict.fromkeys(score for name in names(result) for score in each.ood[name])
-        wanted = (score for score in (decision, result.task.spread, "predictive_entropy", *known) if score in known)
-        scores.update((method, str(score)) for score in islice(wanted, 1))
-    return scores
+def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | None]]) -> str:
+    """Where the decision has other AUROCs than the table: that of a recalibrated method, or cross-fitted ones."""
+    values = next((each.values for each in decided(result) if each.about == "foreign"), {})
+    known = {name: f"{auroc:.3f}" for name, auroc in values.get("aurocs", {}).items()}
+    method = values.get("method", "")
+    if all(_auroc(shown[name].get(method)).value == auroc for name, auroc in known.items()) or len(known) > _MOST:
+        return ""
+    by = f" by {method}" if method not in plain_methods(result) else ""
+    fitted = " where other examples choose the score" if values["crossfitted"] else ""
+    return f"; {all_of(known.values())}{by}{fitted}"
+
+
+def column_score(result: Result) -> str:
+    """The score by which methods compare in a column: the one that the decisions name; without one the spread of
+    probabilities, or of samples, or the first."""
+    decision = next((each.values["score"] for each in decided(result) if each.about == "foreign"), "")
+    known = dict.fromkeys(score for each in plain_methods(result).values() for of in each.ood.values() for score in of)
+    wanted = (score for score in (decision, "predictive_entropy", result.task.spread, *known) if score in known)
+    return str(next(wanted, ""))
 
 
 _MOST = 3  # sets with a column
-_IN_WORDS = {
-    "mahalanobis": "of features from the training set",
-    "mutual_information": "disagreement between samples",
-    "predictive_entropy": "spread of probabilities",
-}
 
 
 def _auroc(estimate: Estimate | None) -> Cell:
     if estimate is None:
         return Cell("–")
     if estimate.low is None or estimate.high is None:
-        return Cell(number(estimate.value, 3))
-    return Cell(number(estimate.value, 3), f"±{number((estimate.high - estimate.low) / 3.92, 3)}")
+        return Cell(f"{estimate.value:.3f}")
+    return Cell(f"{estimate.value:.3f}", f"±{(estimate.high - estimate.low) / 3.92:.3f}".replace("±0.000", ""))
 
 
 def legend(result: Result) -> Iterator[str]:
@@ -143,6 +146,7 @@ def legend(result: Result) -> Iterator[str]:
             "AUROC: probability that a random OOD example is more uncertain than a random test example; 0.5 is "
             "chance. FPR95: share of test examples classified as OOD at the threshold that detects 95 % of OOD "
             "examples; FPR95*: with test and OOD examples swapped. AUPR-out: area under the precision–recall curve "
-            "with OOD examples as positives; AUPR-in: with test examples as positives. AURC with OOD: error rate when "
-            "the most uncertain of all these are deferred, averaged over coverage, where an OOD example is an error."
+            "with OOD examples as positives; AUPR-in: with test examples as positives."
+            + " AURC with OOD: error rate when the most uncertain of all these are deferred, averaged over coverage, "
+            "where an OOD example is an error." * _is_with_errors(result)
         )

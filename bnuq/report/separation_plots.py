@@ -14,9 +14,9 @@ from bnuq.metrics import METRICS
 from bnuq.records.evaluation import Result
 from bnuq.report.document import Picture
 from bnuq.report.drawing import PALE, picture, short
-from bnuq.report.method_names import network_in_words
+from bnuq.report.method_names import network_in_words, plain_methods
 from bnuq.report.numbers import named, number
-from bnuq.report.ood import score_named, shown_scores
+from bnuq.report.ood import column_score, score_named
 from bnuq.report.plotting import evaluation_picture, label_of, line_styles, unit_square
 from bnuq.shapes import Float
 
@@ -65,20 +65,17 @@ def draw_histograms(
 
 def _roc(result: Result, name: str, path: Path) -> None:
     """A curve a method, by the score that the table of methods has; of many those of the largest AUROC."""
-    lines, scores = line_styles(result), shown_scores(result)
-    aurocs = {
-        method: of[score]["auroc"].value
-        for method, score in scores.items()
-        if score in (of := result.methods[method].ood[name])
-    }
+    lines, score = line_styles(result), column_score(result)
+    having = {method: of for method, each in plain_methods(result).items() if score in (of := each.ood.get(name, {}))}
+    aurocs = {method: of[score]["auroc"].value for method, of in having.items()}
     model, points = Path(str(result.model["path"])).name, {s: result.sets[s].n for s in ("test", name)}
     about = f"{model}, {points['test']} test and {points[name]} other examples"
     about += f"; {_MOST} of {len(aurocs)} methods" if len(aurocs) > _MOST else ""
     with picture(path, title=f"ROC, {short(name, 24)} against the test set", about=about, size=(5.2, 5.2)) as [axes]:
         axes.plot([0, 1], [0, 1], color=PALE, linewidth=1.2)
         for method in sorted(aurocs, key=lambda method: -aurocs[method])[:_MOST]:
-            curve = roc_curve(*result.methods[method].ranked(scores[method], name))
-            label = f"{method}, {named(scores[method])}: {number(aurocs[method], 3)}"
+            curve = roc_curve(*result.methods[method].ranked(score, name))
+            label = f"{method}, {named(score)}: {number(aurocs[method], 3)}"
             axes.plot(*curve, **lines[method].plotted, markevery=0.3, label=label)
         unit_square(axes)
         axes.set_xlabel("test examples taken for OOD")

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from bnuq.config import ScoringSection
+from bnuq.findings import all_of
 from bnuq.methods import method_named
 from bnuq.metrics import METRICS, selective
-from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result
+from bnuq.records.evaluation import AGGREGATIONS, MethodResult, Result, Scored
 from bnuq.report import ood
 from bnuq.report.document import BulletList, Cell, Heading, Paragraph, Part, Row, Table
 from bnuq.report.method_names import lowered_by, method_label
@@ -100,6 +101,7 @@ def failing_images(result: Result, *, roomy: bool) -> Iterator[Part]:
 
 # ── legend ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_NATS = {"PLL": "pll", "mutual information (MI)": "mutual_information", "entropies": "predictive_entropy"}
 _LIKELIHOODS = {
     "mixture": "the mixture of samples, each with observation noise 1/τ",
     "moment": "the Gaussian with the mean and variance of the samples plus observation noise 1/τ",
@@ -136,11 +138,20 @@ def legend(result: Result) -> Iterator[str]:
 
 
 def _abbreviations(result: Result) -> str:
-    """The acronyms among the metrics of the test set, by their titles."""
-    known = {metric for method in result.methods.values() for metric in method.sets["test"].estimates}
-    titles = {named(metric, roomy=False): METRICS[metric].title for metric in METRICS if metric in known}
-    texts = (f"{name}: {title}" for name, title in titles.items() if re.search(r"[A-Z]{2}|ρ", name))
-    return f"{'; '.join(texts)}. PLL, MI and entropies are in nats."
+    """The acronyms among the metrics of the test set, by what they mean or their titles."""
+    known = [name for name in METRICS if any(name in each.sets["test"].estimates for each in result.methods.values())]
+    words = {named(name, roomy=False): meaning_of(result, name) or METRICS[name].title for name in known}
+    texts = (f"{name}: {text}" for name, text in words.items() if re.search(r"[A-Z]{2}|ρ|mutual", name))
+    nats = [each for each, name in _NATS.items() if name in known]
+    return f"{'; '.join(texts)}." + (f" {all_of(nats)} in nats." if nats else "")
+
+
+def meaning_of(result: Result, metric: str) -> str:
+    """What a metric of the test set is, in the words of all legends; "" where its title says it."""
+    truth, unit = OF_TRUTH[result.task.truth], result.task.unit
+    if isinstance(result, Scored) and next(iter(result.model["files"].values()))["outputs"] == "confidences":
+        truth = "probability of right or wrong, as the prediction is"
+    return METRICS[metric].meaning.format(truth=truth, unit=unit)
 
 
 def _of_classification(result: Result) -> Iterator[str]:

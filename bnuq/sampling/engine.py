@@ -58,6 +58,14 @@ def default_chunk(point_shape: Sequence[int], device: torch.device | str = "cpu"
     return max(16, min(256, times * 2**23 // size), min(4096, times * 2**20 // size))
 
 
+class Together(Protocol):
+    """Two engines that compute samples together: `given_by` names the method whose passes gave those of an engine."""
+
+    def outputs(self, engine: Stochastic, inputs: Tensor, start: int) -> Tensor | None: ...
+
+    def given_by(self, engine: Stochastic) -> str | None: ...
+
+
 @runtime_checkable
 class Shrinking(Protocol):
     """An engine that can reduce its use of memory."""
@@ -100,7 +108,7 @@ class Stochastic:
         self._independent: set[int] = set()  # numbers of points that are treated one by one
         self.why_plain = ""
         """Why there is no plan, once that is known."""
-        self.together: Callable[[Stochastic, Tensor, int], Tensor | None] | None = None
+        self.together: Together | None = None
         """Gives the samples that are computed together with those of another engine, where they are."""
         self.deviation: Deviation | None = None
         """How far the first passes lay from the exact ones, where the arithmetic is another."""
@@ -109,12 +117,6 @@ class Stochastic:
     def executor(self) -> PlanExecutor | None:
         """The plan at work in the network's own arithmetic; None where there is none, or none yet."""
         return None if self._executor is None else self._exact
-
-    @property
-    def example(self) -> Tensor:
-        """The points that the plan was made from."""
-        assert self._example is not None
-        return self._example
 
     @property
     def why_unfused(self) -> str:
@@ -154,28 +156,30 @@ class Stochastic:
 
         Of all draws, or of those of these numbers, in their order.
         """
-        if not self.is_planned(inputs):
+        if not self._is_planned(inputs):
             return self.plain.passes(inputs, start, draws)
         assert self._executor is not None
-        outputs = None if self.together is None or draws is not None else self.together(self, inputs, start)
+        outputs = None if self.together is None or draws is not None else self.together.outputs(self, inputs, start)
         return self._run(self._executor, inputs, start, draws) if outputs is None else outputs
 
-    def both(self, inputs: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """The samples of these points without and with dropout, by a plan that there must be."""
-        assert self._executor is not None
+    def with_and_without_dropout(self, inputs: Tensor, start: int) -> tuple[Tensor, Tensor] | None:
+        """The samples of these points with dropout and without it, where a plan computes both at little more than the
+        cost of one."""
+        if not self._is_planned(inputs) or self._executor is None or not self._executor.shares(len(inputs)):
+            return None
         with self._rounding(inputs.device):
-            without, outputs = self._executor.passes(inputs, start, also_without=True).chunk(2)
-        return without, outputs
+            dropped, plain = self._executor.with_and_without(inputs, start).chunk(2)
+        return dropped, plain
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
         """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks,
         unless so many points were checked before: a plan when it was verified, the plain loop by its first draw."""
         if len(inputs) not in self._independent:
-            if not self.is_planned(inputs):
+            if not self._is_planned(inputs):
                 check_samples_independent(self.plain, inputs, start=start)
             self._independent.add(len(inputs))
 
-    def is_planned(self, inputs: Tensor) -> bool:
+    def _is_planned(self, inputs: Tensor) -> bool:
         """Whether there is a plan, which is made here, and it does what the plain loop does on tiles of all sizes that
         these points are cut into, with as many draws as pass together, and in parts: a network may treat that many
         points differently than when recorded, or see which pass together. Each size is compared once, on points that

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -33,7 +34,7 @@ from bnuq.sampling.program import (
     noise_step,
     plain_step,
     positions_of_convolutions,
-    run,
+    run_steps,
     split_evenly,
     stacked_affine_step,
 )
@@ -99,7 +100,7 @@ class PlanExecutor(Program):
         """Why activations are no longer computed together with their convolution."""
         self._boundary_entries = sum(plan.trace.values[n].entries_per_row for n in plan.boundary)
         self._block = max(self.tile, BLOCK_ENTRIES // max(1, self._boundary_entries))
-        self._without: PlanExecutor | None = None  # that leaves dropout out, once it is asked for
+        self._without: PlanExecutor | None = None  # that leaves dropout out, while both are computed
 
     def in_arithmetic(self, arithmetic: Arithmetic) -> PlanExecutor:
         """The same samples, computed in another arithmetic."""
@@ -131,14 +132,13 @@ class PlanExecutor(Program):
 
     def work(self, points: int) -> PlanCost:
         """The arithmetic and the memory where `points` points are evaluated together."""
-        arithmetic = multiply_adds(self.plan)
         rows = max(1, min(self.tile, points))
         draws = self._together(rows, self.samples)
         live = max(peak_entries(self.plan, Level.SAMPLE) * draws, peak_entries(self.plan, Level.CHUNK)) * rows
         boundary = self._boundary_entries * min(self._block, points) * draws
         return PlanCost(
-            once=arithmetic[Level.CHUNK],
-            per_draw=arithmetic[Level.SAMPLE],
+            once=multiply_adds(self.plan, self.plan.at(Level.CHUNK)),
+            per_draw=multiply_adds(self.plan, self.plan.at(Level.SAMPLE)),
             folded=len(self._folded),
             stacked=draws,
             tile=rows,
@@ -206,23 +206,38 @@ class PlanExecutor(Program):
         """Whether draws are stacked for any number of points."""
         return self.samples > 1 and self._stacked >= 2 * self._widest
 
-    def passes(
-        self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None, *, also_without: bool = False
-    ) -> Tensor:
-        """Raw outputs (T, n, …) of `draws`, or of all; `also_without` dropout (2T, n, …), those first. Call it in
-        inference mode."""
+    def passes(self, inputs: Tensor, start: int = 0, draws: Sequence[int] | None = None) -> Tensor:
+        """Raw outputs (T, n, …) of `draws`, or of all; call it in inference mode."""
         numbers = range(self.samples) if draws is None else draws
         blocks = split_evenly(inputs, self._block)
         starts = accumulate((len(block) for block in blocks), initial=start)
-        if also_without and self._without is None:
-            self._without = copy(self)
-            self._without.dropout, self._without._bound = None, {}
-        without = self._without if also_without else None
-        outputs = [
-            self.some_passes(block, first, numbers, without=without)
-            for block, first in zip(blocks, starts, strict=False)
-        ]
+        outputs = [self.some_passes(block, first, numbers) for block, first in zip(blocks, starts, strict=False)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+
+    @cached_property
+    def _until_dropout(self) -> tuple[int, ...]:
+        """The positions of what a draw computes before its first dropout."""
+        positions = self.plan.at(Level.SAMPLE)
+        sites = [self.plan.operations[i].site for i in positions]
+        live = (k for k, site in enumerate(sites) if isinstance(site, DropoutSite) and site.stochastic)
+        return positions[: next(live, 0)]
+
+    def shares(self, rows: int) -> bool:
+        """Whether most of a draw comes before its first dropout, and draws of so many rows are not stacked."""
+        most = 0.9 * multiply_adds(self.plan, self.plan.at(Level.SAMPLE))
+        return (
+            self._together(min(rows, self.tile), self.samples) == 1
+            and multiply_adds(self.plan, self._until_dropout) >= most
+        )
+
+    def with_and_without(self, inputs: Tensor, start: int) -> Tensor:
+        """Raw outputs (2T, n, …) of all draws, with dropout and without it, where `shares` is true of so many rows."""
+        self._without = copy(self)
+        self._without.dropout, self._without._bound = None, {}
+        try:
+            return self.passes(inputs, start)
+        finally:
+            self._without = None
 
     def tile_sizes(self, points: int) -> set[int]:
         """The sizes of the tiles that so many points are cut into."""
@@ -237,27 +252,19 @@ class PlanExecutor(Program):
         *,
         tile: int | tuple[int, ...] | None = None,
         together: int | None = None,
-        without: PlanExecutor | None = None,
     ) -> Tensor:
-        """Raw outputs of `draws`, in tiles of at most `tile` rows, or of these sizes, and `together` draws at once;
-        after those `without` dropout, where this is given."""
+        """Raw outputs of `draws`, in tiles of at most `tile` rows, or of these sizes, and `together` draws at once."""
         try:
-            return self._some_passes(inputs, start, draws, tile, together, without)
+            return self._some_passes(inputs, start, draws, tile, together)
         except RuntimeError as error:
             if not self._fuses or not has_no_kernel(error):
                 raise
             self._fuses, self.why_unfused = False, first_line(error)
             self._bound.clear()
-        return self._some_passes(inputs, start, draws, tile, together, without)
+        return self._some_passes(inputs, start, draws, tile, together)
 
     def _some_passes(
-        self,
-        inputs: Tensor,
-        start: int,
-        draws: Sequence[int],
-        tile: int | tuple[int, ...] | None,
-        together: int | None,
-        without: PlanExecutor | None,
+        self, inputs: Tensor, start: int, draws: Sequence[int], tile: int | tuple[int, ...] | None, together: int | None
     ) -> Tensor:
         # Draws are the outer loop and tiles the inner one, so that folded weights serve all the rows.
         tiles = split_evenly(inputs, tile or self.tile)
@@ -276,34 +283,33 @@ class PlanExecutor(Program):
                 stacked = [self._repeated(chunk, len(group)) for chunk in chunks]
             for first, count, chunk in zip(firsts, counts, stacked, strict=True):
                 context = StepContext(group, start + first, folded, index=index)
-                for version, output in enumerate(self._outputs(chunk, count, context, without)):
+                for version, output in enumerate(self._outputs(chunk, count, context)):
                     output = output.unflatten(0, (len(group), count)) if len(group) > 1 else output[None]
                     if outputs is None:
-                        shape = 1 if without is None else 2, len(draws), len(inputs), *output.shape[2:]
+                        shape = 1 if self._without is None else 2, len(draws), len(inputs), *output.shape[2:]
                         outputs = torch.empty(shape, dtype=_output_dtype(self.plan), device=output.device)
                     _put(outputs[version, done : done + len(group), first : first + count], output)
         assert outputs is not None
         return outputs.flatten(0, 1)
 
-    def _outputs(
-        self, tile: Mapping[int, Tensor], rows: int, context: StepContext, without: PlanExecutor | None
-    ) -> Iterator[Tensor]:
-        """The output of one pass of these rows, or of several stacked draws; before it that `without` dropout, which
-        goes on from copies of the values at the first dropout."""
-        number, values, first = self.plan.trace.output, self.values(tile), 0
+    def _outputs(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> Iterator[Tensor]:
+        """The output of one pass of these rows, or of several stacked draws; then also that without dropout, which goes
+        on from copies of the values that the draw has at its first dropout."""
+        values, copies, first, result = self.values(tile), [], 0, self.plan.trace.output
         steps = self._steps(Level.SAMPLE, rows, len(context.draws))
-        if without is not None:
-            positions = self.plan.at(Level.SAMPLE)
-            sites = [self.plan.operations[i].site for i in positions]
-            first = next(k for k, of in enumerate(sites) if isinstance(of, DropoutSite) and of.stochastic)
-            run(steps[:first], values, context)
-            copies = values.copy()
-            for made in (n for i in positions[:first] for n in self.plan.operations[i].outputs):
-                copies[made] = values[made].clone() if isinstance(values[made], Tensor) else values[made]
-            run(without._steps(Level.SAMPLE, rows, len(context.draws))[first:], copies, context)
-            yield copies[number]
-        run(steps[first:], values, context)
-        yield values[number]
+        if self._without is not None:
+            first = len(self._until_dropout)
+            run_steps(steps[:first], values, context)
+            made = {number for i in self._until_dropout for number in self.plan.operations[i].outputs}
+            copies = [
+                value.clone() if number in made and isinstance(value, Tensor) else value
+                for number, value in enumerate(values)
+            ]
+        run_steps(steps[first:], values, context)
+        yield values[result]
+        if self._without is not None:
+            run_steps(self._without._steps(Level.SAMPLE, rows, len(context.draws))[first:], copies, context)
+            yield copies[result]
 
     def _repeated(self, chunk: dict[int, Tensor], draws: int) -> dict[int, Tensor]:
         if draws == 1:
@@ -372,7 +378,7 @@ class PlanExecutor(Program):
                 return folded_step(position, operation, arguments, function)
             return self._layer_and_affine(position, operation, arguments, layer, draws)
         if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
-            return None if self.dropout is None else dropout_step(operation, self.dropout)
+            return dropout_step(operation, self.dropout)
         if isinstance(operation.site, NoiseSite):
             assert self.noise is not None
             return noise_step(operation, self.noise)

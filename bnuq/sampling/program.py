@@ -172,7 +172,7 @@ class Program:
         return tensor if self._dtype is None or not tensor.is_floating_point() else tensor.to(self._dtype)
 
 
-def run(steps: Sequence[Step], values: list[Any], context: StepContext) -> None:
+def run_steps(steps: Sequence[Step], values: list[Any], context: StepContext) -> None:
     """Run steps, which fill the values."""
     for step in steps:
         step(values, context)
@@ -401,13 +401,16 @@ def _affine(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, x, scale, out=torch.empty_like(x))
 
 
-def dropout_step(operation: Operation, dropout: Dropout) -> Step:
-    """A dropout with the masks of the draws."""
+def dropout_step(operation: Operation, dropout: Dropout | None) -> Step:
+    """A dropout with the masks of the draws; without any, the values of a result that later steps may overwrite."""
     source, result, site = operation.arguments[0].number, operation.outputs[0], operation.site
     assert isinstance(site, DropoutSite)
     in_place = bool(operation.writes)
 
     def compute(values: list[Any], context: StepContext) -> None:
+        if dropout is None:
+            values[result] = values[source] if in_place else values[source].clone()
+            return
         call = DropoutCall(values[source], site.p, site.variety, in_place, training=False)
         values[result] = dropped(call, site, dropout, context.draws, context.start)
 

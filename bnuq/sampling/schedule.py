@@ -3,7 +3,7 @@ layers with weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from math import prod
 from typing import Any
@@ -67,17 +67,17 @@ class Plan:
         return tuple(i for i, operation_level in enumerate(self.levels) if operation_level is level)
 
 
-def multiply_adds(plan: Plan) -> dict[Level, int]:
-    """Multiply-adds per row at every level; an operation that is not a layer counts one per entry."""
-    values, total = plan.trace.values, dict.fromkeys(Level, 0)
-    for i, operation in enumerate(plan.operations):
-        layer = plan.folded.get(i, operation)
-        entries = sum(values[number].entries_per_row for number in operation.outputs)
+def multiply_adds(plan: Plan, positions: Iterable[int]) -> int:
+    """Multiply-adds per row of these operations; one that is not a layer counts one per entry."""
+    values, total = plan.trace.values, 0
+    for i in positions:
+        layer = plan.folded.get(i, plan.operations[i])
+        entries = sum(values[number].entries_per_row for number in plan.operations[i].outputs)
         axis = output_channels(layer) if layer.function.overloadpacket in LAYERS else None
         if axis is not None and isinstance(layer.arguments[1], Ref):
             weight = values[layer.arguments[1].number].shape
             entries *= prod(weight) // weight[axis]
-        total[plan.levels[i]] += entries
+        total += entries
     return total
 
 

@@ -14,8 +14,9 @@ from sklearn.metrics import roc_auc_score
 from bnuq.estimates import Estimate
 from bnuq.metrics import auroc
 from bnuq.records.best_scores import CrossFit, aurocs_of, best_score, first_half
-from bnuq.records.decisions import Verdict, decisions
+from bnuq.records.decisions import Verdict, decided, decisions
 from bnuq.records.evaluation import EvaluatedSet, Result
+from bnuq.report.ood import columns
 
 NAMES = "energy", "max_logit", "knn", "vim", "react", "gen", "mahalanobis", "predictive_entropy"
 DIGESTS = {"test": "1" * 64, "far": "3" * 64}
@@ -119,6 +120,21 @@ def test_sentences_and_data_say_how_many_were_tried_and_give_what_is_cross_fitte
     estimate = best.auroc(result, "far")
     assert estimate.value == pytest.approx(fit.aurocs["far"])
     assert estimate.low is not None and estimate.value - estimate.low == pytest.approx(0.05)
+
+
+def test_a_column_of_an_ood_set_is_of_the_decision_s_score_and_its_legend_has_the_decision_s_value() -> None:
+    result = made(noise(5, 2.0))
+    method = result.methods["deterministic"]
+    other = {"predictive_entropy": method.ood["far"]["predictive_entropy"]}
+    result = replace(result, methods={"deterministic": method, "mcbn": replace(method, ood={"far": other})})
+    values = next(each.values for each in decided(result) if each.about == "foreign")
+    assert values["score"] != "predictive_entropy" and values["method"] == "deterministic"
+    cells, words = columns(result)
+    shown = f"{method.ood['far'][values['score']]['auroc'].value:.3f}"
+    assert [each.value for each in cells["far"]] == [shown, "–"]
+    assert words.endswith(
+        f"; {values['aurocs']['far']:.3f} where other examples choose the score; –: not a score of that method"
+    )
 
 
 def test_a_choice_that_only_chance_makes_recognises_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,16 @@ import made_up
 import numpy as np
 import pytest
 
+from bnuq import metrics
 from bnuq.estimates import Estimate
 from bnuq.findings import Finding, warning
 from bnuq.records.best_scores import FALSE_ALARMS
+from bnuq.records.calibrated import calibration_of
 from bnuq.records.comparisons import OTHER_SCALE, MethodComparison
 from bnuq.records.decisions import (
     Decision,
     Defer,
+    Loss,
     Prediction,
     Promise,
     Tried,
@@ -103,14 +107,48 @@ def test_a_temperature_that_was_not_fitted_leaves_a_gain_undecided() -> None:
 
 
 @pytest.mark.parametrize(("fitted", "said"), [([1.22], "1.22"), ([1.2, 1.3], "1.25")])
-def test_the_temperature_is_said_and_of_two_their_mean(fitted: list[float], said: str) -> None:
+@pytest.mark.parametrize(("errors", "is_gain"), [(3, True), (1.5, False), (-3, False)])
+def test_a_temperature_is_advised_only_where_it_is_a_gain(
+    fitted: list[float], said: str, errors: float, is_gain: bool
+) -> None:
+    """By more than two paired errors of the log-likelihood, whatever else was compared; of two halves their mean."""
     judgement = judged(compared(0.0, 0.01, 1.0, against="deterministic+temperature"))
-    result = made()
-    temperature = np.resize(fitted, POINTS)
-    scaled = made(temperature=temperature).methods["deterministic"]
-    methods = {**result.methods, "deterministic+temperature": scaled}
-    [text] = texts(replace(result, methods=methods), judgement)
-    assert text.startswith(f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives")
+    result, noise = made(), 0.1 * np.cos(np.arange(POINTS))
+    pll = -0.5 + noise - noise.mean() + errors * noise.std(ddof=1) / np.sqrt(POINTS)
+    scaled = made(temperature=np.resize(fitted, POINTS), pll=pll).methods["deterministic"]
+    result = replace(result, methods={**result.methods, "deterministic+temperature": scaled})
+    estimates = {"pll": made_up.plain_estimate(pll)}
+    decision = decisions(made_up.with_estimates(result, "deterministic+temperature", **estimates), judgement)[0]
+    if is_gain:
+        start = f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives no gain"
+    else:
+        start = "Use the deterministic network and its logits as they are. Neither averaging 32 samples nor dividing "
+        start += f"logits by {said} gives a gain"
+    assert decision.text == f"{start} that 400 examples could show."
+    assert decision.values["method"] == f"deterministic{'+temperature' * is_gain}"
+
+
+def test_a_temperature_that_costs_calibration_says_so_and_one_that_gains_it_alone_is_named() -> None:
+    plain, divided = "deterministic", "deterministic+temperature"
+    loss = Loss(divided, "ece", "test", 0.02, 0.005, plain)
+    use = Use(Prediction(divided, 1, [1.1]), Tried(8, 400, "pll"), None, [], [], [], [loss])
+    assert "for the sake of expected calibration error, use the logits as they are (better by 0.0200" in use.text
+    loss, as_it_is = replace(loss, against=divided), Prediction(plain, 1, [], without={"temperature": 1.1})
+    assert "error, use its logits / 1.1 (better by 0.0200" in replace(use, prediction=as_it_is, but=[loss]).text
+
+
+@pytest.mark.parametrize(
+    ("rank", "said"), [(0.5, "can be"), (0.93, "may be off by"), (0.97, "may be off by"), (0.995, "should not be read")]
+)
+def test_confidence_is_a_probability_is_none_or_is_undecided(rank: float, said: str) -> None:
+    """By the share of calibrated networks whose error is smaller; near the bound that is shown, no digit decides."""
+    count, confidence = np.full(15, 40), np.linspace(0.4, 0.95, 15)
+    bound, value = metrics.ece_floor(count, confidence, levels=(0.95, rank))[1:]
+    result = made_up.with_test(made(), "deterministic", estimates={"ece": Estimate(value)})
+    result = made_up.changed(result, "deterministic", calibration={"count": count, "confidence": confidence})
+    prediction = Prediction("deterministic", 1, [], **calibration_of(result, "deterministic"))
+    assert prediction.calibration.startswith(f" Its confidence {said}")
+    assert re.findall(r"\d\.\d+", prediction.calibration) == [f"{value:.3f}", f"{bound:.3f}"]
 
 
 @pytest.mark.parametrize(
@@ -122,8 +160,11 @@ def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, t
 
 
 def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
-    use = Use(Prediction("L", 1, []), Tried(1, 400, "pll", files=1), None, [], [], [], [])
-    assert use.text == "Use L as it is: rescaled logits have no better predictive log-likelihood."
+    without = Prediction("L", 1, [], without={"temperature": 1.1})
+    assert Use(without, Tried(1, 400, "pll", files=1), None, [], [], [], []).text == (
+        "Use L and its logits as they are: dividing logits by 1.1 gives no gain in predictive log-likelihood that 400 "
+        "examples could show."
+    )
 
 
 def test_statistics_that_are_not_those_of_the_data_leave_everything_undecided() -> None:
@@ -160,7 +201,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text == "Use the deterministic network. Averaging 32 samples gives no gain that 400 examples could show."
+    assert text.startswith("Use the deterministic network and its logits as they are. Neither averaging 32 samples nor")
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
@@ -190,9 +231,13 @@ def test_metrics_beside_that_of_a_gain_are_named() -> None:
 
 
 def test_a_gain_by_one_metric_at_the_cost_of_others_is_not_worth_the_samples() -> None:
-    text = texts(made(), judged(compared(-0.05, 0.01, 1e-6, "ece"), compared(-0.03, 0.01, 0.1, "accuracy")))[0]
-    assert text.startswith("Use the deterministic network. Averaging 32 samples is better only by expected")
-    assert text.endswith("calibration error, and worse by accuracy.")
+    """Beyond twice the error of the loss, however many comparisons `p` is adjusted for; of one method, not of all."""
+    mcbn = compared(-0.05, 0.01, 1e-6, "ece"), compared(-0.03, 0.01, 0.1, "accuracy")
+    mcdo = compared(0.04, 0.01, 0.01, "ece", method="mcdo"), compared(0.03, 0.01, 0.01, "accuracy", method="mcdo")
+    for comparisons in (mcbn, (*mcbn, *mcdo)):
+        text = texts(made(), judged(*comparisons))[0]
+        assert text.startswith("Use the deterministic network. Averaging 32 samples of mcbn is better only by expected")
+        assert text.endswith("calibration error, and worse by accuracy.")
 
 
 def test_the_pipeline_is_checked_before_a_network_is_corrected() -> None:
@@ -234,7 +279,23 @@ def test_the_share_that_is_deferred_and_the_error_that_is_left_are_those_of_the_
     assert values["deferred"] == pytest.approx(1 - accepted.mean()) and accepted.sum() == 360
     assert values["error"] == pytest.approx(1 - RIGHT[accepted].mean())
     assert values["before"] == pytest.approx(1 - RIGHT.mean()) and values["before"] > values["error"]
-    assert decision.text.endswith("Measured on these examples; `--risk 0.05` promises at most 5 % wrong.")
+    assert "(entropy of softmax(logits) above 0.899)" in decision.text
+
+
+@pytest.mark.parametrize(
+    ("held_out", "shared", "offer"),
+    [
+        (59, 0, "`--risk 0.05` promises at most 5 % wrong."),
+        (58, 0, "`--risk 0.05` promises at most 5 % wrong, given 59 or more held-out validation examples."),
+        (59, 59, "`--risk 0.05` promises at most 5 % wrong, given 59 or more held-out validation examples."),
+    ],
+)
+def test_a_promise_is_offered_with_what_it_lacks(held_out: int, shared: int, offer: str) -> None:
+    result = made(predictive_entropy=ENTROPY, accuracy=RIGHT)
+    validation = EvaluatedSet("validation", "validation", "v.npz", "4" * 64, held_out)
+    found = warning("validation-in-reference", shared=shared, points=held_out, settings=[])
+    result = replace(result, sets={**result.sets, "validation": validation}, findings=(found,))
+    assert decided(result)[1].text.endswith(f"Measured on these examples; {offer}")
 
 
 def test_a_deferral_that_lowers_no_error_is_called_so_and_ties_defer_nothing() -> None:

@@ -26,7 +26,7 @@ from bnuq.records.evaluation import Result
 from bnuq.report import calibration_plots, drawing, evaluation_plots, separation_plots
 from bnuq.report.evaluation import report
 from bnuq.report.numbers import named
-from bnuq.report.ood import shown_scores
+from bnuq.report.ood import column_score
 from bnuq.report.plotting import line_styles
 from bnuq.report.render import draw_pictures
 from bnuq.report.separation_plots import roc_curve
@@ -211,14 +211,14 @@ def test_at_most_four_roc_curves_are_drawn_of_the_scores_in_the_table_of_methods
     draw_one(fifth, tmp_path, "roc_other")
     [axes] = drawn["roc_other"]
     curves = [each for each in axes.get_lines() if len(each.get_xdata()) > 2]
-    scores = shown_scores(fifth)
-    aurocs = {method: fifth.methods[method].ood["other"][score]["auroc"].value for method, score in scores.items()}
+    score = column_score(fifth)
+    aurocs = {method: each.ood["other"][score]["auroc"].value for method, each in fifth.methods.items()}
     assert len(curves) == 4 < len(aurocs)
     areas = [area_under(curve.get_xdata(), curve.get_ydata()) for curve in curves]
     assert areas == pytest.approx(sorted(aurocs.values(), reverse=True)[:4], abs=1e-12)
     best = max(aurocs, key=lambda method: aurocs[method])
     labels = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert labels[0] == f"{best}, {named(scores[best])}: {aurocs[best]:.3f}"
+    assert labels[0] == f"{best}, {named(score)}: {aurocs[best]:.3f}"
     assert "4 of 5 methods" in axes.figure.texts[1].get_text()
 
 

@@ -56,6 +56,9 @@ def test_the_first_screen_has_36_lines_and_says_each_decision_once(
     for name in {method_named(name).plain.name for name in result.methods}:
         assert any(line.startswith((f" {name} ", f" ≈ {name} ")) for line in lines)
     assert all(f"[{each.code}]" in shown for each in warnings(result.findings) if each.code not in made.said)
+    assert "standard error" in shown.lower(), "errors, or where they are"
+    assert all(f"{sign}: " in shown for sign in "†≈" if f"{sign} " in shown.replace(f"{sign}: ", ""))
+    assert not (warnings(result.findings) and "match the training" in shown)
     assert make is not gain or "Use mcdo with 8 samples" in shown
     assert ("All numbers are" in shown) == (make in (broken, multilabel, unlabelled, scored))
     assert len(rendered(report, result, width=80, full=True).splitlines()) <= FULL or make is everything

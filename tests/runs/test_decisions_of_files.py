@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from bnuq.records.words import plain
 
 KINDS = "calibrated", "useless", "overconfident", "underconfident", "tiny", "all right", "all wrong", "imbalanced"
 DEFERRED = re.compile(
-    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / ([\d.e−]+)\)|"
-    r"\), before recalibration,)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
+    r"Leave the ([\d.]+) % least certain examples to a person \((?:entropy of softmax\(logits(?: / "
+    r"([\d.e−]+)| as they are)?\)|predictive entropy) above ([\d.e−]+)\): of the rest, (?:([\d.]+) %|none) \w+ wrong"
 )
 
 
@@ -47,11 +48,15 @@ def contradictions(kind: str, logits: np.ndarray, y: np.ndarray, said: dict[str,
     if values.get("reason") != expected:
         found.append(f"{kind}: {use['text']}")
     if use["code"] == "use":
-        best, chosen = max(each["pll"]["value"] for each in test.values()), test[values["method"]]
-        floor = chosen["ece_floor"]
-        if chosen["pll"]["value"] < test["m"]["pll"]["value"] or chosen["pll"]["value"] < best - 1e-9:
-            found.append("a worse PLL is recommended")
-        if ("confidence can be read as a probability" in use["text"]) != (chosen["ece"]["value"] <= floor["high"]):
+        chosen, is_divided = test[values["method"]], bool(values["temperatures"])
+        floor, pll = chosen["ece_floor"], [each for each in said["verdict"]["comparisons"] if each["metric"] == "pll"]
+        shown = {each["method"]: each["difference"] < -1.96 * (each["se"] or math.inf) for each in pll}
+        if shown.get("m", False) is not is_divided:
+            found.append("a temperature is advised that is no gain, or none that is one")
+        is_below = chosen["ece"]["value"] <= floor["high"]
+        said_of = "can be read as a probability", "may be off by", "should not be read as a probability"
+        [verdict] = [number for number, text in enumerate(said_of) if f"Its confidence {text}" in use["text"]]
+        if verdict == (2 if is_below else 0) or re.search(r"0\.\d{4}", use["text"]):
             found.append("calibration")
         for each in said["verdict"]["comparisons"]:
             gain = each["difference"] * (-1 if metric_of(each["metric"]).direction == "lower" else 1)
@@ -144,7 +149,7 @@ def test_a_temperature_that_lowers_the_likelihood_is_said_to_and_neither_recomme
     held_out = softmax(5 * logits[:500], axis=1), y[:500]  # of another scale than the test set's
     scored = bnuq.score(softmax(logits[500:], axis=1), y[500:], validation=held_out, recalibration=("temperature",))
     assert "PLL is lower than without it: predictions+temperature." in " ".join(scored.text(full=True).split())
-    assert scored.summary()["decisions"][0]["text"].startswith("Use predictions as it is")
+    assert scored.summary()["decisions"][0]["text"].startswith("Use predictions and its logits as they are")
     scored.figure("reliability").save(tmp_path / "r.svg")
     drawn = (tmp_path / "r.svg").read_text()
     assert "predictions, ECE" in drawn and "+temperature" not in drawn

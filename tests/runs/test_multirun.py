@@ -25,6 +25,7 @@ from bnuq.errors import BnuqError, ModelError, RequestError, ResultError
 from bnuq.files.content import sha256_of_file
 from bnuq.records import evaluation_file as result_file
 from bnuq.records import multirun as several_file
+from bnuq.report import multirun
 from bnuq.report.multirun import report
 from bnuq.store import codec
 from bnuq.store.codec import kind_of_result
@@ -350,6 +351,9 @@ def test_a_score_without_the_points_met_exactly_is_the_score_itself_where_none_w
     several = several_file.Several(runs, **table, task="regression", findings=(), seconds=0.0, provenance={"bnuq": "0"})
     assert several.aggregates["m.normalized.pll_without_exact"].values.tolist() == [3.0, 5.0]
     assert np.isnan(several.aggregates["m.normalized.pll"].values).tolist() == [True, False]
+    legend, table = multirun._legend(several), multirun._normalized_table(several)
+    assert [cells[0].value for label, cells in table.rows if label == "  PLL"] == ["NaN"]
+    assert "NaN: not a number in some run; the warning says in which." in [*legend]
 
 
 # ── going on, and failing ────────────────────────────────────────────────────────────────────────────────────────────
@@ -522,7 +526,7 @@ def test_the_report_says_which_stars_are_the_papers_and_which_are_ours(finished)
     _, several = finished
     text = " ".join(rendered(report, several).split())
     crps = several.aggregates["mcdo.normalized.crps"]
-    assert f"CRPS {crps.mean:.2f} ±{crps.sd:.2f}".replace("-", "−") in text
+    assert f"CRPS {crps.mean:.1f} ±{crps.sd:.1f}".replace("-", "−") in text, "two digits of the error"
     assert "two-sided one-sample t-test over 6 runs, as in the paper" in text
     assert "it treats overlapping splits as independent and rejects far too often" in text
     assert "the Nadeau–Bengio test on split means" in text and "model_0_0.pt … model_2_1.pt, 6 checkpoints" in text

@@ -768,7 +768,9 @@ def test_several_files_are_compared_and_the_best_is_named() -> None:
     scored = bnuq.score({"good": P, "bad": worse}, LABELS, calibrate="off")
     verdict = scored.summary()["verdict"]
     assert verdict["best"]["pll"] == "good"
-    assert verdict["text"][0].startswith("Use good, the best of 2 files by predictive log-likelihood. Do not read")
+    assert verdict["text"][0].startswith(
+        "Use good, the best of 2 files by predictive log-likelihood. Its confidence should not be read"
+    )
     assert {each["method"] for each in verdict["comparisons"]} == {"bad"}
     words = scored.text(full=True)
     assert "good" in scored.text() and "Compared with the best" in words

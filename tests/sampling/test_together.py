@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bnuq import Dropout, draw
 from bnuq.sampling.engine import Stochastic
 from bnuq.sampling.site_search import find_sites
-from bnuq.sampling.together import compute_together
+from bnuq.sampling.together import WithDropout
 
-DRAWS, ROWS = 4, 70
+DRAWS, ROWS = 4, 300  # too many for draws to be stacked
 
 
 def late() -> nn.Module:
@@ -24,19 +24,45 @@ def late() -> nn.Module:
     )  # fmt: skip
 
 
-class Between(nn.Module):
-    """Dropout in place between convolutions, beside a connection that skips it, and writes into what both read."""
+class Tail(nn.Module):
+    """Two dropouts, one of them in place, before operations that a plan computes in place, and a connection that skips
+    them. `aux` has a dropout that no output sees."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.second = nn.Conv2d(2, 6, 3), nn.Conv2d(6, 6, 3, padding=1)
-        self.norm, self.other, self.head = nn.BatchNorm2d(6), nn.BatchNorm2d(6), nn.Linear(6, 3)
+        self.trunk, self.head, self.aux = late()[:8], nn.Linear(6, 3), nn.Dropout(0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(self.first(x))
-        y = self.second(nn.functional.dropout2d(x.relu(), 0.3, self.training, inplace=True))
-        x = self.other(y).add_(x).relu_()
-        return self.head(nn.functional.dropout(x.mean((2, 3)), 0.5, self.training, inplace=True))
+        features = self.trunk(x)
+        self.aux(features)
+        y = nn.functional.dropout(features, 0.3, self.training).tanh()
+        z = nn.functional.dropout(features * 2, 0.5, self.training, inplace=True).add_(1)
+        return self.head(y + features * z)
+
+
+class Early(nn.Module):
+    """A dropout of what is computed once, long before the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.stem(x.flatten(1)[:, :5]), 0.5, self.training)
+        return self.head(x + self.block(x.tanh()))
+
+
+class Unseen(nn.Module):
+    """Of its two dropouts the output sees none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.aux = nn.Sequential(*late()[:8], nn.Linear(6, 3)), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.trunk(x)
+        self.aux(x)
+        return x
 
 
 class Convolutions(TorchDispatchMode):
@@ -56,56 +82,74 @@ def engines(net: nn.Module, x: torch.Tensor) -> tuple[Stochastic, Stochastic]:
     return plain, dropped
 
 
-@pytest.fixture(params=[late, Between])
-def net(request) -> nn.Module:
+def pair(net: nn.Module, x: torch.Tensor) -> WithDropout:
+    together = WithDropout(*engines(net, x), "mcbn")
+    together.plain.together = together.dropped.together = together
+    return together
+
+
+def made(kind) -> nn.Module:
     torch.manual_seed(3)
-    net = request.param()
+    net = kind()
     for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
             nn.init.uniform_(module.weight, 0.5, 2)
     return net.eval()
 
 
-def test_both_have_the_samples_that_each_has_alone(net):
-    x = torch.randn(ROWS, 2, 9, 9, generator=torch.Generator().manual_seed(5))
-    alone = [engine.passes(x, 40) for engine in engines(net, x)]
-    plain, dropped = engines(net, x)
-    compute_together(plain, dropped)
-    assert plain.together is not None
-    torch.testing.assert_close(plain.passes(x, 40), alone[0])
-    assert torch.equal(dropped.passes(x, 40), alone[1])
-    assert not torch.equal(alone[0], alone[1])
+X = torch.randn(ROWS, 2, 9, 9, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize(("kind", "is_shared"), [(late, True), (Tail, True), (Early, False), (Unseen, False)])
+def test_both_have_the_samples_that_each_has_alone(kind, is_shared):
+    net = made(kind)
+    alone = [engine.passes(X, 40) for engine in engines(net, X)]
+    together = pair(net, X)
+    torch.testing.assert_close(together.plain.passes(X, 40), alone[0])
+    assert torch.equal(together.dropped.passes(X, 40), alone[1])
+    assert together.given_by(together.dropped) == ("mcbn" if is_shared else None)
+    assert together.given_by(together.plain) is None and not together.kept
+    assert torch.equal(*alone) == (kind is Unseen)
 
 
 def test_the_layers_before_the_first_dropout_are_computed_once():
-    torch.manual_seed(3)
-    net, x = late().eval(), torch.randn(ROWS, 2, 9, 9)
-    counts = []
-    for shares in (False, True):
-        plain, dropped = engines(net, x)
-        for engine in (plain, dropped):
-            engine.passes(x)  # which verifies tiles of this size
-        if shares:
-            compute_together(plain, dropped)
+    net, counts = made(late), []
+    for make in (engines, pair):
+        both = make(net, X)
+        each = (both.plain, both.dropped) if isinstance(both, WithDropout) else both
+        for engine in each:
+            engine.passes(X)  # which verifies tiles of this size, and what is computed together
         with Convolutions() as mode:
-            for engine in (plain, dropped):
-                engine.passes(x)
+            for engine in each:
+                engine.passes(X)
         counts.append(mode.count)
     assert counts[0] == 2 * counts[1] > 0
 
 
-def test_other_points_and_other_draws_are_computed_alone(net):
-    x = torch.randn(2 * ROWS, 2, 9, 9)
-    plain, dropped = engines(net, x)
+def test_other_points_and_other_draws_are_computed_alone():
+    net, x = made(late), torch.cat([X, X.flip(0)])
+    dropped = engines(net, x)[1]
     wanted = dropped.passes(x[ROWS:], 0), dropped.passes(x[:ROWS], 7), dropped.passes(x[:ROWS], 0, [2])
-    compute_together(plain, dropped)
-    plain.passes(x[:ROWS], 0)
+    together = pair(net, x)
+    for _ in range(2):  # asked twice, it is kept once
+        together.plain.passes(x[:ROWS], 0)
+    assert len(together.kept) == 1
+    dropped = together.dropped
     given = dropped.passes(x[ROWS:], 0), dropped.passes(x[:ROWS], 7), dropped.passes(x[:ROWS], 0, [2])
-    assert all(map(torch.equal, given, wanted))
+    assert all(map(torch.equal, given, wanted)) and together.given_by(dropped) is None
 
 
-def test_engines_of_other_statistics_are_not_computed_together(net):
-    x = torch.randn(ROWS, 2, 9, 9)
-    plain, dropped = engines(net, x)[0], engines(net, x.flip(0) * 1.1)[1]
-    compute_together(plain, dropped)
-    assert plain.together is None and dropped.together is None
+def test_what_would_take_too_much_memory_is_not_kept(monkeypatch):
+    monkeypatch.setattr("bnuq.sampling.together._MOST_KEPT", 100)
+    together = pair(made(late), X)
+    together.plain.passes(X)
+    assert together.is_off and not together.kept
+
+
+def test_engines_of_other_statistics_are_not_computed_together():
+    net = made(late)
+    plain, dropped = engines(net, X)[0], engines(net, X.flip(0) * 1.1)[1]
+    together = WithDropout(plain, dropped, "mcbn")
+    plain.together = together
+    torch.testing.assert_close(plain.passes(X), engines(net, X)[0].passes(X))
+    assert together.is_off

@@ -180,7 +180,11 @@ def _without_errors(part: Part) -> Part:
     if isinstance(part, Table):
         rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
         return replace(part, rows=tuple(rows))
-    return replace(part, text=_OF_ERRORS.sub("", part.text)) if isinstance(part, Paragraph) else part
+    return (
+        replace(part, text=_OF_ERRORS.sub(" Standard errors: `--full`.", part.text).lstrip())
+        if isinstance(part, Paragraph)
+        else part
+    )
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:

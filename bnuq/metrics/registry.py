@@ -247,7 +247,8 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "predictive_entropy", "Predictive entropy", "predictive entropy", "nats", "none", "Gal 2016, §3.3.1",
         short="pred. entropy", tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
-        score=Score("probabilities", of_pixels=True, is_alarm=True), shown=frozenset({"sweep"}), meaning="spread of probabilities",
+        score=Score("probabilities", of_pixels=True, is_alarm=True), shown=frozenset({"sweep"}),
+        meaning="spread of probabilities",
     ),
     Estimand(
         "expected_entropy", "Expected entropy", "expected entropy", "nats", "none",

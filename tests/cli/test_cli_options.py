@@ -135,21 +135,8 @@ def test_help_shows_the_default(cli: Any, command: str, name: str, default: str)
 
 
 NUMBERS = [
-    "0x10",
-    "１２",
-    "٣",
-    "1_000",
-    "1e3",
-    "1.0",
-    "null",
-    "true",
-    "",
-    " ",
-    "nan",
-    "inf",
-    "1" + "0" * 30,
-    "9" * 5000,
-]
+    "0x10", "１２", "٣", "1_000", "1e3", "1.0", "null", "true", "", " ", "nan", "inf", "1" + "0" * 30, "9" * 5000,
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -292,14 +292,9 @@ def test_what_is_written_is_present_though_it_is_the_default_or_none_also_in_a_r
 
 
 PREPROCESSING = {
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-    "rescale_factor": 1 / 127.5,
-    "rescale_offset": True,
-    "size": {"shortest_edge": 224},
-    "crop_pct": 0.875,
-    "resample": 3,
-}
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 127.5, "rescale_offset": True,
+    "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3,
+}  # fmt: skip
 RESNET = {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "num_labels": 3}
 
 

@@ -80,15 +80,9 @@ def test_the_summary_has_the_documented_keys_and_types(whole):
     assert check is None or (type(check["passed"]), [*check["layers"][0]]) == (bool, ["name", "mean", "log_variance"])
     assert (content["bnuq"], content["schema"], content["command"]) == ("0.2.0", 2, "evaluate")
     assert content["model"] | {"classes": 0} == {
-        "path": str(small / "model.pt"),
-        "sha256": sha256_of_file(small / "model.pt"),
-        "task": "classification",
-        "batchnorm_layers": 1,
-        "dropout_layers": 1,
-        "learned_layers": 0,
-        "parameters": 591,
-        "classes": 0,
-    }
+        "path": str(small / "model.pt"), "sha256": sha256_of_file(small / "model.pt"), "task": "classification",
+        "batchnorm_layers": 1, "dropout_layers": 1, "learned_layers": 0, "parameters": 591, "classes": 0,
+    }  # fmt: skip
     assert content["sampling"] == {
         "samples": 8, "bank": None, "batch_size": 16, "layers": ["1"], "seed": 0,
         "device": content["sampling"]["device"],

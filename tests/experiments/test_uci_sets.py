@@ -13,15 +13,11 @@ from experiments.uci.sets import TEST_SHARE, cross_validation, final, folds, rea
 
 # Rows of the set, how many of them are for testing, and the first test rows at split seed 1.
 PUBLISHED = {
-    "boston": (506, 101, (307, 343, 47, 67, 362, 132)),
-    "concrete": (1030, 206, (339, 244, 882, 567)),
-    "energy": (768, 154, (285, 101, 581, 352)),
-    "kin8nm": (8192, 1638, (3894, 4276, 3414)),
-    "power": (9568, 1914, (5014, 6947, 9230)),
-    "protein": (45730, 9146, (13171, 38548, 22657)),
-    "wine": (1599, 320, (75, 1283, 408)),
-    "yacht": (308, 62, (73, 304, 228, 238)),
-}
+    "boston": (506, 101, (307, 343, 47, 67, 362, 132)), "concrete": (1030, 206, (339, 244, 882, 567)),
+    "energy": (768, 154, (285, 101, 581, 352)), "kin8nm": (8192, 1638, (3894, 4276, 3414)),
+    "power": (9568, 1914, (5014, 6947, 9230)), "protein": (45730, 9146, (13171, 38548, 22657)),
+    "wine": (1599, 320, (75, 1283, 408)), "yacht": (308, 62, (73, 304, 228, 238)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

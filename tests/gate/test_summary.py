@@ -50,14 +50,9 @@ def test_an_error_that_is_not_a_number_is_absent() -> None:
 def test_the_sides_and_what_they_share_are_told() -> None:
     told = summary(made.accepted())
     assert told["current"] == {
-        "path": "/runs/now.h5",
-        "checkpoint": "/nets/resnet.pt",
-        "sha256": "ab" * 32,
-        "samples": 32,
-        "batch_size": 64,
-        "seed": 1,
-        "time": "2026-03-02T10:11:12+00:00",
-    }
+        "path": "/runs/now.h5", "checkpoint": "/nets/resnet.pt", "sha256": "ab" * 32, "samples": 32, "batch_size": 64,
+        "seed": 1, "time": "2026-03-02T10:11:12+00:00",
+    }  # fmt: skip
     assert "time" not in told["baseline"]
     assert told["paired"] == {"points": ["test", "svhn"], "draws": ["mcbn"], "why_not": {"mcdo": "the seed differs"}}
     assert (told["accepted"], Path(told["kept"]).name) == ("/runs/base.h5", "base.20260301T000000Z.h5")

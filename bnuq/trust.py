@@ -77,11 +77,8 @@ def source_of(spec: str, base: Path) -> tuple[Path, bytes]:
     try:
         return path, path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
-        cause = (
-            "there is no such file"
-            if isinstance(error, FileNotFoundError)
-            else getattr(error, "strerror", None) or str(error)
-        )
+        cause = getattr(error, "strerror", None) or str(error)
+        cause = "there is no such file" if isinstance(error, FileNotFoundError) else cause
         raise RequestError(f"{spec}: cannot read {path}: {cause}. Check the path.") from error
 
 

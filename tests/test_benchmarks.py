@@ -33,16 +33,9 @@ def tiny_job(contestants: Any, *, dropout: bool = False) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = nn.Sequential(
-            nn.Conv2d(3, 8, 3, bias=False),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            nn.Conv2d(8, 6, 3, stride=2),
-            nn.BatchNorm2d(6),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Dropout(0.5 if dropout else 0.0),
-            nn.Linear(54, 5),
-        ).eval()
+            nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, stride=2),
+            nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5 if dropout else 0.0), nn.Linear(54, 5),
+        ).eval()  # fmt: skip
         for layer in model:
             if isinstance(layer, nn.BatchNorm2d):
                 nn.init.uniform_(layer.weight, 0.5, 1.5)

@@ -142,12 +142,9 @@ def fewer_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder as the pages describe it: run files, checkpoints, data and architectures."""
     names = {
-        "model.pt": "fashion_cnn.pt",
-        "net.py": "net.py",
-        "train.npz": "fashion_train.npz",
-        "test.npz": "fashion_test.npz",
-        "mnist.npz": "mnist.npz",
-    }
+        "model.pt": "fashion_cnn.pt", "net.py": "net.py", "train.npz": "fashion_train.npz",
+        "test.npz": "fashion_test.npz", "mnist.npz": "mnist.npz",
+    }  # fmt: skip
     place = tmp_path / "own"
     samples = write_samples(place / "sample_configs", train=256, points=40)
     for name, source in names.items():

@@ -153,17 +153,9 @@ def loaded_by(code: str) -> set[str]:
 
 
 LIGHT = [
-    ["--help"],
-    ["evaluate", "--help"],
-    ["score", "--help"],
-    ["precise-bn", "--help"],
-    ["inspect", "--help"],
-    ["report", "--help"],
-    ["check", "--help"],
-    ["data"],
-    ["metrics"],
-    ["methods"],
-]
+    ["--help"], ["evaluate", "--help"], ["score", "--help"], ["precise-bn", "--help"], ["inspect", "--help"],
+    ["report", "--help"], ["check", "--help"], ["data"], ["metrics"], ["methods"],
+]  # fmt: skip
 IN_TURN = """
 import contextlib, io, sys
 from bnuq.cli import main

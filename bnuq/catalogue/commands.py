@@ -26,13 +26,6 @@ def _domain_batch_size(batch_size: int, requested: int, smallest: str, points: i
     )
 
 
-def _other_arithmetic(current: str, baseline: str) -> str:
-    return (
-        f"the samples were computed in {in_words(current)} now, in {in_words(baseline)} in the baseline; tolerances of "
-        "their uncertainty are wider by its measured deviation"
-    )
-
-
 def _history(folder: str, used: int, asked: int) -> str:
     fewer = f", fewer than the {asked} requested" if used < asked else ""
     which = f"the mean of the last {used} results" if used > 1 else "the last result"
@@ -72,11 +65,6 @@ def _not_finite_before(tensors: Sequence[str]) -> str:
         f"{tensors[0]}{more} held NaN or infinite values, so there is nothing to compare with on a test set; evaluate "
         "the new file"
     )
-
-
-def _new_warnings(warnings: Sequence[tuple[str, str]]) -> str:
-    texts = " ".join(f"{text} [{code}]" for code, text in warnings)
-    return f"The current result has warnings that the baseline does not have: {texts}"
 
 
 COMMANDS: Catalogue = {
@@ -214,7 +202,12 @@ COMMANDS: Catalogue = {
     "same-file": Entry("Both are the same file, which is never worse than itself."),
     "other-layers": Entry("layers of the sampling: {current} now, {baseline} in the baseline."),
     "other-bank": Entry("bank of the sampling: {current} now, {baseline} in the baseline."),
-    "other-arithmetic": Entry(_other_arithmetic),
+    "other-arithmetic": Entry(
+        lambda current, baseline: (
+            f"the samples were computed in {in_words(current)} now, in {in_words(baseline)} in the baseline; "
+            "tolerances of their uncertainty are wider by its measured deviation"
+        )
+    ),
     "other-settings": Entry(lambda settings: f"settings that differ: {'; '.join(settings)}"),
     "inconclusive": Entry(
         "Inconclusive: {estimates:number} of {gated} gated {gated:estimate|estimates}, worse by more than tolerated, "
@@ -236,7 +229,12 @@ COMMANDS: Catalogue = {
         "{estimates:joined}: worse by more than the tolerance, and clearly so over the examples. Only the Monte Carlo "
         "error explains it, and that has grown more than {growth}-fold since the baseline. Evaluate with more samples."
     ),
-    "new-warnings": Entry(_new_warnings),
+    "new-warnings": Entry(
+        lambda warnings: (
+            "The current result has warnings that the baseline does not have: "
+            + " ".join(f"{text} [{code}]" for code, text in warnings)
+        )
+    ),
     "unused-tolerance": Entry("No estimate of these results matches the tolerance of {tolerances:joined}."),
     "tolerance-of-any-change": Entry(
         "No change can exceed the tolerance of {estimates:listed}: not gated, as if the tolerance were off."

@@ -148,10 +148,6 @@ def _changes(effect: _Effect) -> str:
     return f" With the statistics of the training set, one pass has {', '.join(changes)}.".replace("-", "−")
 
 
-def _or_another(*, lags: bool) -> str:
-    return "" if lags else ", or `train` or its pipeline is not quite that of the training"
-
-
 def _unchecked(why: str = "", effect: _Effect = (), settings: Sequence[str] = ()) -> str:
     names = f" ({', '.join(f'`{key}`' for key in settings)})" if settings else ""
     text = f"The training set{names} could not be checked against the checkpoint{why and f': {why}'}."
@@ -348,9 +344,10 @@ EVALUATION: Catalogue = {
     ),
     "reference-differs": Entry(
         lambda median, worst, effect, precise, lags=True: (
-            f"the checkpoint's running averages probably lag a little behind its weights{_or_another(lags=lags)}: "
-            f"batch statistics of the training set differ from them {median:.1f} times as much as batch noise explains "
-            f"in the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
+            "the checkpoint's running averages probably lag a little behind its weights"
+            + ("" if lags else ", or `train` or its pipeline is not quite that of the training")
+            + f": batch statistics of the training set differ from them {median:.1f} times as much as batch noise "
+            f"explains in the median layer, {worst:.1f} times in the worst.{_changes(effect)}"
             + ("" if precise is None else f" `{precise}` recomputes the averages")
         )
     ),

@@ -25,11 +25,6 @@ def _shape(shape: Sequence[int]) -> str:
     return str(tuple(shape))
 
 
-def _entries_unchanged(entry: str, others: Sequence[str]) -> str:
-    names = ", ".join(map(repr, others))
-    return f"the statistics in its entry {entry!r} were changed; those in {names} are unchanged"
-
-
 INPUTS: Catalogue = {
     # predictions of other software
     "predictions-found": Entry(
@@ -279,5 +274,9 @@ INPUTS: Catalogue = {
     ),
     "classes-from-file": Entry("the factory's {argument} was not given: it is {classes}, as in the file."),
     "gpu-unusable": Entry("the GPU cannot be used ({reason}), so everything ran on the CPU"),
-    "entries-unchanged": Entry(_entries_unchanged),
+    "entries-unchanged": Entry(
+        lambda entry, others: (
+            f"the statistics in its entry {entry!r} were changed; those in {', '.join(map(repr, others))} are unchanged"
+        )
+    ),
 }

@@ -41,23 +41,12 @@ def resolve_live(
     else:
         # A network in memory has no file: its class names it in messages and gives the result file its name.
         names = [Path(type(network).__name__) for network in networks]
-        run = mistakes.of(
-            merged,
-            RunFile(),
-            options,
-            checkpoints=names,
-            base=folder,
-            named_by=BY_USER,
-            folder=folder,
-            run_file=None,
-            samples=samples,
-            in_memory=True,
-        )
+        places = {"checkpoints": names, "base": folder, "folder": folder, "named_by": BY_USER, "run_file": None}
+        run = mistakes.of(merged, RunFile(), options, **places, samples=samples, in_memory=True)
         first, *others = [Member(name, network=network) for name, network in zip(names, networks, strict=True)]
         run = replace(run, checkpoint=first.checkpoint, network=first.network, members=tuple(others))
-    live: dict[str, Any] = {
-        key: Named(key, folder, data=source) for key, source in sources.items() if key not in references
-    }
+    data = {key: source for key, source in sources.items() if key not in references}
+    live: dict[str, Any] = {key: Named(key, folder, data=source) for key, source in data.items()}
     if (ood := sets.get("ood")) is not None:
         live["ood"] = tuple(_named_ood(ood, folder))
     if run is not None:

@@ -192,10 +192,9 @@ class Run(PointSettings, DrawSettings, ScoreSettings, Files):
         """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""
         networks = (self, *self.members)
         factories = [_absolute(network.arch) for network in networks]
+        checkpoints = [named_or_path(network.checkpoint) for network in networks]
         special = {
-            "checkpoint": [named_or_path(network.checkpoint) for network in networks]
-            if self.members
-            else named_or_path(self.checkpoint),
+            "checkpoint": checkpoints if self.members else checkpoints[0],
             "arch": factories if len({*factories}) > 1 else factories[0],
             "ood": list(map(_absolute, self.ood)),
             "perturb": list(map(_recorded_change, self.perturb)),

@@ -53,17 +53,8 @@ def resolve_ensemble(models: Sequence[str], options: Options, *, folder: Path, s
     content = RunFile() if path is None else mistakes.of(read_run_file, path)
     if content.runs is not None:
         raise RequestError(f"{path} requests several runs ([runs]); expected one run.")
-    run = mistakes.of(
-        resolved,
-        content,
-        options,
-        path=path,
-        checkpoint=checkpoint,
-        is_implicit=is_implicit,
-        others=models[1:],
-        folder=folder,
-        samples=samples,
-    )
+    files = {"path": path, "checkpoint": checkpoint, "is_implicit": is_implicit}
+    run = mistakes.of(resolved, content, options, **files, others=models[1:], folder=folder, samples=samples)
     mistakes.report(run)
     return run
 
@@ -89,16 +80,8 @@ def resolve_sweep(
         written = RunFile() if path is None else mistakes.of(read_run_file, path)
         if written.runs is not None:
             raise RequestError(f"{path} requests several runs ([runs]); a sweep takes one run per model.")
-        run = mistakes.of(
-            resolved,
-            written,
-            options,
-            path=path,
-            checkpoint=checkpoint,
-            is_implicit=is_implicit,
-            folder=folder,
-            samples=SWEEP_SAMPLES,
-        )
+        files = {"path": path, "checkpoint": checkpoint, "is_implicit": is_implicit}
+        run = mistakes.of(resolved, written, options, **files, folder=folder, samples=SWEEP_SAMPLES)
         if run is None:  # it names no checkpoint
             mistakes.report()
         assert run is not None

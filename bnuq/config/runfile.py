@@ -189,9 +189,8 @@ def section_from(kind: type[AnySection], settings: Mapping[str, Any]) -> AnySect
 def _typed(value: Any) -> str:
     """A value as it is typed on the command line, shortened if it is long."""
     values = value if isinstance(value, list | tuple) else (value,)
-    text = ",".join(
-        f"{part:g}" if isinstance(part, float) else as_toml(part) if isinstance(part, int) else part for part in values
-    )
+    shown = (as_toml(part) if isinstance(part, int) else part for part in values)
+    text = ",".join(f"{part:g}" if isinstance(part, float) else part for part in shown)
     return as_toml(text)[1:-1] if text.strip() else as_toml(text)
 
 

@@ -43,17 +43,8 @@ def _on_one_line(comment: str) -> str:
     return "".join(character if character.isprintable() else " " for character in " ".join(comment.split()))
 
 
-_PATHS = (
-    "checkpoint",
-    "arch",
-    "train",
-    "test",
-    "ood",
-    "validation",
-    "predictions",
-    "palette",
-    "classes",
-)  # keys whose texts may be paths
+# Keys whose texts may be paths.
+_PATHS = ("checkpoint", "arch", "train", "test", "ood", "validation", "predictions", "palette", "classes")
 
 
 def table(name: str, lines: Iterable[Line], folder: Path | None) -> str:
@@ -88,10 +79,8 @@ def _relative(text: str, folder: Path) -> str:
     there by at most two folders up."""
     name, path_text = re.fullmatch(r"((?:[\w-]+=)?)(.*)", text, flags=re.DOTALL).groups()  # pyrefly: ignore
     ends = [len(path_text), *(at for at in reversed(range(len(path_text))) if path_text[at] == ":")]
-    path = next(
-        (path_text[:end] for end in ends if Path(path_text[:end]).is_absolute() and exists(Path(path_text[:end]))),
-        path_text,
-    )
+    starts = (path_text[:end] for end in ends)
+    path = next((start for start in starts if Path(start).is_absolute() and exists(Path(start))), path_text)
     if not Path(path).is_absolute():
         return text
     relative = Path(os.path.relpath(path, folder))
@@ -122,12 +111,8 @@ def other_command(run: Run, name: str, *words: str) -> str | None:
     sidecar = run.run_file_is_implicit and run.run_file == run.checkpoint.with_suffix(".toml")
     model = run.run_file if has_run_file and not sidecar else run.checkpoint
     assert model is not None
-    options = [
-        word
-        for key in _NAMED.split()
-        if given.get(key) not in (None, False, (), {})
-        for word in option_words(key, given[key])
-    ]
+    keys = [key for key in _NAMED.split() if given.get(key) not in (None, False, (), {})]
+    options = [word for key in keys for word in option_words(key, given[key])]
     return shlex.join(["bnuq", name, _shown(model), *options, *words])
 
 

@@ -238,11 +238,7 @@ class DataSection(Section, frozen=True):
     ] = None
     train_size: Annotated[
         Positive | None,
-        setting(
-            "Size of the full training set, if --train is only a part of it.",
-            "Data",
-            shown="size of --train",
-        ),
+        setting("Size of the full training set, if --train is only a part of it.", "Data", shown="size of --train"),
     ] = None
     target: Annotated[
         str | None,

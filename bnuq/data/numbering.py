@@ -62,12 +62,9 @@ def in_one_numbering(
     else:
         return dict(sets)
     result = dict(sets) | {key: renumbered(points, numbering, name=key, ignore=ignore) for key, points in named.items()}
-    if classes is not None:
-        result |= {
-            key: replace(points, classes=numbering.names)
-            for key, points in result.items()
-            if points is not None and points.classes is None
-        }
+    for key, points in result.items() if classes is not None else ():
+        if points is not None and points.classes is None:
+            result[key] = replace(points, classes=numbering.names)
     return result
 
 
@@ -97,8 +94,7 @@ def _with_notes(points: Points, *, alone: bool) -> Points:
     names = list(points.classes or ())
     if not points.classes_sorted:
         return points
-    natural = natural_order(names)
-    if natural != names:
+    if (natural := natural_order(names)) != names:
         finding = note("class-order", names=names, natural=natural)
     elif alone:
         finding = note("class-numbers", names=names)

@@ -75,7 +75,12 @@ def padded(raw: NDArray[Any], augment: Augment) -> NDArray[Any]:
             f"{augment.place} needs images (channels, height, width); the examples have shape {raw.shape[1:]}."
         )
     _check(augment, crop_of(raw.shape, augment), *raw.shape[2:])
-    return _padded(raw, augment)
+    if augment.pad == 0:
+        return raw
+    around = ((0, 0), (0, 0), (augment.pad, augment.pad), (augment.pad, augment.pad))
+    if augment.pad_mode == "reflect":
+        return np.pad(raw, around, mode="reflect")
+    return np.pad(raw, around, mode="constant", constant_values=augment.pad_value)
 
 
 def crop_of(shape: tuple[int, ...], augment: Augment) -> tuple[int, int]:
@@ -116,15 +121,6 @@ def _check(augment: Augment, crop: tuple[int, int], height: int, width: int) -> 
             f"{augment.place}.crop is {augment.crop}; expected 1 to {min(height, width) + 2 * augment.pad}, "
             f"the size of the images ({height} × {width}) with {augment.pad} pixels of padding on each side."
         )
-
-
-def _padded(raw: NDArray[Any], augment: Augment) -> NDArray[Any]:
-    if augment.pad == 0:
-        return raw
-    around = ((0, 0), (0, 0), (augment.pad, augment.pad), (augment.pad, augment.pad))
-    if augment.pad_mode == "reflect":
-        return np.pad(raw, around, mode="reflect")
-    return np.pad(raw, around, mode="constant", constant_values=augment.pad_value)
 
 
 def check_ranges(augment: Augment) -> None:

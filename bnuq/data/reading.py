@@ -383,12 +383,11 @@ def _stem(path: Path) -> str:
 
 
 def _looks_like_code(reference: str) -> bool:
-    return names_a_file(reference) or (_looks_like_a_module(reference) and not _names_a_published_split(reference))
-
-
-def _looks_like_a_module(reference: str) -> bool:
     spec, _ = without_arguments(reference)
-    return re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", spec) is not None and not _in_a_file(spec)
+    is_module = re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", spec) is not None and not _in_a_file(spec)
+    name, _, split = reference.partition(":")
+    is_published = name == _SUITE or (_is_published(name) and split in ("train", "test", "val", "validation"))
+    return names_a_file(reference) or (is_module and not is_published)
 
 
 def _in_a_file(reference: str) -> bool:
@@ -400,9 +399,8 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
     names = [known.name for known in known_sets()]
     requested = reference.partition(":")[0]
     used = {known.name for other in beside if (known := known_set(other))}
-    close = [
-        name for name in difflib.get_close_matches(requested, names, n=2) if name not in used and _typo(requested, name)
-    ]
+    close = difflib.get_close_matches(requested, names, n=2)
+    close = [name for name in close if name not in used and _typo(requested, name)]
     hint = f"Did you mean {close[0]}?" if close else f"Names that are known: {', '.join(names)}."
     if Path(requested).suffix.lower() in _SUFFIXES or "/" in requested:
         files = [entry.name for entry in path.parent.iterdir()] if is_folder(path.parent) else []
@@ -424,11 +422,6 @@ def _not_found(reference: str, path: Path, beside: Collection[str]) -> str:
 
 def _is_published(name: str) -> bool:
     return re.sub(r"[^a-z0-9]", "", name.lower()) in _PUBLISHED
-
-
-def _names_a_published_split(reference: str) -> bool:
-    name, _, split = reference.partition(":")
-    return name == _SUITE or (_is_published(name) and split in ("train", "test", "val", "validation"))
 
 
 def _typo(requested: str, name: str) -> bool:

@@ -50,9 +50,8 @@ class Fit:
 
     def pads(self, height: int, width: int) -> bool:
         """Whether a picture of this size is smaller than the crop, and gets a border."""
-        return self.crop is not None and any(
-            new > old for new, old in zip(self.crop, _after(self.resize, (height, width)), strict=True)
-        )
+        before = _after(self.resize, (height, width))
+        return self.crop is not None and any(new > old for new, old in zip(self.crop, before, strict=True))
 
 
 def _after(resize: int | Size | None, shape: tuple[int, ...]) -> Size:
@@ -126,9 +125,8 @@ def random_part(height: int, width: int, augment: Augment, words: NDArray[np.uin
         ratio = math.exp(low + ratio * (high - low))
         h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
         if 0 < h <= height and 0 < w <= width:
-            top, left = (
-                int(word) % count for word, count in zip(words[-2:], (height - h + 1, width - w + 1), strict=True)
-            )
+            counts = height - h + 1, width - w + 1
+            top, left = (int(word) % count for word, count in zip(words[-2:], counts, strict=True))
             return top, left, h, w
     h, w = height, width  # the centre, cropped to the nearest ratio
     if width / height < augment.ratio[0]:

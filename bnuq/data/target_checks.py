@@ -201,6 +201,5 @@ def _counts(mask: NDArray[np.int64]) -> dict[int, int]:
 def _all_of(values: NDArray[Any], classes: int) -> bool:
     """Whether these are labels in which every class occurs, numbered from 0 or from 1."""
     distinct = np.unique(values)
-    return distinct.size == classes > 1 and any(
-        np.array_equal(distinct, start + np.arange(classes)) for start in (0, 1)
-    )
+    numbers = np.arange(classes)
+    return distinct.size == classes > 1 and any(np.array_equal(distinct, start + numbers) for start in (0, 1))

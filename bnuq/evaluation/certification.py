@@ -202,9 +202,8 @@ def _of_regression(
     made: dict[str, tuple[float, Certificate]] = {}
     for name in WIDTHS if several else WIDTHS[:1]:
         noise = np.maximum(excess, 0.0) if name == "normalized_error" else None
-        validation_errors, test_errors = (
-            (np.abs(_errors(each)) / _scale(each.variance, noise)).max(-1) for each in (validation, test)
-        )
+        relative = (np.abs(_errors(each)) / _scale(each.variance, noise) for each in (validation, test))
+        validation_errors, test_errors = (errors.max(-1) for errors in relative)
         certificate = Certificate(
             score=name,
             names=(ALL,),

@@ -47,9 +47,8 @@ def check_complete(run: Run, *, needs: Collection[Need], reading: bool = True) -
         without_arch = network is None or network.one is None
     if not without_arch and all(_has(run, need) for need in needs):
         return
-    if (
-        checkpoint is None and untrusted is None and (run.train is None or not _is_toml(run.run_file))
-    ):  # the message depends on it
+    # The message depends on it.
+    if checkpoint is None and untrusted is None and (run.train is None or not _is_toml(run.run_file)):
         if not reading:
             return
         with suppress(BnuqError):  # what loading it will say

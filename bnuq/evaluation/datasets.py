@@ -102,9 +102,8 @@ def load_data(run: Run, model: nn.Module | None = None, *, needs_reference: bool
     train = None if data.train is None else data.train.keeping(reference_budget)
     everything = [points for points in (train, data.test, *data.ood.values(), data.validation) if points is not None]
     check_grouped(run, everything)
-    findings = tuple(
-        distinct(finding for points in everything for finding in about(points.name, points.findings)).values()
-    )
+    found = (finding for points in everything for finding in about(points.name, points.findings))
+    findings = tuple(distinct(found).values())
     findings += (*_other_scales(train, {"test": data.test, "validation": data.validation, **data.ood}),)
     findings += (*unused, *shared) + (() if limit is None else (note("limited", limit=limit, seed=run.seed),))
     return replace(data, train=train, findings=findings)
@@ -294,15 +293,8 @@ def _split(split: Split, train: Points | None, test: Points) -> tuple[Points | N
     if source is None:
         raise RequestError('data.validation is split_of = "train", and there is no training set; add train = "REF".')
     if split.split_of == "train" and not split.held_out:
-        return (
-            train,
-            test,
-            None,
-            (
-                "the validation examples are a part of the training set, which the network was trained on (held_out is "
-                "not true): its estimates on them would be too optimistic"
-            ),
-        )
+        why_none = "the validation examples are a part of the training set, which the network was trained on (held_out "
+        return train, test, None, why_none + "is not true): its estimates on them would be too optimistic"
     if independent_units(len(source), source.group) < 2:
         raise DataError(f"{source.reference}: a single example, or group of examples, cannot be split for validation.")
     rows = held_out_rows(len(source), fraction=split.fraction, seed=split.seed, group=source.group)

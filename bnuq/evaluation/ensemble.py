@@ -50,9 +50,8 @@ def other_networks(run: Run, prepared: Prepared, plan: Plan) -> tuple[tuple[nn.M
                 )
             found = findings_on_outputs(replace(prepared, model=network), plan)
         networks.append(network)
-        loaded.append(
-            replace(member_model, findings=(*member_model.findings, *about(_name(checkpoints, number), found)))
-        )
+        findings = (*member_model.findings, *about(_name(checkpoints, number), found))
+        loaded.append(replace(member_model, findings=findings))
     every = [prepared.loaded, *loaded]
     sha256, times = Counter(model.checkpoint.sha256 for model in every).most_common(1)[0]
     if times > 1:

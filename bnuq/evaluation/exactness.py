@@ -64,9 +64,8 @@ def _outputs_on_test(subject: Subject, model: nn.Module) -> Tensor:
     check = check_each_point if tracked else check_repeatable
 
     def outputs(name: str, points: Points) -> Tensor:
-        size = min(
-            len(points), max(subject.pipeline.settings.chunk_size or _POINTS, CHECKED_ROWS), always_passed(points)
-        )
+        most = max(subject.pipeline.settings.chunk_size or _POINTS, CHECKED_ROWS)
+        size = min(len(points), most, always_passed(points))
         inputs = partial(subject.pipeline.evaluated, points)
         return next(memory.in_halves(lambda rows: check(model, inputs(rows), where=f" on {name}"), size))
 

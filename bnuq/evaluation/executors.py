@@ -49,8 +49,7 @@ class UnitExecutor:
         for group in groups:
             arrays = {unit: self.journal.load(unit.name, unit.sha256) for unit in group}
             self._check(arrays, compute)
-            missing = tuple(unit for unit in group if arrays[unit] is None)
-            if missing:
+            if missing := tuple(unit for unit in group if arrays[unit] is None):
                 arrays |= self._computed(missing, compute, needed=needed)
             yield tuple(unit_arrays for unit_arrays in arrays.values() if unit_arrays is not None)
 

@@ -31,14 +31,11 @@ def gallery(
     """
     if not subject.settings.images or subject.image:
         return ()
-    chosen = _chosen(methods, described)
-    parts = (
-        (kind, name, method, rows, small_copies(subject.sets[name], rows, LARGEST))
-        for kind, name, method, rows in chosen
-    )
-    return tuple(
-        Thumbnails(kind, name, method, rows, pixels) for kind, name, method, rows, pixels in parts if len(pixels)
-    )
+    shown = []
+    for kind, name, method, rows in _chosen(methods, described):
+        if len(pixels := small_copies(subject.sets[name], rows, LARGEST)):
+            shown.append(Thumbnails(kind, name, method, rows, pixels))
+    return tuple(shown)
 
 
 def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, EvaluatedSet]) -> Iterator[tuple]:
@@ -52,9 +49,7 @@ def _chosen(methods: Mapping[str, MethodResult], described: Mapping[str, Evaluat
         rows = largest_first(np.where(wrong, test.points["max_probability"], -np.inf))
         yield "confidently-wrong", "test", DETERMINISTIC, rows[: min(OF_EACH, int(wrong.sum()))]
     yield "uncertain", "test", method, largest_first(sets["test"].points[score])[:OF_EACH]
-    ood = [
-        name for name, described_set in described.items() if described_set.kind == "ood" and score in sets[name].points
-    ]
+    ood = [name for name, each in described.items() if each.kind == "ood" and score in sets[name].points]
     for name in ood[:OF_EACH]:
         familiar = largest_first(-sets[name].points[score])
         yield "familiar", name, method, familiar[: max(1, OF_EACH // len(ood))]

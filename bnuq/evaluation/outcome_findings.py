@@ -26,8 +26,7 @@ def findings_on_outcome(subject: Subject, outcome: RunnerResult, data: RunData) 
     if any(not site.tracked for site in subject.sites.live_batchnorms):
         yield warning("deterministic-from-reference")
     sizes = {"test": data.test} | data.ood
-    few = [name for name, points in sizes.items() if independent_units(len(points), points.group) < 2]
-    if few:
+    if few := [name for name, points in sizes.items() if independent_units(len(points), points.group) < 2]:
         yield warning("too-few-points", sets=few)
     if (error := outcome.methods[DETERMINISTIC].sets["test"].estimates.get("mae")) is not None:
         yield from _findings_on_scale(data, error.value)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +116,6 @@ class ChunkedPasses:
         if isinstance(engine, BySet):
             yield lambda rows: torch.arange(rows.start, rows.stop)
             return
-
         with loading(self._pipeline, points) as load:
             yield load
 
@@ -215,10 +215,7 @@ class ChunkedPasses:
 @contextmanager
 def loading(pipeline: Pipeline, points: Points) -> Iterator[Feed]:
     """Loads rows of a set, the next ones meanwhile where the pipeline `makes_ahead`."""
-
-    def load(rows: slice) -> Tensor:
-        return pipeline.evaluated(points, rows)
-
+    load = partial(pipeline.evaluated, points)
     with ExitStack() as closing:
         queue = devices.queue_of_this_thread(pipeline.device)
         yield Prefetch(load, len(points), queue, closing) if pipeline.makes_ahead(points) else load
@@ -269,7 +266,7 @@ def bytes_taken(engine: Engine, size: int, outputs: int, device: torch.device) -
     if size < 1:
         return sys.maxsize
     stochastic = stochastic_of(engine)
-    work = stochastic.work(size) if stochastic is not None else None
+    work = None if stochastic is None else stochastic.work(size)
     scored = bytes_of_scoring(engine.samples, size, outputs, device)
     return 3 * 8 * engine.samples * size * outputs + scored + (0 if work is None else work.bytes)
 
@@ -278,11 +275,7 @@ class Prefetch:
     """Loads the next chunk of points in a thread, within its `queue`, while the device works on the current chunk."""
 
     def __init__(
-        self,
-        load: Callable[[slice], Tensor],
-        count: int,
-        queue: Callable[[], AbstractContextManager[object]],
-        closing: ExitStack,
+        self, load: Feed, count: int, queue: Callable[[], AbstractContextManager[object]], closing: ExitStack
     ) -> None:
         self._load, self._count, self._queue = load, count, queue
         self._thread = closing.enter_context(ThreadPoolExecutor(max_workers=1))

@@ -68,9 +68,8 @@ class Perturbed:
         further: Any = self.pipeline.settings.seed if digest is None else digest
         if self.perturbation.code:
             further = further, *code_of(self.perturbation.code, self.perturbation.source.base)
-        return hashlib.sha256(
-            f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {further}".encode()
-        ).hexdigest()
+        content = f"{self.clean.sha256} {self.perturbation} {self._unit.tolist()} {further}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property
     def _kept(self) -> ItemCache:
@@ -304,9 +303,8 @@ def perturbed_sets(
         inputs = Perturbed(test, change, pipeline, loss_of, through, budget, values, function)
         if function is not None:
             inputs[:1]  # its mistakes end the run before anything is computed
-        sets[change] = replace(
-            test, name=change.set_name, reference=f"{test.reference} + {change}", inputs=inputs, findings=()
-        )
+        reference = f"{test.reference} + {change}"
+        sets[change] = replace(test, name=change.set_name, reference=reference, inputs=inputs, findings=())
     return sets
 
 
@@ -326,10 +324,8 @@ def _loss_of(task: Task, scale: TargetScale | None) -> Callable[[Any], Loss]:
 
     def regression(outputs: Tensor, y: Tensor) -> Tensor:
         if scale is not None:
-            std, mean = (
-                devices.upload(torch.as_tensor(values.copy()), outputs.device, outputs.dtype)
-                for values in (scale.std, scale.mean)
-            )
+            units = (torch.as_tensor(values.copy()) for values in (scale.std, scale.mean))
+            std, mean = (devices.upload(values, outputs.device, outputs.dtype) for values in units)
             outputs = outputs * std + mean
         return (outputs.mean(0) - y).square().sum()
 

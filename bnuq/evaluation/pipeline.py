@@ -203,9 +203,8 @@ class Pipeline:
         this shape (channels, height, width); an accelerator is not waited for."""
         augment, count = self.settings.augment, len(pictures)
         assert augment is not None
-        words = [
-            counter_rng.augmentation_words(self.settings.seed, draw, count, purpose, first=first) for draw in draws
-        ]
+        of_draw = partial(counter_rng.augmentation_words, self.settings.seed)
+        words = [of_draw(draw, count, purpose, first=first) for draw in draws]
         top, left, flipped = places(shape, augment, np.stack(words))
         height, width = map(np.arange, crop_of(shape, augment))
         across = np.where(flipped[..., None], width[::-1], width) + left[..., None]

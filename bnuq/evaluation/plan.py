@@ -280,8 +280,7 @@ def _findings_on_sites(sites: Sites, *, drawn: bool) -> Iterator[Finding]:
     variances."""
     for reason, layers in by_reason(dict(sites.unreachable)):
         yield warning("unreachable", layer=layers, reason=reason)
-    untrained = [site.name for site in sites.batchnorms if site.never_trained and not site.is_frozen]
-    if untrained:
+    if untrained := [site.name for site in sites.batchnorms if site.never_trained and not site.is_frozen]:
         yield warning("never-trained", layers=untrained, evaluated=True)
     unscaled = {site.name: site.unscaled for site in sites.batchnorms if site.unscaled}
     if unscaled and not drawn:

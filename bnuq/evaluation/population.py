@@ -115,8 +115,7 @@ def _only(layer: LayerStatistics) -> Population:
 def _full(
     model: nn.Module, batches: Batches, sites: Sequence[BatchNormSite], progress: Progress, memory_limit: int | None
 ) -> tuple[Population, ...]:
-    joint = _joint(model, batches, sites, progress, memory_limit)
-    if joint is not None:
+    if (joint := _joint(model, batches, sites, progress, memory_limit)) is not None:
         return tuple(_only(wide(layer)) for layer in joint.layers)
     first = fed(model, next(iter(batches)))
     below: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}

@@ -43,9 +43,8 @@ class WorkUnit:
 def tiles(name: str, points: Points, size: int, *, method: str, draws: range) -> list[WorkUnit]:
     """The units of a set, of `size` points each."""
     starts = range(0, len(points), size)
-    return [
-        WorkUnit(method, name, points.sha256, range(start, min(len(points), start + size)), draws) for start in starts
-    ]
+    parts = [range(start, min(len(points), start + size)) for start in starts]
+    return [WorkUnit(method, name, points.sha256, part, draws) for part in parts]
 
 
 UnitGroup = tuple[WorkUnit, ...]  # units of the same points, which pass together

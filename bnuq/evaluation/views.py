@@ -172,15 +172,10 @@ class MethodScoring(ABC, Generic[AnySubject]):
                     changed.setdefault(method, {})[name] = kept
             if name == fitted_to:
                 views = self._cross_fitted(name, plain, scored, ranked)
+        of_views = {view.method: view for view in views}
         return {
-            view.method: ScoredMethod(
-                scored[view.method],
-                view,
-                unfitted.get(view.method),
-                changed.get(view.method, {}),
-                ranked.get(view.method),
-            )
-            for view in views
+            of: ScoredMethod(scored[of], view, unfitted.get(of), changed.get(of, {}), ranked.get(of))
+            for of, view in of_views.items()
         }
 
     def _cross_fitted(

@@ -84,15 +84,13 @@ def _timm(path: Path, config: Mapping[str, Any]) -> HubConfig:
     arguments = config.get("model_args") or {}
     _check(path, "model_args", arguments, isinstance(arguments, dict))
     arguments = dict(arguments)
-    size = published.get("input_size")
-    if size is not None:
+    if (size := published.get("input_size")) is not None:
         _check(path, "input_size", size, _is_size(size, 3))
         if size[0] != 3:
             arguments.setdefault("in_chans", size[0])
         if published.get("fixed_input_size"):
             arguments.setdefault("img_size", size[1:])
-    classes = published.get("num_classes", config.get("num_classes"))
-    if classes is not None:
+    if (classes := published.get("num_classes", config.get("num_classes"))) is not None:
         _check(path, "num_classes", classes, type(classes) is int and classes >= 0)
         arguments.setdefault("num_classes", classes)
     if isinstance(pool := config.get("global_pool", published.get("pool")), str):
@@ -156,9 +154,8 @@ def _normalization(path: Path, mean: Any, std: Any, factor: float = 1.0, shift: 
     if mean is None or std is None:
         return {}
     for name, numbers in (("mean", mean), ("std", std)):
-        _check(
-            path, name, numbers, isinstance(numbers, list) and 0 < len(numbers) < 100 and all(map(_is_number, numbers))
-        )
+        is_list = isinstance(numbers, list) and 0 < len(numbers) < 100
+        _check(path, name, numbers, is_list and all(map(_is_number, numbers)))
     _check(path, "mean", mean, len(mean) == len(std) or 1 in (len(mean), len(std)))
     _check(path, "std", std, all(s > 0 for s in std))
     return {"normalize": {"mean": [(m + shift) / factor for m in mean], "std": [s / factor for s in std]}}
@@ -179,11 +176,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_size(value: Any, numbers: int) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and len(value) == numbers
-        and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
-    )
+    is_list = isinstance(value, list | tuple) and len(value) == numbers
+    return is_list and all(type(n) is int and 0 < n <= _MOST_VALUES for n in value)
 
 
 def _check(path: Path, key: str, value: Any, fine: bool) -> None:

@@ -3,16 +3,3 @@
 from bnuq.gate.checking import check
 from bnuq.gate.records import CheckVerdict, EstimateComparison, Floor, Outcome, Pairing, Side, summary
 from bnuq.gate.settings import GateSettings, Tolerance
-
-__all__ = [
-    "CheckVerdict",
-    "EstimateComparison",
-    "Floor",
-    "GateSettings",
-    "Outcome",
-    "Pairing",
-    "Side",
-    "Tolerance",
-    "check",
-    "summary",
-]

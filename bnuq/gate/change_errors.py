@@ -104,10 +104,8 @@ class Errors:
     def _over_validation(self, row: Row, weights: Sequence[float]) -> Error:
         """Of what a certificate accepts, or how wide its intervals are: the bootstrap over its validation points, the
         same ones of all results where these have as many. None of pixels."""
-        all_of_them = [
-            None if result.certification is None else result.certification.methods.get(row["method"])
-            for result in self._results
-        ]
+        promised = [result.certification for result in self._results]
+        all_of_them = [None if each is None else each.methods.get(row["method"]) for each in promised]
         if any(each is None or each.is_expected for each in all_of_them):
             return NONE
         values = np.array([[*resampled_values(result, row["method"], _RESAMPLES)] for result in self._results])

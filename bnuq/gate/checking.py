@@ -201,8 +201,7 @@ def _new(current: Result, baselines: Sequence[Result]) -> Iterator[Finding]:
     """Methods and sets that the current result has, and not every baseline."""
     for kind in ("method", "set"):
         new, *old = (getattr(result, f"{kind}s") for result in (current, *baselines))
-        added = [name for name in new if not all(name in names for names in old)]
-        if added:
+        if added := [name for name in new if not all(name in names for names in old)]:
             yield note("new-since-baseline", what=kind, names=added)
 
 
@@ -218,14 +217,12 @@ def _findings(
     estimates = estimates_of(current), estimates_of(baseline)
     if unclear := [item for item in comparisons if item.outcome == "inconclusive"]:
         gated = sum(item.is_gated for item in comparisons)
-        yield warning(
-            "inconclusive", estimates=[f"{item.address}{' (slope)' * item.slope}" for item in unclear], gated=gated
-        )
+        names = [f"{item.address}{' (slope)' * item.slope}" for item in unclear]
+        yield warning("inconclusive", estimates=names, gated=gated)
     if hidden := [item.address for item in comparisons if _is_hidden(item, *estimates)]:
         yield warning("hidden-by-draws", estimates=hidden, growth=_GROWN)
     codes = {finding.code for finding in warnings(baseline.findings)}
-    fresh = [finding for finding in warnings(current.findings) if finding.code not in codes]
-    if fresh:
+    if fresh := [finding for finding in warnings(current.findings) if finding.code not in codes]:
         yield warning("new-warnings", warnings=[[finding.code, text_of(finding)] for finding in fresh])
     gated_ece = [each for each in comparisons if each.metric == "ece" and each.is_gated and each.family == "main"]
     found = {each.method: calibration_of(current, each.method) for each in gated_ece if not each.label}
@@ -265,11 +262,9 @@ def _of_what_is_not_gated(comparisons: Sequence[EstimateComparison], settings: G
         yield warning("promise-lost", methods=lost)
     if unlimited := [item.address for item in comparisons if not item.is_gated and item.tolerance is not None]:
         yield warning("tolerance-of-any-change", estimates=unlimited)
-    undefined = [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]
-    if undefined:
+    if undefined := [item.address for item in comparisons if math.isnan(item.baseline) and _is_directed(item)]:
         yield warning("not-a-number", estimates=undefined)
-    infinite = [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]
-    if infinite:
+    if infinite := [item.address for item in comparisons if math.isinf(item.current) and item.current == item.baseline]:
         yield warning("infinite", estimates=infinite)
 
 

@@ -91,13 +91,11 @@ def measured(
         known = errors.over_points(row, weights), errors.over_draws(rows, weights)
         before = fmean(each.estimate.value for each in rows[1:])
         step, sizes = _step(current, row, errors), {name: current.sets[name].n for name in sets_of(row)}
-        changes = [Line(before, row.estimate.value, known)]
-        if count > 1:
-            changes.append(line_through(rows, errors))
-        for change in changes:
+        is_first = "gate-first" in metric_of(row["metric"]).shown and address in decided_by
+        weight = _FIRST if is_first and not settings.names_estimates else 1.0
+        for change in (Line(before, row.estimate.value, known), *([line_through(rows, errors)] if count > 1 else ())):
             comparison, df = _compared(address, row, change, deviation, settings, decided_by)
             swapped = None if not comparison.is_gated else swaps(row, errors.points, errors.pairing.points)
-            weight = _FIRST if _is_first(address, row["metric"], settings, decided_by) else 1.0
             chance = _chance(rows, baselines) if comparison.is_gated else None
             yield Measured(comparison, df, deviation, step, sizes, swapped, weight, chance)
 
@@ -141,10 +139,6 @@ def at_thresholds(
         if count == 1 and rate.set in errors.pairing.points and evaluated.group is None:
             swapped = swaps_of_mean(sides[0].contributions - sides[1].contributions)
         yield Measured(comparison, df, 0.0, rate.step, {rate.set: evaluated.n}, swapped)
-
-
-def _is_first(address: str, metric: str, settings: GateSettings, decided_by: Collection[str]) -> bool:
-    return "gate-first" in metric_of(metric).shown and address in decided_by and not settings.names_estimates
 
 
 def line_through(rows: Sequence[Row], errors: Errors) -> Line:
@@ -246,8 +240,7 @@ def judged(rows: Sequence[Measured], current: Result, baseline: object) -> Itera
     gated = [row for row in rows if row.comparison.is_gated]
     worse = np.array([_p_value(row, gain=False) for row in gated])
     better = np.array([_p_value(row, gain=True) for row in gated])
-    unknown = [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]
-    if unknown:
+    if unknown := [row.comparison.address for row, p in zip(gated, worse, strict=True) if math.isnan(p)]:
         raise ResultError(
             f"{current.path} cannot be compared with {baseline}: whether {', '.join(unknown[:5])} got worse "
             "by more than tolerated cannot be determined. It is not a number now, or its change has no error: "
@@ -355,9 +348,7 @@ def _outcome(comparison: EstimateComparison, holm: float, gain: float) -> Outcom
 def is_lost_promise(comparison: EstimateComparison) -> bool:
     """Whether the baseline keeps a promise, by accepting points or by intervals, and the current result none."""
     nothing = {ACCEPTED: 0.0, WIDTH: math.inf}.get(comparison.metric)
-    if comparison.slope:
-        return False
-    return nothing is not None and comparison.current == nothing != comparison.baseline
+    return nothing is not None and not comparison.slope and comparison.current == nothing != comparison.baseline
 
 
 def promises_lost_of_parts(
@@ -412,13 +403,9 @@ def ranked(comparisons: Iterable[EstimateComparison]) -> list[EstimateComparison
     def rank(comparison: EstimateComparison) -> tuple[float, ...]:
         if comparison.p_adjusted is None or comparison.p_value is None:
             return (_RANKS[comparison.outcome],)
-        size = (
-            comparison.degradation / comparison.tolerance
-            if comparison.tolerance
-            else math.copysign(math.inf, comparison.degradation)
-            if comparison.degradation
-            else 0.0
-        )
+        size = comparison.degradation
+        if size:
+            size = size / comparison.tolerance if comparison.tolerance else math.copysign(math.inf, size)
         return (_RANKS[comparison.outcome], comparison.p_value, -size)
 
     return sorted(comparisons, key=rank)

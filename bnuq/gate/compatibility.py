@@ -22,8 +22,7 @@ _MOST_NAMED = 8  # missing estimates that a message names
 
 def check_comparable(current: Result, baseline: Result, settings: GateSettings) -> None:
     """Raise ResultError, naming all obstacles, where the two results must not be compared."""
-    problems = [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]
-    if problems:
+    if problems := [*_differences(current, baseline, settings), *_missing(current, baseline, settings)]:
         text = "\n".join(f"  - {problem}" for problem in problems)
         raise ResultError(f"{current.path} cannot be compared with {baseline.path}:\n{text}")
 
@@ -47,9 +46,8 @@ def _differences(current: Result, baseline: Result, settings: GateSettings) -> I
     results = current, baseline
     new, old = (_as_scored(settings_of_result(each), baseline) | _calibrated(each, common) for each in results)
     if all("tau" in result.methods[result.first].sets["test"].estimates for result in (current, baseline)):
-        new["calibrate"], old["calibrate"] = (
-            "cross" if result.is_cross_fitted else "validation" for result in (current, baseline)
-        )
+        for side, result in ((new, current), (old, baseline)):
+            side["calibrate"] = "cross" if result.is_cross_fitted else "validation"
     yield from _other_scoring(new, old, settings)
     yield from _other_data(current.sets, baseline.sets, settings)
 
@@ -90,9 +88,8 @@ def _other_samplers(
         now, before = (settings_of_draws(method_named(method), sampler) for sampler in (new, old))
         for key in differing_keys(now, before):
             a, b = (str(keys[key]).lower() if isinstance(keys[key], bool) else keys[key] for keys in (now, before))
-            sampler_keys[key] = (
-                f"sampling: {key} is {a} now, {b} in the baseline. Use the same sampling, or {_allowing('sampling')}."
-            )
+            advice = f"Use the same sampling, or {_allowing('sampling')}."
+            sampler_keys[key] = f"sampling: {key} is {a} now, {b} in the baseline. {advice}"
     yield from (sampler_keys[key] for key in sorted(sampler_keys))
 
 
@@ -142,9 +139,8 @@ def _missing(current: Result, baseline: Result, settings: GateSettings) -> Itera
                 do = f"Score its file by {method_named(name).plain.name}=FILE" if of_file else "Evaluate it"
                 yield _absent(f"the {kind} {name}", pattern.format(name), do=do)
     if missing:
-        shown = ", ".join(missing[:_MOST_NAMED]) + (
-            f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        )
+        more = len(missing) - _MOST_NAMED
+        shown = ", ".join(missing[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         metrics = dict.fromkeys(f"*.{old[address]['metric']}" for address in missing)
         yield _absent(shown, *(missing if len(missing) == 1 else metrics))
 

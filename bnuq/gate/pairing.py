@@ -30,8 +30,7 @@ def pairing(current: Result, baseline: Result) -> Pairing:
         given = "file" in method_named(method).differs_by
         if given and all(result.is_single(method) for result in (current, baseline)):  # nothing is drawn
             continue
-        differing = list(_draw_differences(method_named(method), current, baseline))
-        if differing:
+        if differing := list(_draw_differences(method_named(method), current, baseline)):
             unpaired.append((method, f"{all_of(differing)} {'differs' if len(differing) == 1 else 'differ'}"))
         else:
             shared.append(method)

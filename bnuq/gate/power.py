@@ -96,9 +96,8 @@ class Sight:
             return None
         parts = self.se_points**2 / needed**2, self.se_draws**2 / needed**2
         both = parts[0] + parts[1]
-        more_points, more_samples = (
-            own / (1 - other) if other < 1 else math.inf for own, other in (parts, parts[::-1])
-        )
+        sides = parts, parts[::-1]
+        more_points, more_samples = (own / (1 - other) if other < 1 else math.inf for own, other in sides)
         if min(more_points, more_samples) > 2 * both:
             more_points = more_samples = both
         elif more_points <= more_samples:

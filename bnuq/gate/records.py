@@ -244,19 +244,16 @@ def _side(side: Side) -> dict[str, Any]:
 def _comparison(comparison: EstimateComparison) -> dict[str, Any]:
     coordinates = json_fields(comparison, "method", "set", "label", "score", "metric", "address", "group")
     coordinates |= {"class": comparison.of_class, "test": "slope" if comparison.slope else ""}
+    decisive = comparison.decisive
+    needed = {} if decisive is None else {"points": dict(decisive.points), "samples": decisive.samples}
     return {
         **{key: value for key, value in coordinates.items() if value},
         "unit": comparison.unit,
         **_known_numbers(comparison, _NUMBERS, always=("baseline", "current", "change")),
         "outcome": comparison.outcome,
         **({} if not comparison.is_gated else {"family": comparison.family}),
-        **({} if comparison.decisive is None else {"decisive": _decisive(comparison.decisive)}),
+        **({} if decisive is None else {"decisive": {key: value for key, value in needed.items() if value}}),
     }
-
-
-def _decisive(decisive: Decisive) -> dict[str, Any]:
-    known = {"points": dict(decisive.points), "samples": decisive.samples}
-    return {key: value for key, value in known.items() if value}
 
 
 def _floor(floor: Floor) -> dict[str, Any]:

@@ -144,8 +144,7 @@ class GateSettings:
         for key, value in tolerances:
             _check_key(key, "tolerance")
             amounts.append((key, Tolerance.of(value, key=f"tolerance {key}")))
-        allowed = tuple(allow)
-        for name in allowed:
+        for name in (allowed := tuple(allow)):
             _check_allowed(name)
         return GateSettings((), tuple(amounts), tuple(map(Required.of, floors)), allowed)
 
@@ -163,9 +162,7 @@ class GateSettings:
         if matching and math.isinf(matching[-1][1].amount):
             return None
         named = any((key != metric or default is None) and math.isfinite(of.amount) for key, of in matching)
-        has_default = (
-            known is not None and known.direction == "none" and default is not None and ".bounds." not in address
-        )
+        has_default = bool(known and known.direction == "none" and default and ".bounds." not in address)
         if not (named or self._is_gated(address, metric, directed=directed or has_default, decided_by=decided_by)):
             return None
         return matching[-1][1] if matching else default
@@ -193,7 +190,8 @@ class GateSettings:
         if name is None:
             return what in self.allow
         patterns = [text.partition(":")[2] for text in self.allow if text.startswith(f"{what}:")]
-        return what in self.allow or any(_covers(pattern, name) for pattern in patterns)
+        # A pattern matches an address, or a group that contains it.
+        return what in self.allow or any(fnmatchcase(name, of) for each in patterns for of in (each, f"{each}.*"))
 
 
 FAMILIES = tuple(place.replace("_", "-") for place in PARTS.values())  # tested apart from the others: by-class, …
@@ -213,11 +211,6 @@ def _is_meant(key: str, address: str, metric: str, *, directed: bool) -> bool:
     if same_metric and ".normalized." in address and ".normalized." not in key:
         return False
     return fnmatchcase(address, key) and (directed or (same_metric and (not bound or ".bounds." in key)))
-
-
-def _covers(pattern: str, name: str) -> bool:
-    """Whether the pattern matches this address, or a group that contains it."""
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
 def _check_key(key: str, setting: str, known: Sequence[str] = ()) -> None:

@@ -108,8 +108,7 @@ def _checked_scores(scores: Float[Array, "*replicate point"], name: str) -> Floa
     scores = as_float64(scores)
     if scores.size == 0:
         raise ValueError(f"{name} holds no scores; expected at least one example in each set.")
-    missing = int(np.isnan(scores).sum())
-    if missing:
+    if missing := int(np.isnan(scores).sum()):
         raise ValueError(f"{name} holds {missing} NaN among {scores.size} scores; expected numbers only.")
     return scores
 
@@ -185,9 +184,8 @@ def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndar
     rungs = ends.sum(1)
     for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
         rows = np.flatnonzero(rungs == number)
-        test_counts, ood_counts = (
-            np.diff(above[rows][ends[rows]].reshape(-1, number), axis=1, prepend=0) for above in (test_above, ood_above)
-        )
+        at_ends = (above[rows][ends[rows]].reshape(-1, number) for above in (test_above, ood_above))
+        test_counts, ood_counts = (np.diff(above, axis=1, prepend=0) for above in at_ends)
         yield rows, test_counts, ood_counts
 
 

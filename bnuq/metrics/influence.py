@@ -265,9 +265,8 @@ def spearman_influence(a: Float[Array, "point"], b: Float[Array, "point"]) -> Fl
     if variance_x == 0 or variance_y == 0:
         return undefined
     together = x * y - 3 * covariance + _moved(*rungs, y) + _moved(*other_rungs, x)
-    alone = (x * x - 3 * variance_x + 2 * _moved(*rungs, x)) / variance_x + (
-        y * y - 3 * variance_y + 2 * _moved(*other_rungs, y)
-    ) / variance_y
+    alone = (x * x - 3 * variance_x + 2 * _moved(*rungs, x)) / variance_x
+    alone += (y * y - 3 * variance_y + 2 * _moved(*other_rungs, y)) / variance_y
     size = math.sqrt(variance_x) * math.sqrt(variance_y)
     return together / size - covariance / size / 2 * alone
 

@@ -156,9 +156,8 @@ def fitted_gaussians(features: Float[Array, "reference feature"], labels: Int64[
     xp, location = array_namespace(features), device(features)
     classes, numbers = np.unique(labels, return_inverse=True)
     n, width = features.shape
-    means = xp.stack(
-        [_mean(features[xp.asarray(np.flatnonzero(numbers == i), device=location)]) for i in range(len(classes))]
-    )
+    rows = (xp.asarray(np.flatnonzero(numbers == i), device=location) for i in range(len(classes)))
+    means = xp.stack([_mean(features[of_class]) for of_class in rows])
     class_means = means[xp.asarray(numbers, device=location)]
     mean = _mean(features)
     within, total = _scatter(features, class_means), _scatter(features, mean[None, :])

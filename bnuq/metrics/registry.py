@@ -99,34 +99,16 @@ _SEPARATION: dict[str, Any] = {
 
 def _sets(suffix: str, name: str, source: str) -> tuple[Estimand, Estimand]:
     """Size and coverage of the prediction sets of this name."""
-    size = Estimand(
-        f"set_size{suffix}",
-        f"Mean size of the prediction sets, {name}",
-        f"size of {name} sets",
-        "classes",
-        "lower",
-        source,
-        short=f"{name} set size",
-        **_STEPS,
-        **_TRUTH,
-        tasks=_CLASSIFICATION,
-        limits=POSITIVE,
+    return Estimand(
+        f"set_size{suffix}", f"Mean size of the prediction sets, {name}", f"size of {name} sets", "classes", "lower",
+        source, short=f"{name} set size", **_STEPS, **_TRUTH, tasks=_CLASSIFICATION, limits=POSITIVE,
         worse="the prediction sets of {who} on {where} are larger",
         better="the prediction sets of {who} on {where} are smaller",
-    )
-    coverage = Estimand(
-        f"set_coverage{suffix}",
-        f"Share of examples whose prediction set has the true class, {name}",
-        f"coverage of {name} sets",
-        "fraction",
-        "none",
-        f"{source}; nominal best",
-        short=f"{name} coverage",
-        **_STEPS,
-        **_TRUTH,
-        tasks=_CLASSIFICATION,
-    )
-    return size, coverage
+    ), Estimand(
+        f"set_coverage{suffix}", f"Share of examples whose prediction set has the true class, {name}",
+        f"coverage of {name} sets", "fraction", "none", f"{source}; nominal best", short=f"{name} coverage",
+        **_STEPS, **_TRUTH, tasks=_CLASSIFICATION,
+    )  # fmt: skip
 
 
 _OVERLAP: dict[str, Any] = {
@@ -179,8 +161,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "mae", "Mean absolute error", "MAE", "target unit", "lower", "mean of |y − f̄| over examples and outputs",
         tolerance="1%", **_OF_SCALE, **_LARGER_ERRORS,
-        tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE,
-        shown=frozenset({"sweep"}),
+        tasks=_REGRESSION, required=_REGRESSION, **_TRUTH, limits=POSITIVE, shown=frozenset({"sweep"}),
     ),
     Estimand(
         "pll", "Predictive log-likelihood", "PLL", "nats", "higher", "Teye, Azizpour & Smith 2018", tolerance="0.01",
@@ -203,13 +184,11 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "brier", "Brier score", "Brier score", "squared probability", "lower", "Brier 1950", tolerance="0.005",
         worse="the probabilities that {who} predicts on {where} are further from the labels",
         better="the probabilities that {who} predicts on {where} are closer to the labels",
-        tasks=_CLASSES, **_TRUTH, limits=(0.0, 2.0), of_mean=brier, by_label=True,
-        shown=frozenset({"sweep"}),
+        tasks=_CLASSES, **_TRUTH, limits=(0.0, 2.0), of_mean=brier, by_label=True, shown=frozenset({"sweep"}),
     ),
     Estimand(
         "ece", "Expected calibration error", "ECE", "fraction", "lower", "Guo et al. 2017, eq. 3; 15 bins",
-        tolerance="0.01", **_STEPS, **_CALIBRATED,
-        tasks=_CLASSES, required=_CLASSES, **_TRUTH, by_label=True,
+        tolerance="0.01", **_STEPS, **_CALIBRATED, tasks=_CLASSES, required=_CLASSES, **_TRUTH, by_label=True,
         shown=frozenset({"headline", "sensitivity", "gate"}),
         formula=Formula(
             _CALIBRATION,
@@ -221,8 +200,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "ece_adaptive", "Adaptive calibration error, in bins of equal counts", "adaptive ECE", "fraction", "lower",
-        "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins", **_STEPS, **_CALIBRATED,
-        tasks=_CLASSIFICATION, **_TRUTH,
+        "Nguyen & O'Connor 2015; Nixon et al. 2019; 15 bins", **_STEPS, **_CALIBRATED, tasks=_CLASSIFICATION, **_TRUTH,
         formula=Formula(
             _CALIBRATION,
             lambda p: ece_adaptive_of_replicates(p["max_probability"], p["accuracy"]),
@@ -268,18 +246,15 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "predictive_entropy", "Predictive entropy", "predictive entropy", "nats", "none", "Gal 2016, §3.3.1",
-        short="pred. entropy",
-        tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
-        score=Score("probabilities", of_pixels=True, is_alarm=True),
-        shown=frozenset({"sweep"}),
+        short="pred. entropy", tasks=_CLASSES, required=_CLASSES, limits=POSITIVE, of_mean=lambda p, _: entropy(p),
+        score=Score("probabilities", of_pixels=True, is_alarm=True), shown=frozenset({"sweep"}),
         meaning="spread of probabilities",
     ),
     Estimand(
         "expected_entropy", "Expected entropy", "expected entropy", "nats", "none",
         "Gal 2016, §3.3.1; Mukhoti et al. 2020", short="exp. entropy",
         tasks=_CLASSES, limits=POSITIVE, of_samples=lambda p, _: expected_entropy(p),
-        score=Score("probabilities", needs_samples=True, of_pixels=True),
-        shown=frozenset({"sweep"}),
+        score=Score("probabilities", needs_samples=True, of_pixels=True), shown=frozenset({"sweep"}),
     ),
     Estimand(
         "least_confidence", "Least confidence (1 − maximum probability)", "least confidence", "fraction", "none",
@@ -288,8 +263,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "max_probability", "Maximum probability", "max. probability", "fraction", "none", "Hendrycks & Gimpel 2017",
-        short="max. prob.", **_STEPS,
-        tasks=_CLASSES, required=_CLASSES, of_mean=lambda p, _: max_probability(p[None]),
+        short="max. prob.", **_STEPS, tasks=_CLASSES, required=_CLASSES, of_mean=lambda p, _: max_probability(p[None]),
     ),
     Estimand(
         "aurc", "Area under the risk–coverage curve, by predictive entropy", "AURC", "fraction", "lower",
@@ -332,8 +306,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     Estimand(
         "uncertainty_correlation", "Rank correlation of mutual information and expected entropy",
         "rank corr. ρ(MI, expected entropy)", "1", "none", "Spearman 1904; Mucsányi, Kirchhof & Oh 2024",
-        short="ρ(MI, entropy)",
-        tasks=_CLASSIFICATION, needs_samples=True, limits=(-1.0, 1.0),
+        short="ρ(MI, entropy)", tasks=_CLASSIFICATION, needs_samples=True, limits=(-1.0, 1.0),
         formula=Formula(
             frozenset({"mutual_information", "expected_entropy"}),
             lambda p: spearman_of_replicates(p["mutual_information"], p["expected_entropy"]),
@@ -366,8 +339,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     *(
         Estimand(
             name, f"{title} at the threshold that the baseline decided on", title.lower(), "fraction", direction,
-            "a share of examples", tolerance=tolerance, worse=worse, better=better,
-            tasks=_EVERY, **_STEPS, **_TRUTH,
+            "a share of examples", tolerance=tolerance, worse=worse, better=better, tasks=_EVERY, **_STEPS, **_TRUTH,
         )
         for name, title, direction, tolerance, worse, better in (
             ("threshold_error", "Error rate", "lower", "0.01",
@@ -385,8 +357,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     *_sets("_aps", "APS", "Romano, Sesia & Candès 2020, not randomised"),
     Estimand(
         "auroc", "AUROC", "AUROC", "fraction", "higher", "Hanley & McNeil 1982; Hendrycks & Gimpel 2017",
-        tolerance="0.01", **_SEPARATION,
-        tasks=_EVERY,
+        tolerance="0.01", **_SEPARATION, tasks=_EVERY,
     ),
     Estimand(
         "aupr_out", "AUPR, OOD positive", "AUPR-out", "fraction", "higher",
@@ -395,23 +366,19 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "aupr_in", "AUPR, test positive", "AUPR-in", "fraction", "higher", "Hendrycks & Gimpel 2017; average precision",
-        tolerance="0.01", **_STEPS, **_SEPARATION,
-        tasks=_EVERY, resampled=True,
+        tolerance="0.01", **_STEPS, **_SEPARATION, tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "fpr95", "FPR at 95 % TPR, OOD positive", "FPR95", "fraction", "lower", "Yang et al. 2022 (OpenOOD)",
-        tolerance="0.02", **_STEPS, **_SEPARATION,
-        tasks=_EVERY, resampled=True,
+        tolerance="0.02", **_STEPS, **_SEPARATION, tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "fpr95_id_positive", "FPR at 95 % TPR, test positive", "FPR95*", "fraction", "lower",
-        "Liang, Li & Srikant 2018", tolerance="0.02", **_STEPS, **_SEPARATION,
-        tasks=_EVERY, resampled=True,
+        "Liang, Li & Srikant 2018", tolerance="0.02", **_STEPS, **_SEPARATION, tasks=_EVERY, resampled=True,
     ),
     Estimand(
         "iou", "Intersection over union of a class", "IoU", "fraction", "higher", "Everingham et al. 2015",
-        tolerance="0.01", **_OVERLAP,
-        tasks=_SEGMENTATION, **_TRUTH,
+        tolerance="0.01", **_OVERLAP, tasks=_SEGMENTATION, **_TRUTH,
     ),
     Estimand(
         "dice", "Dice coefficient of a class", "Dice", "fraction", "higher", "Dice 1945", tolerance="0.01", **_OVERLAP,
@@ -435,8 +402,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "pixel_auroc", "AUROC of pixels", "pixel AUROC", "fraction", "higher",
-        "P(s_ood > s_test) + P(=)/2 of two pixels", tolerance="0.01", **_PIXELS,
-        tasks=_SEGMENTATION,
+        "P(s_ood > s_test) + P(=)/2 of two pixels", tolerance="0.01", **_PIXELS, tasks=_SEGMENTATION,
     ),
     *(
         Estimand(
@@ -473,8 +439,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "coverage50", "Coverage of the central 50 % interval", "coverage of 50 %", "fraction", "none",
-        "Gneiting et al. 2007; nominal best", short="cover. 50 %", **_STEPS,
-        tasks=_REGRESSION, **_TRUTH,
+        "Gneiting et al. 2007; nominal best", short="cover. 50 %", **_STEPS, tasks=_REGRESSION, **_TRUTH,
         shown=frozenset({"sweep"}),
     ),
     Estimand(
@@ -507,8 +472,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
         "variance", "Variance over the samples", "variance of samples", "target unit²", "none",
         "Teye et al. 2018, §3.4", short="var. of samples", **_OF_SCALE,
         tasks=_REGRESSION, required=_REGRESSION, needs_samples=True, limits=POSITIVE,
-        shown=frozenset({"sweep", "convergence"}),
-        score=Score("outputs", needs_samples=True, is_alarm=True),
+        shown=frozenset({"sweep", "convergence"}), score=Score("outputs", needs_samples=True, is_alarm=True),
     ),
     Estimand(
         "max_logit", "Largest logit, negative", "largest logit", "1", "none", "Hendrycks et al. 2022",
@@ -528,8 +492,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "knn", "Distance to the k-th nearest neighbour", "distance to the k-th nearest neighbour", "1", "none",
-        "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE,
-        score=Score("last layer", fit=by_neighbours),
+        "Sun et al. 2022; k = 50", short="k nearest", limits=POSITIVE, score=Score("last layer", fit=by_neighbours),
     ),
     Estimand(
         "vim", "Virtual-logit matching (ViM)", "virtual-logit matching (ViM)", "nats", "none", "Wang et al. 2022",
@@ -537,8 +500,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "react", "Energy of clipped activations (ReAct)", "energy of clipped activations (ReAct)", "nats", "none",
-        "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED,
-        score=Score("last layer", fit=by_clipped_energy),
+        "Sun, Guo & Li 2021; 90 %", short="ReAct", limits=UNBOUNDED, score=Score("last layer", fit=by_clipped_energy),
     ),
     Estimand(
         "mahalanobis", "Squared Mahalanobis distance", "Mahalanobis distance", "1", "none",
@@ -566,8 +528,7 @@ ESTIMANDS: tuple[Estimand, ...] = (
     ),
     Estimand(
         "sigma", "Constant uncertainty σ", "σ", "target unit", "none", "Teye et al. 2018, §4; least validation CRPS",
-        **_OF_SCALE,
-        tasks=_REGRESSION, **_TRUTH, limits=POSITIVE, is_fitted=True,
+        **_OF_SCALE, tasks=_REGRESSION, **_TRUTH, limits=POSITIVE, is_fitted=True,
     ),
 )  # fmt: skip
 

@@ -148,8 +148,7 @@ def _from_library(
     """The function of the library that makes the network, and the network."""
     if not name or not all(c.isalnum() or c in "._-" for c in name):
         raise RequestError(f"{keys[0]} is {arch!r}; expected the plain name of a model, like {library}:resnet50.")
-    refused = [key for key in _WEIGHT_ARGUMENTS[library] if key in arguments]
-    if refused:
+    if refused := [key for key in _WEIGHT_ARGUMENTS[library] if key in arguments]:
         raise RequestError(
             f"{arch}: {keys[1]} has {refused[0]!r}, which is about weights to fetch; the weights come "
             f"from the checkpoint. Leave it out."
@@ -211,9 +210,8 @@ def renamed_by_transformers(module: nn.Module, state: Mapping[str, Tensor]) -> M
     logging.disable_progress_bar()
     try:
         made: Any = type(module)
-        filled, mismatches = made.from_pretrained(
-            None, config=module.config, state_dict={**state}, output_loading_info=True
-        )
+        options = {"config": module.config, "state_dict": {**state}, "output_loading_info": True}
+        filled, mismatches = made.from_pretrained(None, **options)
     except Exception:  # the names as they are will tell what does not fit
         return state
     finally:

@@ -40,17 +40,9 @@ from bnuq.models.unpickling import opened, survey_of_legacy, survey_of_zip, unpi
 from bnuq.models.weight_checks import ASK_FOR_ORIGINAL, check_not_quantized, check_values
 
 Form = Literal[
-    "state dict (zip)",
-    "state dict (legacy pickle)",
-    "safetensors",
-    "pickled module",
-    "TorchScript",
-    "exported program",
-    "sharded safetensors",
-    "timm folder",
-    "transformers folder",
-    "in memory",
-]
+    "state dict (zip)", "state dict (legacy pickle)", "safetensors", "pickled module", "TorchScript",
+    "exported program", "sharded safetensors", "timm folder", "transformers folder", "in memory",
+]  # fmt: skip
 _BATCH_SIZES = ("train_batch_size", "batch_size", "batch-size")
 
 
@@ -135,10 +127,7 @@ def read_checkpoint(
     if isinstance(weights, nn.Module):
         check_not_quantized(weights, path)  # these may have no state dict
         check_values(path, weights.state_dict(), size=size, only_finite=only_finite)
-        module = Checkpoint(
-            path, sha256, "pickled module", None, weights, key, (), plain_values(holds), entries=entries
-        )
-        return replace(module, findings=unused)
+        return Checkpoint(path, sha256, "pickled module", None, weights, key, (), plain_values(holds), unused, entries)
     checkpoint = Checkpoint(path, sha256, form, weights, None, key, (), plain_values(holds), unused, entries)
     return _checked(checkpoint, size=size, only_finite=only_finite)
 
@@ -221,9 +210,8 @@ def _checked(checkpoint: Checkpoint, *, size: int, only_finite: bool) -> Checkpo
     """`checkpoint` without non-tensors and prefixes, its values checked."""
     state = checkpoint.state
     assert state is not None
-    tensors = {
-        name: value.detach() for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor)
-    }
+    named = ((name, value) for name, value in state.items() if isinstance(name, str) and isinstance(value, Tensor))
+    tensors = {name: value.detach() for name, value in named}
     for name in tensors:
         check_name(checkpoint.path, name)
     for name, value in state.items():
@@ -321,7 +309,9 @@ def read_safetensors_files(source: Path, folder: Path, index: str | None, *names
     if index is None:
         state = safetensors.torch.load(files.read(names[0]))
         return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
-    content = json.loads(_small(source, files.read(index)))
+    if len(data := files.read(index)) > _MOST_INDEX:
+        raise ModelError(f"{source}: its index has {len(data):,} bytes; expected an index of tensors.")
+    content = json.loads(data)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{source}: the weight_map of {index} does not name a file for each tensor. Fetch it again.")
@@ -335,9 +325,3 @@ def read_safetensors_files(source: Path, folder: Path, index: str | None, *names
                 raise ModelError(f"{source}: {name[:200]} is not in {shard}, where the index has it. Fetch both again.")
             state[name] = tensors[name]
     return StoredWeights({name: state[name] for name in sorted(state)}, files.sha256, files.size)
-
-
-def _small(source: Path, data: bytes) -> bytes:
-    if len(data) > _MOST_INDEX:
-        raise ModelError(f"{source}: its index has {len(data):,} bytes; expected an index of tensors.")
-    return data

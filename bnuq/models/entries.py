@@ -41,8 +41,7 @@ def weights_in(path: Path, holds: Any, entry: str | None) -> tuple[str | None, d
             raise ModelError(f"{path}: --entry is {cut(str(entry))!r}, which holds no weights; {there}.")
         way.append(name)
     for _ in range(_DEEPEST_NEST + 1):
-        nest = _nest_of(path, current)
-        if nest is None:
+        if (nest := _nest_of(path, current)) is None:
             break
         check_name(path, nest)
         way.append(nest)
@@ -117,9 +116,8 @@ def _tensors_in(value: Any, depth: int = 0) -> int:
 
 def _holds_tensors(value: Any, depth: int = 0) -> bool:
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return isinstance(value, Tensor | nn.Module) or (
-        depth < _DEEPEST_NEST and any(_holds_tensors(item, depth + 1) for item in inner)
-    )
+    within = inner if depth < _DEEPEST_NEST else ()
+    return isinstance(value, Tensor | nn.Module) or any(_holds_tensors(item, depth + 1) for item in within)
 
 
 def leads_to_weights(value: Any) -> bool:
@@ -132,9 +130,8 @@ def _leads_to_tensors(value: Any, depth: int = 0) -> bool:
         return True
     if not isinstance(value, Mapping):
         return False
-    return _has_tensors(value) or (
-        depth < _DEEPEST_NEST and any(_leads_to_tensors(value.get(name), depth + 1) for name in _NESTS)
-    )
+    nests = _NESTS if depth < _DEEPEST_NEST else ()
+    return _has_tensors(value) or any(_leads_to_tensors(value.get(name), depth + 1) for name in nests)
 
 
 def _has_tensors(value: Any) -> bool:
@@ -147,9 +144,8 @@ def plain_values(holds: Any) -> dict[str, Plain]:
     if not isinstance(holds, Mapping):
         return values
     for key, value in holds.items():
-        settings = key in ("args", "hyper_parameters", "hparams", "config", "cfg", "opt")
         inner = {}
-        if settings:
+        if key in ("args", "hyper_parameters", "hparams", "config", "cfg", "opt"):  # settings
             inner = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         values |= {f"{key}.{name}": v for name, v in inner.items() if isinstance(name, str) and _is_plain(v)}
         if isinstance(key, str) and _is_plain(value):
@@ -186,8 +182,7 @@ def without_prefixes(path: Path, state: dict[str, Tensor]) -> tuple[dict[str, Te
     if _AVERAGED in state and all(name.startswith("module.") for name in state if name != _AVERAGED):
         state = renamed({name: value for name, value in state.items() if name != _AVERAGED}, str)
     while state and len(stripped) < _MOST_WRAPPERS:
-        prefix = next((p for p in WRAPPERS if all(n.startswith(p) and n != p for n in state)), None)
-        if prefix is None:
+        if (prefix := next((p for p in WRAPPERS if all(n.startswith(p) and n != p for n in state)), None)) is None:
             break
         state = renamed(state, lambda name, prefix=prefix: name.removeprefix(prefix))
         stripped.append(prefix)

@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from bnuq.errors import ModelError
-from bnuq.findings import Finding, listed, note
+from bnuq.findings import listed, note
 from bnuq.models import kinds
 from bnuq.models.checkpoint import Checkpoint
 from bnuq.models.entries import AVERAGES, WRAPPERS, renamed
@@ -50,8 +50,8 @@ def _names_of(module: nn.Module) -> set[str]:
     return {name for name in module.state_dict() if not name.endswith("_extra_state")}
 
 
-def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
-    """Put the weights into the module, all of them and nothing else; notes on what was not as it should be."""
+def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> None:
+    """Put the weights into the module, all of them and nothing else; ModelError where they do not fit."""
     state = checkpoint.state
     assert state is not None
     expected = module.state_dict()
@@ -59,7 +59,6 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     _check_shapes(module, checkpoint, arch, expected, wanted)
     _check_dtypes(module, checkpoint, arch, expected)
     _check_tied(checkpoint, arch, expected)
-    findings = []
     doing = f"{checkpoint.path}: its weights do not fit {arch}:"
     with user_code(doing, advice="Check that it is the network that was trained.", error=ModelError):
         result = module.load_state_dict(state, strict=False)  # layers may have hooks of their own
@@ -67,7 +66,6 @@ def fill(module: nn.Module, checkpoint: Checkpoint, arch: str) -> list[Finding]:
     unexpected = [name for name in result.unexpected_keys if not name.endswith("_extra_state")]
     if missing or unexpected:
         raise ModelError(_mismatch(checkpoint, arch, wanted, missing, unexpected))
-    return findings
 
 
 def _check_tied(checkpoint: Checkpoint, arch: str, expected: Mapping[str, Tensor]) -> None:
@@ -111,14 +109,10 @@ def _lost_values(value: Tensor, expected: Tensor, *, allow_integers: bool) -> st
         return "whole numbers" if expected.is_floating_point() and not allow_integers else None
     if expected.is_floating_point():
         narrower = torch.finfo(expected.dtype).max < torch.finfo(value.dtype).max
-        return (
-            "numbers too large"
-            if narrower and bool((value.to(expected.dtype).isinf() & ~value.isinf()).any())
-            else None
-        )
-    return (
-        "fractions" if not expected.is_complex() and bool((value.double() != value.to(expected.dtype)).any()) else None
-    )
+        overflows = narrower and bool((value.to(expected.dtype).isinf() & ~value.isinf()).any())
+        return "numbers too large" if overflows else None
+    is_cut = not expected.is_complex() and bool((value.double() != value.to(expected.dtype)).any())
+    return "fractions" if is_cut else None
 
 
 def _check_shapes(
@@ -159,14 +153,8 @@ def _mismatch(
             f"layers: {listed(layers)}. Without them the network cannot be evaluated. If it was trained with "
             f"track_running_stats=False, the factory of {arch} must set it too; otherwise give the complete checkpoint."
         )
-    parts = [
-        f"{len(names)} {problem}: {listed(names)}"
-        for names, problem in (
-            (missing, "that the network needs are missing"),
-            (unexpected, "are unknown to the network"),
-        )
-        if names
-    ]
+    problems = (missing, "that the network needs are missing"), (unexpected, "are unknown to the network")
+    parts = [f"{len(names)} {problem}: {listed(names)}" for names, problem in problems if names]
     hint = "Check that it is the network that was trained, and its arch_args."
     assert checkpoint.state is not None
     if _templates(checkpoint.state) == _templates(wanted):
@@ -229,8 +217,7 @@ def fitted(checkpoint: Checkpoint, expected: Collection[str]) -> Checkpoint:
     for count in range(len(checkpoint.stripped) - 1, -1, -1):
         prefix = "".join(checkpoint.stripped[count:])
         candidate = renamed(checkpoint.state, lambda name, prefix=prefix: prefix + name)
-        matching = len(wanted & candidate.keys())
-        if matching > most:
+        if (matching := len(wanted & candidate.keys())) > most:
             best, most = replace(checkpoint, state=candidate, stripped=checkpoint.stripped[:count]), matching
     assert best.state is not None
     flat = {f"ema_{name.replace('.', '_')}" for name in best.state} - wanted

@@ -14,8 +14,7 @@ INDEX = ".safetensors.index.json"
 def kind_of_weights(path: Path) -> Kind:
     """The kind of file, where weights can be read from that kind. Raises ModelError where not."""
     kind = kind_of(path)
-    wrong = what_is_wrong_with(kind)
-    if wrong:
+    if wrong := what_is_wrong_with(kind):
         raise ModelError(f"{path}: {wrong}")
     if kind == "folder" or (kind == "text" and path.name.endswith(INDEX)):
         return kind

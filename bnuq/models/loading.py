@@ -120,7 +120,8 @@ def load_model(
             checkpoint = replace(checkpoint, state={**renamed_by_transformers(module, checkpoint.state)})
         if checkpoint.form == "TorchScript":
             checkpoint = without_attributes(module, checkpoint)
-        findings += [*named, *fill(module, checkpoint, arch)]
+        findings += named
+        fill(module, checkpoint, arch)
         _check_numbers(module, checkpoint.path)
     findings = [*_how_read(checkpoint), *findings]
     finish_lazy(module, checkpoint.path)

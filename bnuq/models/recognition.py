@@ -63,9 +63,8 @@ class Recognised:
         networks that compute different things."""
         if len(self.groups) != 1:
             return None
-        return next(
-            (architecture for architecture in self.groups[0] if is_installed(architecture.package)), self.groups[0][0]
-        )
+        first = self.groups[0]
+        return next((architecture for architecture in first if is_installed(architecture.package)), first[0])
 
     @property
     def usual(self) -> Architecture:

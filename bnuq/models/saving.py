@@ -113,6 +113,5 @@ def _on_other_entries(content: Any, key: str | None) -> Iterator[Finding]:
 
 
 def _has_statistics(value: Any, depth: int = 0) -> bool:
-    return depth < 5 and any(
-        str(name).endswith("running_mean") or _has_statistics(item, depth + 1) for name, item in entries_of(value)
-    )
+    entries = entries_of(value) if depth < 5 else ()
+    return any(str(name).endswith("running_mean") or _has_statistics(item, depth + 1) for name, item in entries)

@@ -43,8 +43,7 @@ def _alike(checkpoint: Checkpoint) -> str:
 
 def suggested_architectures(checkpoint: Checkpoint) -> tuple[str, ...]:
     """What --arch may be: the known networks that the weights fit, or else an example."""
-    network = recognised(checkpoint.state or {})
-    if network is not None:
+    if (network := recognised(checkpoint.state or {})) is not None:
         return tuple(architecture.arch for architecture in network.first)
     return ("file.py:factory",) if factory_file(checkpoint) is None else ("net.py:net",)
 

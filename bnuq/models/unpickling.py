@@ -196,9 +196,8 @@ class Archive:
     def survey(self) -> PickleSurvey:
         """What the pickle of a checkpoint requests; ModelError for storages that are shorter than it says."""
         survey = survey_pickle(self.content.read(f"{self.root}/data.pkl"))
-        check_storages(
-            self.path, survey, {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}
-        )
+        sizes = {key: self.sizes.get(f"{self.root}/data/{key}", 0) for key in survey.storages}
+        check_storages(self.path, survey, sizes)
         return survey
 
 
@@ -224,8 +223,7 @@ def opened(path: Path, data: bytes) -> Archive:
     members = content.infolist()
     root = members[0].filename.partition("/")[0] if members else ""
     archive = Archive(path, root, content, {member.filename: member.file_size for member in members})
-    outside = [name for name in archive.sizes if ".." in name.split("/") or name.startswith("/") or "\\" in name]
-    if outside:
+    if outside := [name for name in archive.sizes if ".." in name.split("/") or name.startswith("/") or "\\" in name]:
         raise ModelError(f"{path}: lists the member {outside[0]!r}, which lies outside of it: it is hostile.")
     code = f"{root}/code/" if archive.form == "TorchScript" else None
     text = sum(member.file_size for member in members if code and member.filename.startswith(code))
@@ -237,8 +235,7 @@ def opened(path: Path, data: bytes) -> Archive:
         )
     if len({name if code else name.casefold() for name in archive.sizes}) < len(members):
         raise ModelError(f"{path}: lists a member twice, as torch never does. Save it again with torch.")
-    broken = content.testzip()
-    if broken is not None:
+    if (broken := content.testzip()) is not None:
         raise ModelError(
             f"{path}: {broken} does not match its checksum (CRC-32): the file is damaged. Fetch or write it again."
         )

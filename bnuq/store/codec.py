@@ -159,9 +159,8 @@ class _Encoder:
             _, inner = arguments(hint, Mapping, 2)
             inside = dict(scales)
             axis_first = sorted(value, key=lambda key: axes_of(inner) != (key,))
-            return {
-                str(key): self.encode(value[key], inner, f"{path}/{name_of(str(key))}", inside) for key in axis_first
-            }
+            places = {key: f"{path}/{name_of(str(key))}" for key in axis_first}
+            return {str(key): self.encode(value[key], inner, place, inside) for key, place in places.items()}
         if isinstance(value, list | tuple):
             (inner,) = arguments(hint, Sequence, 1)
             return [self.encode(item, inner, f"{path}/{number}", scales) for number, item in enumerate(value)]
@@ -353,9 +352,8 @@ class _Known:
             self.unknown[f"{tree.get('code')} ({severity})"] = None
             return False
         hints = fields_of(record)
-        return all(
-            self._is_known(value, hints[key]) for key, value in tree.items() if isinstance(value, str) and key in hints
-        )
+        texts = {key: value for key, value in tree.items() if isinstance(value, str) and key in hints}
+        return all(self._is_known(value, hints[key]) for key, value in texts.items())
 
 
 def _is_empty(tree: Any) -> bool:

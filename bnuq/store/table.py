@@ -92,9 +92,8 @@ def write_table(writer: Writer, rows: Sequence[Row]) -> None:
     columns |= {name: [row[name] for row in rows] for name in names}
     columns["unit"] = [row.unit for row in rows]
     numbers = {key: [getattr(row.estimate, key) for row in rows] for key in _NUMBERS}
-    columns |= {
-        key: [np.nan if value is None else value for value in values_of_rows] for key, values_of_rows in numbers.items()
-    }
+    for key, values_of_rows in numbers.items():
+        columns[key] = [np.nan if value is None else value for value in values_of_rows]
     for name, column in columns.items():
         values = np.asarray(column, np.float64 if name in _NUMBERS else object)
         writer.add("/estimates", name, values, ("estimate",), scales, unit=_SAME_UNIT)

@@ -49,9 +49,8 @@ def evaluate(
 
     Finished units are saved in `work` (by default beside the result) and read after an interruption. `announce`
     receives how many points of changed sets there are, and how many passes, and `answer` what is known of the network
-    before samples are drawn. The units of a `turn` are being computed
-    by running processes, see `job_of`. Raises BnuqError with one message where the request cannot be carried out; the
-    result file is then not touched.
+    before samples are drawn. The units of a `turn` are being computed by running processes, see `job_of`. Raises
+    BnuqError with one message where the request cannot be carried out; the result file is then not touched.
     """
     watch = Stopwatch()
     check_evaluation(run, work)

@@ -147,9 +147,8 @@ def _form(result: Result) -> _Form:
 def _check_alike(first: RunOfSeveral, form: _Form, actual_form: _Form) -> None:
     for key, expected, actual in zip(("task", "methods", "sets"), form, actual_form, strict=True):
         if expected != actual:
-            actual_words, expected_words = (
-                value if isinstance(value, str) else ", ".join(value) for value in (actual, expected)
-            )
+            texts = (value if isinstance(value, str) else ", ".join(value) for value in (actual, expected))
+            actual_words, expected_words = texts
             raise RequestError(
                 f"its {key} are {actual_words}, and those of {first.words} are {expected_words}; expected the same in "
                 "every run. A set of another file in every run needs one name: NAME=REF."
@@ -174,9 +173,8 @@ def _undefined(several: Several) -> Iterator[Finding]:
             missing.setdefault((aggregate["method"], without), []).append(name)
     for (method, without), names in missing.items():
         affected = [several.runs[row].words for row in without]
-        yield replace(
-            warning("undefined-in-some-runs", method=method, estimates=names, without=affected), runs=len(without)
-        )
+        found = warning("undefined-in-some-runs", method=method, estimates=names, without=affected)
+        yield replace(found, runs=len(without))
 
 
 def _shared_notes(runs: Sequence[_RunSummary], *, reused: int, replaces: Path | None) -> Iterator[Finding]:

@@ -89,13 +89,4 @@ def scored(_: Path) -> Result:
     return bnuq.score(logits, labels, outputs="logits", calibrate="cross").record
 
 
-EIGHT = (
-    quickstart,
-    gain,
-    regression,
-    multilabel,
-    segmentation,
-    broken,
-    unlabelled,
-    scored,
-)
+EIGHT = (quickstart, gain, regression, multilabel, segmentation, broken, unlabelled, scored)

@@ -26,17 +26,8 @@ PICKS = {
     "image": ("mean", "index of rows", "gather", "flat"),
 }
 CHANGES = (
-    "none",
-    "none",
-    "cache",
-    "buffer cache",
-    "view written",
-    "apply_",
-    "branch",
-    "place",
-    "place of three",
-    "clamp",
-)
+    "none", "none", "cache", "buffer cache", "view written", "apply_", "branch", "place", "place of three", "clamp",
+)  # fmt: skip
 MASKS = ("none", "-1e4", "-1e9", "added -1e9", "-inf", "by point")
 OFFSETS = (0.0, 0.0, 50.0, 1013.0, 5000.0)
 SCALES = (1.0, 1.0, 1e-6, 1e-3, 1e3, 1e6)

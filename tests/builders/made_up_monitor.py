@@ -83,15 +83,10 @@ def baseline() -> Baseline:
     """Of one layer of two channels and one score."""
     random = np.random.default_rng(0)
     layer = WatchedBlock(
-        name="bn",
-        kind="layer",
-        centre=np.zeros(4, np.float32),
-        scale=np.array([1, 1, 2, 0], np.float32),
-        directions=np.eye(4, 3, dtype=np.float32),
-        mean=np.array([0, 0, 1, 1], np.float32),
-        noise=np.array([1, 1, 2, 0], np.float32),
-        law=0.05,
-    )
+        name="bn", kind="layer", centre=np.zeros(4, np.float32), scale=np.array([1, 1, 2, 0], np.float32),
+        directions=np.eye(4, 3, dtype=np.float32), mean=np.array([0, 0, 1, 1], np.float32),
+        noise=np.array([1, 1, 2, 0], np.float32), law=0.05,
+    )  # fmt: skip
     one = np.ones(1, np.float32)
     return Baseline(
         model=MODEL | {"batchnorm_layers": 1},
@@ -108,17 +103,10 @@ def baseline() -> Baseline:
 def stream() -> Stream:
     made = baseline()
     return Stream(
-        baseline=made.digest,
-        level=0.01,
-        bag=made.bag,
-        bets=np.array([0.1, 0.2, 0.3, 0.4]),
-        names=("monday", "tuesday"),
-        p_values=np.array([0.31, 0.2]),
-        e_values=np.array([0.9, 0.8]),
-        findings=(),
-        provenance=PROVENANCE,
-        path=Path("stream.h5"),
-    )
+        baseline=made.digest, level=0.01, bag=made.bag, bets=np.array([0.1, 0.2, 0.3, 0.4]),
+        names=("monday", "tuesday"), p_values=np.array([0.31, 0.2]), e_values=np.array([0.9, 0.8]), findings=(),
+        provenance=PROVENANCE, path=Path("stream.h5"),
+    )  # fmt: skip
 
 
 ALL = {"quiet": quiet, "alarmed": alarmed, "many layers": many_layers}

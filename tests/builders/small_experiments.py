@@ -33,11 +33,7 @@ EXPERIMENTS = {  # what each takes, whom it cites, and the kind of its result
         "Mukhoti et al. 2020",
         "batch-size",
     ),
-    "pll-over-samples": (
-        ["run.toml", "--samples", "8", "--figures", "pictures"],
-        "Teye, Azizpour",
-        "pll-over-samples",
-    ),
+    "pll-over-samples": (["run.toml", "--samples", "8", "--figures", "pictures"], "Teye, Azizpour", "pll-over-samples"),
     "bn-noise": (
         ["run.toml", "-b", "16", "--draws", "16", "--figures", "pictures"],
         "Shekhovtsov & Flach",

@@ -162,11 +162,7 @@ def both() -> Sweep:
     others = tuple(network(f"m{size}.pt", trained=size, decay={}) for size in (32, 128, 512))
     made = swept(line + matched, (network(), *others), recommendation(line))
     return replace(
-        made,
-        findings=(
-            warning("few-values", batch_size=4, layer="bn1", values=8),
-            note("bank-left-out", bank=8),
-        ),
+        made, findings=(warning("few-values", batch_size=4, layer="bn1", values=8), note("bank-left-out", bank=8))
     )
 
 

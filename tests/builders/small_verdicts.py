@@ -84,15 +84,9 @@ REST = (
 def verdict(*comparisons: EstimateComparison, **other: Any) -> CheckVerdict:
     """The verdict on these, with a baseline where there are any."""
     given = {
-        "current": CURRENT,
-        "baseline": BASELINE if comparisons else None,
-        "pairing": PAIRING if comparisons else None,
-        "comparisons": comparisons,
-        "floors": (),
-        "findings": (),
-        "bnuq": "0.1.0",
-        "seconds": 0.25,
-    }
+        "current": CURRENT, "baseline": BASELINE if comparisons else None, "pairing": PAIRING if comparisons else None,
+        "comparisons": comparisons, "floors": (), "findings": (), "bnuq": "0.1.0", "seconds": 0.25,
+    }  # fmt: skip
     return CheckVerdict(**{**given, **other})
 
 

@@ -73,12 +73,9 @@ class Residual(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.main = nn.Sequential(
-            nn.Conv2d(2, 4, 3, padding=1),
+            nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1),
             nn.BatchNorm2d(4),
-            nn.ReLU(),
-            nn.Conv2d(4, 4, 3, padding=1),
-            nn.BatchNorm2d(4),
-        )
+        )  # fmt: skip
         self.shortcut = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4))
         self.last = nn.Linear(4, 3)
 

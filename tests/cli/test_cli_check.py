@@ -101,10 +101,7 @@ def test_the_json_is_that_of_the_contract(cli: Cli) -> None:
     [
         (["fewer.h5", "base.h5"], "samples: 16 now, 8 in the baseline"),
         (["none.h5", "base.h5"], "none.h5: there is no such file"),
-        (
-            ["base.h5", "none.h5"],
-            "none.h5: there is no such baseline. Check the path, or make a first one by --update",
-        ),
+        (["base.h5", "none.h5"], "none.h5: there is no such baseline. Check the path, or make a first one by --update"),
         (["continued.h5", "base.h5", "--strict"], "continued.h5 was continued from finished parts"),
         (["base.h5"], "nothing to check it against"),
         (["base.h5", "base.h5", "--baseline", "base.h5"], "named twice"),
@@ -166,21 +163,12 @@ def damaged(path: Path, how: str) -> None:
                 file["record"] = json.dumps(record | {"run": record["run"] | {"sampling": [1, 2]}})
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "truncated",
-        "empty",
-        "foreign",
-        "newer",
-        "hostile",
-        "nan",
-        "no error",
-        "score of nan",
-        "score missing",
-        "odd run",
-    ],
-)
+HOW = (
+    "truncated", "empty", "foreign", "newer", "hostile", "nan", "no error", "score of nan", "score missing", "odd run",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
 @pytest.mark.usefixtures("there")
 def test_files_that_are_no_good_are_exit_code_2_and_a_sentence(cli: Cli, how: str) -> None:
     damaged(Path("seed1.h5"), how)

@@ -370,12 +370,8 @@ def test_no_arguments_show_the_commands(cli):
 
 
 FAULTS = [
-    ZeroDivisionError("oh no"),
-    EOFError("oh no"),
-    AssertionError("oh no"),
-    OSError(5000, "oh no"),
-    KeyError("oh no"),
-]
+    ZeroDivisionError("oh no"), EOFError("oh no"), AssertionError("oh no"), OSError(5000, "oh no"), KeyError("oh no"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)

@@ -39,29 +39,13 @@ from bnuq.studies.score import command as score
 from bnuq.studies.sweep import command as sweep
 
 COMMANDS = {
-    "evaluate": evaluate,
-    "score": score,
-    "sweep-batch-size": sweep,
-    "inspect": inspection,
-    "precise-bn": precise_bn,
-    "check": check,
-    "report": report,
-    "data": data,
-    "metrics": metrics,
-    "methods": methods,
-}
+    "evaluate": evaluate, "score": score, "sweep-batch-size": sweep, "inspect": inspection, "precise-bn": precise_bn,
+    "check": check, "report": report, "data": data, "metrics": metrics, "methods": methods,
+}  # fmt: skip
 SECTIONS = [
-    ModelSection,
-    DataSection,
-    SamplingSection,
-    ScoreSection,
-    ScoringSection,
-    SweepSection,
-    InspectSection,
-    PreciseBnSection,
-    GivenOptions,
-    Printing,
-]
+    ModelSection, DataSection, SamplingSection, ScoreSection, ScoringSection, SweepSection, InspectSection,
+    PreciseBnSection, GivenOptions, Printing,
+]  # fmt: skip
 
 
 def written(module: Any) -> list[str]:
@@ -151,21 +135,8 @@ def test_help_shows_the_default(cli: Any, command: str, name: str, default: str)
 
 
 NUMBERS = [
-    "0x10",
-    "１２",
-    "٣",
-    "1_000",
-    "1e3",
-    "1.0",
-    "null",
-    "true",
-    "",
-    " ",
-    "nan",
-    "inf",
-    "1" + "0" * 30,
-    "9" * 5000,
-]
+    "0x10", "１２", "٣", "1_000", "1e3", "1.0", "null", "true", "", " ", "nan", "inf", "1" + "0" * 30, "9" * 5000,
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -28,17 +28,9 @@ METHODS = ("deterministic", "mcbn", "mcdo", "mcbn+mcdo")
 METRICS = {"predictive_entropy", "expected_entropy", "max_probability"}
 OF_SEVERAL_PASSES = {"mutual_information", "uncertainty_correlation"}
 LABELLED = {
-    "accuracy",
-    "pll",
-    "brier",
-    "ece",
-    "ece_adaptive",
-    "ece_classwise",
-    "ece_debiased",
-    "mce",
-    *metrics.SELECTIVE,
+    "accuracy", "pll", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "mce", *metrics.SELECTIVE,
     "auroc_errors",
-}
+}  # fmt: skip
 PARTS = {"by_class", "by_score", "ece_floor"}
 SCORES, POST_HOC = streamed_scores(), {*FEATURE_SCORES}
 FEW = ("--method", "mcbn", "--no-post-hoc")
@@ -81,31 +73,16 @@ def whole(once, monkeypatch) -> dict:
 def test_the_summary_has_the_documented_keys_and_types(whole):
     content, small = whole, Path.cwd()
     assert {
-        "bnuq",
-        "schema",
-        "command",
-        "model",
-        "sampling",
-        "sets",
-        "methods",
-        "seconds",
-        "warnings",
-        "result",
+        "bnuq", "schema", "command", "model", "sampling", "sets", "methods", "seconds", "warnings", "result",
         "reference_check",
-    } <= set(content)
+    } <= set(content)  # fmt: skip
     check = content["reference_check"]
     assert check is None or (type(check["passed"]), [*check["layers"][0]]) == (bool, ["name", "mean", "log_variance"])
     assert (content["bnuq"], content["schema"], content["command"]) == ("0.2.0", 2, "evaluate")
     assert content["model"] | {"classes": 0} == {
-        "path": str(small / "model.pt"),
-        "sha256": sha256_of_file(small / "model.pt"),
-        "task": "classification",
-        "batchnorm_layers": 1,
-        "dropout_layers": 1,
-        "learned_layers": 0,
-        "parameters": 591,
-        "classes": 0,
-    }
+        "path": str(small / "model.pt"), "sha256": sha256_of_file(small / "model.pt"), "task": "classification",
+        "batchnorm_layers": 1, "dropout_layers": 1, "learned_layers": 0, "parameters": 591, "classes": 0,
+    }  # fmt: skip
     assert content["sampling"] == {
         "samples": 8, "bank": None, "batch_size": 16, "layers": ["1"], "seed": 0,
         "device": content["sampling"]["device"],

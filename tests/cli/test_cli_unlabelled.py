@@ -14,18 +14,9 @@ import torch
 from bnuq import metrics
 
 LABELLED = {
-    "accuracy",
-    "pll",
-    "brier",
-    "ece",
-    "ece_adaptive",
-    "ece_classwise",
-    "ece_debiased",
-    "ece_floor",
-    "mce",
-    *metrics.SELECTIVE,
-    *("auroc_errors", "by_class", "by_score"),
-}
+    "accuracy", "pll", "brier", "ece", "ece_adaptive", "ece_classwise", "ece_debiased", "ece_floor", "mce",
+    *metrics.SELECTIVE, *("auroc_errors", "by_class", "by_score"),
+}  # fmt: skip
 
 
 @pytest.fixture

@@ -21,14 +21,9 @@ def cell_by_cell(path):
 
 
 CELLS = (
-    "1,2,x\n 3 ,inf,y",
-    "1,,x\n3,4,",
-    "1,1_000,x\n2,3,y",
-    "1,2,x\n3,4",
-    '1,2,x\n"3"5,4,y',
-    "1,٣,x\n\n2,-1e-3,y",
+    "1,2,x\n 3 ,inf,y", "1,,x\n3,4,", "1,1_000,x\n2,3,y", "1,2,x\n3,4", '1,2,x\n"3"5,4,y', "1,٣,x\n\n2,-1e-3,y",
     "1,2,1\n2,w,0",
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("rows", CELLS)

@@ -536,15 +536,9 @@ def test_a_run_reads_masks_of_evaluated_sets_in_their_geometry(tmp_path, reads):
     classes = tmp_path / "classes.txt"
     classes.write_text("a\nb\nc\nvoid\n")
     run = run_of(
-        tmp_path,
-        train=ref,
-        test=ref,
-        ood=("odd:odd_gt",),
-        crop=(12, 10),
-        ignore=11,
-        palette="classes.txt",
+        tmp_path, train=ref, test=ref, ood=("odd:odd_gt",), crop=(12, 10), ignore=11, palette="classes.txt",
         normalize=None,
-    )
+    )  # fmt: skip
     assert (run.ignore, run.palette) == (11, classes)
     record = run.record()["data"]
     assert (record["ignore"], record["palette"]) == (11, str(classes))

@@ -37,13 +37,9 @@ def one_by_one(raw, augment, words):
 
 
 augments = st.builds(
-    Augment,
-    pad=st.integers(0, 5),
-    crop=st.none() | st.integers(1, 6),
-    flip=st.booleans(),
-    pad_value=st.sampled_from([0.0, 0.5]),
-    pad_mode=st.sampled_from(["constant", "reflect"]),
-)
+    Augment, pad=st.integers(0, 5), crop=st.none() | st.integers(1, 6), flip=st.booleans(),
+    pad_value=st.sampled_from([0.0, 0.5]), pad_mode=st.sampled_from(["constant", "reflect"]),
+)  # fmt: skip
 
 
 @given(augments, st.integers(0, 2**31), st.integers(1, 5))

@@ -23,15 +23,9 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Linear(FEATURES, 32, bias=False),
-            nn.BatchNorm1d(32),
-            nn.ReLU(),
-            nn.Linear(32, 32, bias=False),
-            nn.BatchNorm1d(32),
-            nn.ReLU(),
-            nn.Dropout(0.2),
-            nn.Linear(32, CLASSES),
-        )
+            nn.Linear(FEATURES, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32, bias=False),
+            nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, CLASSES),
+        )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)

@@ -152,12 +152,9 @@ def test_another_pipeline_fails_and_is_told_with_layer_and_ratio(pipeline):
 def constructed(net_momentum: float, *, batch_size: int, samples: int = 24) -> tuple[BatchStatistics, BatchNormSite]:
     generator = np.random.default_rng(0)
     layer = LayerStatistics(
-        "bn",
-        1e-5,
-        generator.normal(size=(samples, 5)),
-        1 + generator.random((samples, 5)),
+        "bn", 1e-5, generator.normal(size=(samples, 5)), 1 + generator.random((samples, 5)),
         np.full(samples, batch_size),
-    )
+    )  # fmt: skip
     site = BatchNormSite("bn", 0, momentum=net_momentum, running_mean=torch.zeros(5), running_var=torch.full((5,), 1.5))
     return BatchStatistics((layer,), "f", batch_size), site
 

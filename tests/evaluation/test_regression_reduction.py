@@ -123,8 +123,7 @@ def test_every_estimate_is_that_of_the_formulas(whole) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pll", "crps"),
-    [("mixture", "gaussian"), ("moment", "mixture"), ("moment_full", "ensemble"), ("mixture", "fair")],
+    ("pll", "crps"), [("mixture", "gaussian"), ("moment", "mixture"), ("moment_full", "ensemble"), ("mixture", "fair")]
 )
 def test_a_replicate_without_a_draw_is_the_run_without_it(pll, crps) -> None:
     scores, draws = evaluated(ScoringSection(pll=pll, crps=crps))

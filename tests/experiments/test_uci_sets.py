@@ -13,15 +13,11 @@ from experiments.uci.sets import TEST_SHARE, cross_validation, final, folds, rea
 
 # Rows of the set, how many of them are for testing, and the first test rows at split seed 1.
 PUBLISHED = {
-    "boston": (506, 101, (307, 343, 47, 67, 362, 132)),
-    "concrete": (1030, 206, (339, 244, 882, 567)),
-    "energy": (768, 154, (285, 101, 581, 352)),
-    "kin8nm": (8192, 1638, (3894, 4276, 3414)),
-    "power": (9568, 1914, (5014, 6947, 9230)),
-    "protein": (45730, 9146, (13171, 38548, 22657)),
-    "wine": (1599, 320, (75, 1283, 408)),
-    "yacht": (308, 62, (73, 304, 228, 238)),
-}
+    "boston": (506, 101, (307, 343, 47, 67, 362, 132)), "concrete": (1030, 206, (339, 244, 882, 567)),
+    "energy": (768, 154, (285, 101, 581, 352)), "kin8nm": (8192, 1638, (3894, 4276, 3414)),
+    "power": (9568, 1914, (5014, 6947, 9230)), "protein": (45730, 9146, (13171, 38548, 22657)),
+    "wine": (1599, 320, (75, 1283, 408)), "yacht": (308, 62, (73, 304, 228, 238)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -93,10 +89,7 @@ def test_a_set_that_is_nowhere_is_refused_with_the_places_looked_at(tmp_path: Pa
         (lambda table: table[:20], "has 20 rows; expected at least"),
         (lambda table: np.where(np.arange(4) == 3, 2.5, table), "is 2.5 in every row"),
         (lambda table: np.where((np.arange(100) == 7)[:, None] & (np.arange(4) == 1), np.nan, table), "row 7 .* col"),
-        (
-            lambda table: np.where((np.arange(100) == 7)[:, None] & (np.arange(4) == 3), np.inf, table),
-            "inf in row 7",
-        ),
+        (lambda table: np.where((np.arange(100) == 7)[:, None] & (np.arange(4) == 3), np.inf, table), "inf in row 7"),
     ],
 )
 def test_data_that_cannot_be_learnt_from_are_refused(tmp_path: Path, change, said: str) -> None:

@@ -26,14 +26,9 @@ def test_the_kind_is_told_from_the_content_whatever_the_suffix(tmp_path):
     (tmp_path / "t.npz").write_text("α,β\n" * 3000)
     (tmp_path / "i").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 1, 7]))
     assert {path.name: kind_of(path) for path in tmp_path.iterdir()} == {
-        "h.txt": "hdf5",
-        "block.mat": "hdf5",
-        "z.h5": "zip",
-        "n.npy": "npy",
-        "g.bin": "gzip",
-        "t.npz": "text",
+        "h.txt": "hdf5", "block.mat": "hdf5", "z.h5": "zip", "n.npy": "npy", "g.bin": "gzip", "t.npz": "text",
         "i": "idx",
-    }
+    }  # fmt: skip
 
 
 def test_what_is_no_file_is_told_too(tmp_path):

@@ -148,13 +148,7 @@ def test_another_request_for_the_same_result_is_named(tmp_path: Path) -> None:
         assert work.journal(FACTS | {"seed": 1}, about | {"out": "b.h5"}).load("unit") is None
 
 
-@pytest.mark.parametrize(
-    ("url", "complaint"),
-    [
-        ("s3://bucket/folder", "s3fs"),
-        ("nowhere://bucket", "nowhere"),
-    ],
-)
+@pytest.mark.parametrize(("url", "complaint"), [("s3://bucket/folder", "s3fs"), ("nowhere://bucket", "nowhere")])
 def test_a_store_that_cannot_be_opened_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(RequestError, match=rf"--work {url}: .*{complaint}"):
         place_of(url)

@@ -59,17 +59,7 @@ def test_trust_is_remembered_until_either_file_changes(folder, found):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "{",
-        "[]",
-        '{"trusted": [1]}',
-        '{"trusted": 3}',
-        "\x00",
-        "[" * 100_000,
-        "9" * 5000,
-    ],
+    "content", ["", "{", "[]", '{"trusted": [1]}', '{"trusted": 3}', "\x00", "[" * 100_000, "9" * 5000]
 )
 def test_a_damaged_list_of_trusted_code_trusts_nothing(folder, found, tmp_path, content):
     (tmp_path / "config" / "bnuq").mkdir(parents=True)
@@ -161,8 +151,7 @@ def test_a_file_that_fails_is_one_message_and_leaves_nothing(folder):
     (folder / "net.py").write_text("import helper_beside\nvalue = 1\nraise ValueError('no such depth')\n")
     modules, path = set(sys.modules), list(sys.path)
     with pytest.raises(
-        RequestError,
-        match=r"net\.py:make: loading it failed with ValueError at .*net\.py, line 3: no such depth\. Fix",
+        RequestError, match=r"net\.py:make: loading it failed with ValueError at .*net\.py, line 3: no such depth\. Fix"
     ):
         resolve_factory("net.py:make", base=folder)
     assert set(sys.modules) == modules

@@ -128,7 +128,4 @@ def test_pictures_of_another_channel_order_are_not_the_same_mini_batches() -> No
     )
     assert pairing(said, rgb).draws == ("mcbn",)
     (told,) = pairing(bgr, rgb).why_not
-    assert told == (
-        "mcbn",
-        "the training pipeline (data.channel_order) differs",
-    )
+    assert told == ("mcbn", "the training pipeline (data.channel_order) differs")

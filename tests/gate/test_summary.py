@@ -28,23 +28,11 @@ def test_every_verdict_is_json_that_reads_back(name: str) -> None:
 def test_a_comparison_holds_what_is_known_of_it_and_nothing_else() -> None:
     estimate, infinite, unknown = summary(made.verdict(made.WORSE[0], made.WORSE[2], made.REST[7]))["comparisons"]
     assert estimate == {
-        "method": "mcbn",
-        "set": "test",
-        "metric": "pll",
-        "address": "mcbn.sets.test.pll",
-        "unit": "nats",
-        "baseline": -0.301,
-        "current": -0.342,
-        "change": pytest.approx(-0.041),
-        "se": 0.009,
-        "se_points": 0.003,
-        "p_value": 0.0002,
-        "p_adjusted": 0.004,
-        "tolerance": 0.01,
-        "detectable": 0.0153,
-        "outcome": "worse",
+        "method": "mcbn", "set": "test", "metric": "pll", "address": "mcbn.sets.test.pll", "unit": "nats",
+        "baseline": -0.301, "current": -0.342, "change": pytest.approx(-0.041), "se": 0.009, "se_points": 0.003,
+        "p_value": 0.0002, "p_adjusted": 0.004, "tolerance": 0.01, "detectable": 0.0153, "outcome": "worse",
         "family": "main",
-    }
+    }  # fmt: skip
     points, both = (summary(made.verdict(one))["comparisons"][0] for one in (made.REST[2], made.REST[1]))
     assert points["decisive"] == {"points": {"test": 3400, "svhn": 6800}}
     assert both["decisive"] == {"points": {"test": 3400}, "samples": 128} and both["outcome"] == "inconclusive"
@@ -62,14 +50,9 @@ def test_an_error_that_is_not_a_number_is_absent() -> None:
 def test_the_sides_and_what_they_share_are_told() -> None:
     told = summary(made.accepted())
     assert told["current"] == {
-        "path": "/runs/now.h5",
-        "checkpoint": "/nets/resnet.pt",
-        "sha256": "ab" * 32,
-        "samples": 32,
-        "batch_size": 64,
-        "seed": 1,
-        "time": "2026-03-02T10:11:12+00:00",
-    }
+        "path": "/runs/now.h5", "checkpoint": "/nets/resnet.pt", "sha256": "ab" * 32, "samples": 32, "batch_size": 64,
+        "seed": 1, "time": "2026-03-02T10:11:12+00:00",
+    }  # fmt: skip
     assert "time" not in told["baseline"]
     assert told["paired"] == {"points": ["test", "svhn"], "draws": ["mcbn"], "why_not": {"mcdo": "the seed differs"}}
     assert (told["accepted"], Path(told["kept"]).name) == ("/runs/base.h5", "base.20260301T000000Z.h5")

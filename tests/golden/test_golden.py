@@ -19,6 +19,7 @@ from bnuq import metrics
 from bnuq.cli.main import main
 
 GOLDEN = Path(__file__).resolve().parent
+SWEPT = ["--limit", "20", "--samples", "2", "--draw-sets", "2", "--full-grid"]
 LESS = ["--limit", "40", "--samples", "6"]
 DIGITS, PICTURES = "data/ood/pcbdigits32.npz", "data/cifar10/lossless_test.npz"
 CASES = {
@@ -33,17 +34,7 @@ CASES = {
     "svhn_cnn": ["evaluate", "svhn_cnn.toml", *LESS, "--train", DIGITS, "--test", DIGITS, "--ood", PICTURES],
     "multilabel": ["evaluate", "multilabel/run.toml"],
     "learned": ["evaluate", "learned/run.toml"],
-    "sweep": [
-        "sweep-batch-size",
-        "fmnist_mlp.toml",
-        "--limit",
-        "20",
-        "--samples",
-        "2",
-        "--draw-sets",
-        "2",
-        "--full-grid",
-    ],
+    "sweep": ["sweep-batch-size", "fmnist_mlp.toml", *SWEPT],
     "inspect": ["inspect", "quickstart.toml"],
     "precise_bn": ["precise-bn", "quickstart.toml", "--test", "quickstart/fashion_test.npz", "--out", "precise.pt"],
     "check": ["check", "other.h5", "quickstart.h5"],

@@ -14,12 +14,7 @@ from bnuq import metrics
 
 laws = settings(max_examples=25, deadline=None)
 SAMPLES = st.integers(1, 6)
-PER_POINT = [
-    metrics.predictive_entropy,
-    metrics.expected_entropy,
-    metrics.mutual_information,
-    metrics.max_probability,
-]
+PER_POINT = [metrics.predictive_entropy, metrics.expected_entropy, metrics.mutual_information, metrics.max_probability]
 
 
 @st.composite
@@ -111,8 +106,7 @@ def test_torch_gives_what_numpy_gives_in_its_own_kind(labelled):
 
 @laws
 @given(
-    hnp.arrays(np.float64, (5, 3, 4), elements=st.floats(-30, 30)),
-    hnp.arrays(np.int64, 3, elements=st.integers(0, 3)),
+    hnp.arrays(np.float64, (5, 3, 4), elements=st.floats(-30, 30)), hnp.arrays(np.int64, 3, elements=st.integers(0, 3))
 )
 def test_pll_from_log_likelihoods_is_the_pll_from_probabilities(logits, y):
     p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)

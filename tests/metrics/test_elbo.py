@@ -31,13 +31,9 @@ def kl(prior, counts, *, mean=None, sd=None, count_sd=None, **options):
     """KL over as many units as counts, of ordinary statistics unless told."""
     units = np.arange(counts.size)
     return metrics.kl_of_statistics(
-        prior,
-        mean=np.sin(units) if mean is None else mean,
-        sd=0.5 + units / 3 if sd is None else sd,
-        count_mean=counts,
-        count_sd=counts if count_sd is None else count_sd,
-        **options,
-    )
+        prior, mean=np.sin(units) if mean is None else mean, sd=0.5 + units / 3 if sd is None else sd,
+        count_mean=counts, count_sd=counts if count_sd is None else count_sd, **options,
+    )  # fmt: skip
 
 
 def double(value):

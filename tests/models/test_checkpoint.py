@@ -193,14 +193,9 @@ def test_plain_objects_of_the_standard_library_beside_the_weights_need_no_trust(
 @pytest.mark.parametrize("legacy", [False, True])
 def test_scalars_of_numpy_beside_the_weights_need_no_trust_and_are_plain_values(tmp_path, legacy):
     scalars = {
-        "best_acc": np.float64(91.2),
-        "epoch": np.int64(7),
-        "batch_size": np.array([32], ">i2")[0],
-        "loss": np.float32(0.5),
-        "half": np.float16(-2),
-        "finished": np.bool_(True),
-        "name": np.str_("rün"),
-    }
+        "best_acc": np.float64(91.2), "epoch": np.int64(7), "batch_size": np.array([32], ">i2")[0],
+        "loss": np.float32(0.5), "half": np.float16(-2), "finished": np.bool_(True), "name": np.str_("rün"),
+    }  # fmt: skip
     others = {"when": np.datetime64("2026-01-01"), "wave": np.complex64(1j), "raw": np.bytes_(b"x")}
     checkpoint = read_checkpoint(saved(tmp_path / "m.pt", {"model": dict(STATE)} | scalars | others, legacy=legacy))
     assert_is_state(checkpoint.state)

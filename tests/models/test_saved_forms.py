@@ -224,8 +224,7 @@ def test_the_weights_of_a_script_need_the_network_and_no_tables_that_it_makes(tm
     net = Outputs().eval()
     torch.jit.save(torch.jit.script(net), tmp_path / "m.pt")
     with pytest.raises(
-        RequestError,
-        match=r"m\.pt: is TorchScript, and only its weights are read: 10 tensors, (?s:.*)--arch file\.",
+        RequestError, match=r"m\.pt: is TorchScript, and only its weights are read: 10 tensors, (?s:.*)--arch file\."
     ):
         load_model(tmp_path / "m.pt")
     loaded = load_model(tmp_path / "m.pt", arch=f"{__name__}:Outputs")
@@ -240,12 +239,8 @@ def test_a_timm_folder_needs_no_run_file(tmp_path):
     loaded = load_model(tmp_path / "net")
     assert loaded.arch == "timm:cnn"
     assert values_of(loaded, "hub-config")["settings"] == [
-        "architecture",
-        "normalize",
-        "resize",
-        "crop",
-        "interpolation",
-    ]
+        "architecture", "normalize", "resize", "crop", "interpolation",
+    ]  # fmt: skip
 
 
 def write_pictures(folder: Path) -> None:
@@ -297,14 +292,9 @@ def test_what_is_written_is_present_though_it_is_the_default_or_none_also_in_a_r
 
 
 PREPROCESSING = {
-    "image_mean": [0.5, 0.5, 0.5],
-    "image_std": [0.5, 0.5, 0.5],
-    "rescale_factor": 1 / 127.5,
-    "rescale_offset": True,
-    "size": {"shortest_edge": 224},
-    "crop_pct": 0.875,
-    "resample": 3,
-}
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "rescale_factor": 1 / 127.5, "rescale_offset": True,
+    "size": {"shortest_edge": 224}, "crop_pct": 0.875, "resample": 3,
+}  # fmt: skip
 RESNET = {"model_type": "resnet", "architectures": ["ResNetForImageClassification"], "num_labels": 3}
 
 

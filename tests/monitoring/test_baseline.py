@@ -69,10 +69,7 @@ def test_probabilities_and_scores_are_those_of_the_network():
 
 @pytest.mark.parametrize(
     ("task", "names"),
-    [
-        (REGRESSION, ["outputs"]),
-        (MULTILABEL, ["outputs", "predictive_entropy", "least_confidence", "energy"]),
-    ],
+    [(REGRESSION, ["outputs"]), (MULTILABEL, ["outputs", "predictive_entropy", "least_confidence", "energy"])],
 )
 def test_a_regression_has_no_scores_and_labels_have_those_of_two_classes(task, names):
     network, inputs = trained_small(), torch.randn(20, 6)

@@ -424,10 +424,7 @@ def test_samples_are_kept_in_the_precision_they_were_computed_in(folder):
 def test_a_result_of_a_single_pass_has_no_mutual_information_and_is_read(folder):
     result = small_run.evaluated(folder, out=Path("single.h5"), methods=("mcdo",), samples=1, limit=10, ood=())
     for method in result_file.read(result.path).methods.values():
-        assert not {"mutual_information"} & {
-            *method.sets["test"].estimates,
-            *method.sets["test"].points,
-        }
+        assert not {"mutual_information"} & {*method.sets["test"].estimates, *method.sets["test"].points}
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -440,9 +437,7 @@ def peak_of(folder: Path, points: int, *, keep: bool) -> int:
 
     random = np.random.default_rng(1)
     np.savez(
-        folder / "many.npz",
-        x=random.normal(size=(points, 1, 6, 6)).astype(np.float32),
-        y=random.integers(0, 3, points),
+        folder / "many.npz", x=random.normal(size=(points, 1, 6, 6)).astype(np.float32), y=random.integers(0, 3, points)
     )
     run = resolve(
         "run.toml",
@@ -460,9 +455,7 @@ def peak_of(folder: Path, points: int, *, keep: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    ("keep", "classes"),
-    [pytest.param(False, 3000, marks=pytest.mark.nightly), (True, 500)],
-    ids=["scores", "samples"],
+    ("keep", "classes"), [pytest.param(False, 3000, marks=pytest.mark.nightly), (True, 500)], ids=["scores", "samples"]
 )
 @pytest.mark.nightly
 def test_memory_does_not_grow_with_points_times_samples_times_classes(tmp_path, monkeypatch, keep, classes):

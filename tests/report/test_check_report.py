@@ -121,19 +121,9 @@ def test_every_metric_that_can_get_worse_has_words_for_it() -> None:
 
 def test_what_is_held_of_a_change() -> None:
     assert [judgement(comparison) for comparison in (*made.WORSE[2:], *made.REST)] == [
-        "worse",
-        "moved",
-        "worse, within tolerance",
-        "inconclusive",
-        "inconclusive",
-        "same",
-        "same",
-        "same",
-        "better",
-        "not gated",
-        "not gated",
-        "not gated",
-    ]
+        "worse", "moved", "worse, within tolerance", "inconclusive", "inconclusive", "same", "same", "same", "better",
+        "not gated", "not gated", "not gated",
+    ]  # fmt: skip
 
 
 def test_estimates_that_print_alike_get_more_decimals_or_are_still() -> None:

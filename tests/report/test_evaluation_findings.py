@@ -29,11 +29,7 @@ def test_what_all_numbers_are_of_is_one_line(four_methods):
     assert report(four_methods).meaning == ""
     assert report(replace(four_methods, findings=(note("weights-in-entry", entry="state_dict"),))).meaning == ""
     meaning = report(replace(four_methods, findings=(LIMITED, AVERAGED, ALPHABET))).meaning
-    parts = (
-        "at most 200 examples of each set",
-        "averaged weights (`model_ema`)",
-        "the alphabet (boot, coat, …)",
-    )
+    parts = ("at most 200 examples of each set", "averaged weights (`model_ema`)", "the alphabet (boot, coat, …)")
     assert all(part in meaning for part in parts)
     sets = {**four_methods.sets, "test": replace(four_methods.sets["test"], labels=None)}
     plain = four_methods.methods[DETERMINISTIC]

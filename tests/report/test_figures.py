@@ -222,10 +222,7 @@ def test_at_most_four_roc_curves_are_drawn_of_the_scores_in_the_table_of_methods
     assert "4 of 5 methods" in axes.figure.texts[1].get_text()
 
 
-@given(
-    st.lists(st.integers(0, 5), min_size=1, max_size=30),
-    st.lists(st.integers(0, 5), min_size=1, max_size=30),
-)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_the_area_under_a_roc_curve_is_the_auroc_with_ties_in_one_step(test, ood):
     false, true = roc_curve(np.array(test, float), np.array(ood, float))
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)

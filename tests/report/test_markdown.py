@@ -183,13 +183,8 @@ def test_every_part_has_its_place_and_headings_go_down_by_one() -> None:
     document = markdown(report)
     tokens = read(document)
     assert [(t.tag, words([tokens[place + 1]])) for place, t in enumerate(tokens) if t.type == "heading_open"] == [
-        ("h2", "the first"),
-        ("h3", "In short"),
-        ("h3", "A"),
-        ("h4", "B"),
-        ("h3", "Warnings"),
-        ("h3", "Notes"),
-    ]
+        ("h2", "the first"), ("h3", "In short"), ("h3", "A"), ("h4", "B"), ("h3", "Warnings"), ("h3", "Notes"),
+    ]  # fmt: skip
     # The section, the notes, and how to read it.
     assert document.count("<details>") == document.count("</details>") == 3 and "machine" not in document
     [fence] = [token for token in tokens if token.type == "fence"]

@@ -171,8 +171,7 @@ def test_a_fall_as_one_over_b_is_claimed_where_its_interval_holds_it(low, high, 
 
 
 @pytest.mark.parametrize(
-    ("values", "code"),
-    [((1.0, 2.0), "rises"), ((2.0, 1.0), "falls"), ((1.0, 1.0), "unchanged"), (None, "unknown")],
+    ("values", "code"), [((1.0, 2.0), "rises"), ((2.0, 1.0), "falls"), ((1.0, 1.0), "unchanged"), (None, "unknown")]
 )
 def test_without_a_slope_only_the_ends_are_compared(values, code):
     sweep = small_sweep.single()

@@ -101,11 +101,7 @@ def test_a_baseline_is_small_and_gives_the_same_answers_without_any_data(watched
         assert one.blocks == other.blocks
     again.save(stream=tmp_path / "stream.h5")
     later = bnuq.Monitor(
-        watched,
-        baseline=tmp_path / "base.h5",
-        stream=tmp_path / "stream.h5",
-        resamples=199,
-        train_batch_size=16,
+        watched, baseline=tmp_path / "base.h5", stream=tmp_path / "stream.h5", resamples=199, train_batch_size=16
     )
     assert later.e_value == first.e_value
     assert later.take(batches[2]).e_value == first.take(batches[2]).e_value

@@ -305,13 +305,9 @@ def test_labels_of_one_value_have_no_auroc_and_a_note_says_so(folder: Path) -> N
 
 def test_points_without_labels_have_uncertainties_alone(folder: Path) -> None:
     done = small_run.evaluated(
-        folder,
-        out=folder / "bare.h5",
-        test=with_labels(folder, None, name="bare"),
-        samples=8,
-        methods=("mcbn",),
+        folder, out=folder / "bare.h5", test=with_labels(folder, None, name="bare"), samples=8, methods=("mcbn",),
         ood=(),
-    )
+    )  # fmt: skip
     test = read(folder / "bare.h5").methods["mcbn"].sets["test"]
     assert not test.by_label and not test.label_points and test.predicted.shape == (60, LABELS)
     assert {"mutual_information", "predictive_entropy"} <= set(test.estimates) and "accuracy" not in test.estimates

@@ -62,14 +62,10 @@ def at_once(logits: np.ndarray) -> dict[str, np.ndarray]:
     mean, expected = p.mean(0), -(p * np.log(p)).sum(2).mean(0)
     predictive = -(mean * np.log(mean)).sum(1)
     return {
-        "predicted": mean.argmax(1),
-        "max_probability": mean.max(1),
-        "predictive_entropy": predictive,
-        "expected_entropy": expected,
-        "mutual_information": predictive - expected,
-        "max_logit": -logits.max(2).mean(0),
+        "predicted": mean.argmax(1), "max_probability": mean.max(1), "predictive_entropy": predictive,
+        "expected_entropy": expected, "mutual_information": predictive - expected, "max_logit": -logits.max(2).mean(0),
         "energy": -logsumexp(logits, axis=2).mean(0),
-    }
+    }  # fmt: skip
 
 
 def test_maps_are_the_scores_of_all_draws_at_once(result, logits):

@@ -383,10 +383,7 @@ class OfWeights(nn.Conv2d):
             "nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4, track_running_stats=False)",
             "its only BatchNorm layer has no running statistics",
         ),
-        (
-            "nn.Conv2d(1, 4, 3, bias=False), (bn := nn.BatchNorm2d(4)), nn.ReLU(), bn",
-            "BatchNorm 1 is called 2 times",
-        ),
+        ("nn.Conv2d(1, 4, 3, bias=False), (bn := nn.BatchNorm2d(4)), nn.ReLU(), bn", "BatchNorm 1 is called 2 times"),
         (
             "OfWeights()",
             r"its only BatchNorm layer has no statistics that depend on data \(it normalises weights, not data\)",

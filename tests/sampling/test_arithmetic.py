@@ -301,10 +301,7 @@ def test_folded_weights_are_rounded_once(monkeypatch):
 @pytest.mark.usefixtures("accelerator")
 @pytest.mark.parametrize(
     ("stacked", "squash"),
-    at_night.but(
-        {(True, nn.Hardtanh)},
-        itertools.product((True, False), (nn.Identity, nn.Hardtanh, nn.Sigmoid)),
-    ),
+    at_night.but({(True, nn.Hardtanh)}, itertools.product((True, False), (nn.Identity, nn.Hardtanh, nn.Sigmoid))),
 )
 def test_what_overflows_is_refused_by_layer_also_where_it_is_squashed_later(stacked, squash, monkeypatch):
     monkeypatch.setitem(devices._TRAITS, NAME, replace(devices.traits(NAME), stacked_entries=2**28 if stacked else 0))

@@ -112,15 +112,9 @@ def test_a_layer_called_twice_has_statistics_for_each_call():
 
 
 SELECTIONS = {
-    "first:1": {0},
-    "first:3": {0, 1, 2},
-    "last:1": {3},
-    "last:2": {2, 3},
-    "body.*": {1, 2},
-    "*.bn": {1, 2, 3},
-    ("stem", "head.*"): {0, 3},
-    ("head.bn", "stem"): {0, 3},
-}
+    "first:1": {0}, "first:3": {0, 1, 2}, "last:1": {3}, "last:2": {2, 3}, "body.*": {1, 2}, "*.bn": {1, 2, 3},
+    ("stem", "head.*"): {0, 3}, ("head.bn", "stem"): {0, 3},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("layers", SELECTIONS)

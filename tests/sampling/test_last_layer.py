@@ -143,13 +143,9 @@ def test_points_share_their_draws_whatever_passes_together() -> None:
     alone = torch.cat([sampled.passes(torch.from_numpy(PHI[i : i + 7]), i) for i in range(0, POINTS, 7)], 1)
     torch.testing.assert_close(alone, together, rtol=1e-5, atol=1e-5)
     later = LastLayerPasses(
-        network(WEIGHT, BIAS),
-        posterior("kron"),
-        draws=range(3, 5),
-        seed=0,
-        device=torch.device("cpu"),
+        network(WEIGHT, BIAS), posterior("kron"), draws=range(3, 5), seed=0, device=torch.device("cpu"),
         dtype=torch.float32,
-    )
+    )  # fmt: skip
     torch.testing.assert_close(later.passes(torch.from_numpy(PHI)), together[3:], rtol=1e-5, atol=1e-5)
 
 

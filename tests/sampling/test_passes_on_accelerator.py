@@ -375,15 +375,9 @@ def test_where_cudnn_lacks_a_kernel_for_both_convolution_and_relu_are_computed_o
     monkeypatch.setattr(fake_accelerator, "lacking", {kernel})
     assert_close(bnuq.predict(on_device, x, omega).cpu(), expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
     result = bnuq.evaluate(
-        net,
-        train=x,
-        test=(x, torch.arange(21) % 3),
-        device="auto",
-        methods=["mcbn"],
-        samples=3,
-        batch_size=8,
+        net, train=x, test=(x, torch.arange(21) % 3), device="auto", methods=["mcbn"], samples=3, batch_size=8,
         post_hoc=False,
-    )
+    )  # fmt: skip
     assert result.sampling["device"] == f"{NAME}:0"
     assert values_of(result, "unfused")["reason"].startswith("GET was unable to find an engine")
 

@@ -126,8 +126,7 @@ KINDS = {
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.run if name == "evaluation" else ()) for name in KINDS],
+    scope="module", params=[pytest.param(name, marks=pytest.mark.run if name == "evaluation" else ()) for name in KINDS]
 )
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
@@ -323,7 +322,7 @@ def test_any_object_may_be_missing_or_another(kind, kept, tmp_path, turn):
 
 
 COORDINATES = {
-    *("method", "set", "score", "metric", "batch_size", "layer", "domain", "statistics", "bound", "model", "protocol"),
+    *("method", "set", "score", "metric", "batch_size", "layer", "domain", "statistics", "bound", "model", "protocol")
 }
 
 

@@ -320,9 +320,7 @@ def _numbers(cells: Sequence[str]) -> NDArray[np.float64] | None:
             numbers = _numbers([cell[:-1] for cell in cells])
             return None if numbers is None else numbers / 100
         filled = ["nan" if cell.strip().lower() in _MISSING else cell for cell in cells]
-        if filled == [*cells]:
-            return None
-        return _numbers(filled)
+        return None if filled == [*cells] else _numbers(filled)
     return None if "_" in "".join(cells) else numbers  # 1_000 is a number in Python alone
 
 

@@ -58,9 +58,8 @@ def whole_arrays(spec: str, data: Any) -> Piece | None:
     if isinstance(data, np.ndarray) or hasattr(data, "detach") or hasattr(data, "iloc"):  # of numpy, torch, pandas
         return piece_of(spec, data, single=False)
     if isinstance(data, Mapping):
-        is_named = all(
-            isinstance(name, str) and (_axes(part) or isinstance(part, Mapping)) for name, part in data.items()
-        )
+        are_parts = all(_axes(part) or isinstance(part, Mapping) for part in data.values())
+        is_named = are_parts and all(isinstance(name, str) for name in data)
         return piece_of(spec, data, single=False) if is_named else None
     if not isinstance(data, tuple) or len(data) < 2 or not all(map(_is_array, data[1:])):
         return None

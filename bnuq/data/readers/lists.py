@@ -52,8 +52,7 @@ def read_list(
         lines = [line for line, cells in numbered_rows(path, text.separator) if any(cells)]
         return places("line", [lines[row + text.named]])
 
-    uneven = next((number for number, row in enumerate(rows) if len(row) != len(names)), None)
-    if uneven is not None:
+    if (uneven := next((number for number, row in enumerate(rows) if len(row) != len(names)), None)) is not None:
         raise DataError(f"{path}: {place(uneven)} has {len(rows[uneven])} fields and others have {len(names)}.")
     inputs, labels = _columns(path, names, list(map(has_suffix, rows[0])), group, target, needs_target, selected)
     files = tuple(row[inputs] for row in rows)
@@ -92,9 +91,7 @@ def _columns(
     if True not in pictures:
         raise DataError(f"{path}: its first row names no image; expected a column of .png or .jpg files.")
     inputs = pictures.index(True)
-    others = [
-        column for column, name in enumerate(names) if column != inputs and name != group and not is_index(name, column)
-    ]
+    others = [at for at, name in enumerate(names) if at != inputs and name != group and not is_index(name, at)]
     if target is not None and (target in names or needs_target):
         return inputs, position_of(path, names, target)
     called = [column for column in others if names[column].lower() in TARGETS]

@@ -106,15 +106,14 @@ class ClassReduction(SampleReduction[ClassScores]):
 
         With a bank, `draws` are the draws that these points use. Computed in float64 on the points' device.
         """
-        block = logits
-        self._made_in = block.dtype
-        weights = self._weights(block, draws)
-        width, done = block.shape[-1] * len(self._draws.weights if draws is None else weights.array), 0
-        with without_gradients(block):
-            while done < block.shape[1]:
-                most = min(_BLOCK if on_host(block) else DEVICE_BLOCK, self._block_limit)
+        self._made_in = logits.dtype
+        weights = self._weights(logits, draws)
+        width, done = logits.shape[-1] * len(self._draws.weights if draws is None else weights.array), 0
+        with without_gradients(logits):
+            while done < logits.shape[1]:
+                most = min(_BLOCK if on_host(logits) else DEVICE_BLOCK, self._block_limit)
                 step = max(1, most // width)
-                points = block[:, done : done + step]
+                points = logits[:, done : done + step]
                 try:
                     self._add(points, weights)
                 except (MemoryError, RuntimeError) as error:
@@ -156,10 +155,15 @@ class ClassReduction(SampleReduction[ClassScores]):
     def _weights(self, block: Array, draws: Int64[np.ndarray, " sample"] | None) -> estimates.ReplicateWeights:
         """The weights of these draws, as the samples of the block are; and what scores these."""
         if self._kernel is None:
-            self._kernel = ArrayKernel() if isinstance(block, np.ndarray) else _tensor_kernel()
-            if isinstance(block, np.ndarray) and len(block) == 1:  # all replicates are alike
-                rows = np.zeros(len(self._draws.weights), np.int64)
-                self._all = replace(estimates.ReplicateWeights.of(metrics.plain_weights(1)), rows=rows)
+            if not isinstance(block, np.ndarray):
+                from bnuq.evaluation.tasks.class_tensors import TensorKernel  # late: it imports torch
+
+                self._kernel = TensorKernel()
+            else:
+                self._kernel = ArrayKernel()
+                if len(block) == 1:  # all replicates are alike
+                    rows = np.zeros(len(self._draws.weights), np.int64)
+                    self._all = replace(estimates.ReplicateWeights.of(metrics.plain_weights(1)), rows=rows)
         if draws is not None:
             return estimates.ReplicateWeights.of(self._draws, draws).like(block)
         self._all = self._all.like(block)
@@ -207,9 +211,8 @@ class ClassReduction(SampleReduction[ClassScores]):
             values["energy"] = -(weights @ sample_scores.log_total)
         if samples > 1:
             predictive = values["predictive_entropy"]
-            values["mutual_information"] = self._mutual_information(
-                predictive - expected, predictive, batch_weights.draws
-            )
+            plug_in = predictive - expected
+            values["mutual_information"] = self._mutual_information(plug_in, predictive, batch_weights.draws)
         if y is not None:
             assert sample_scores.log_likelihood is not None
             kept["log_likelihood"] = sample_scores.log_likelihood
@@ -230,9 +233,8 @@ class ClassReduction(SampleReduction[ClassScores]):
     ) -> bool:
         """Whether the points of these `_scored` arrays are added; they are not where numbers have to be looked at."""
         if differences is None:
-            differences = estimates.with_rounding(
-                arrays[Key("most", "apart")], arrays[Key("most", "size")], self._made_in
-            )
+            apart, size = (arrays[Key("most", name)] for name in ("apart", "size"))
+            differences = estimates.with_rounding(apart, size, self._made_in)
             unlike = len(batch_weights.draws.weights[0]) == 1 or estimates.samples_differ(differences)
             is_plain = bool(np.isfinite(differences["size"])) and unlike
             if not is_plain or any(map(bool, of_kind(arrays, "needs").values())):
@@ -388,12 +390,8 @@ class ClassReduction(SampleReduction[ClassScores]):
             covered_rows = self._sets.rows_of_draws(len(mean), mean.shape[1], self._draws)
             p = Probabilities(mean, draws["probabilities"], covered_rows, draws.get("numbers"))
             class_scores = class_probabilities.scored(p, self._labels, self._sets, self._draws, units.pool)
-            points, replicates, conformity, covered = (
-                points | class_scores.points,
-                replicates | class_scores.replicates,
-                class_scores.conformity,
-                class_scores.covered,
-            )
+            points, replicates = points | class_scores.points, replicates | class_scores.replicates
+            conformity, covered = class_scores.conformity, class_scores.covered
         return ClassScores(
             parts=self._parts,
             part_sums=part_sums,
@@ -422,12 +420,6 @@ def _numbers(rows: Iterable[Int64[np.ndarray, " _"]], points: int) -> Int16[np.n
     for number, of_part in enumerate(parts):
         numbers[of_part] = number
     return numbers
-
-
-def _tensor_kernel() -> Any:
-    from bnuq.evaluation.tasks.class_tensors import TensorKernel  # late: it imports torch
-
-    return TensorKernel()
 
 
 def _corrections(draws: DrawWeights) -> Float[np.ndarray, " replicate"]:

@@ -84,9 +84,8 @@ def part_estimates(scores: ClassScores, kind: str, draws: DrawWeights) -> dict[s
             within = None if group is None else group[rows]
             se = estimates.error_over_points(metrics.standard_error(scores.points[name][rows], group=within), scores)
             replicates = scores.part_sums[Key(kind, name)][:, number] / len(rows)
-            found = estimates.of_replicates(
-                name, replicates, draws, se=se, limits=limits_of(name, "classification", scores.estimator)
-            )
+            limits = limits_of(name, "classification", scores.estimator)
+            found = estimates.of_replicates(name, replicates, draws, se=se, limits=limits)
             result[part][name] = estimates.with_exact_interval(name, found, len(rows), within)
         result[part] |= failure_detection.errors_of_part(scores, rows, kind, draws)
         result[part] |= failure_detection.coverage_of_part(scores, rows, kind, draws)
@@ -135,18 +134,16 @@ def selective_estimates(scores: ClassScores, draws: DrawWeights) -> dict[str, Es
     uncertainty, loss = scores.points["predictive_entropy"], 1 - scores.points["accuracy"]
     resamples = estimates.resamples_of(len(loss), fully=_RESAMPLED, least=_LEAST_RESAMPLED)
     drawn = vars(metrics.selective_bootstrap(uncertainty, loss, resamples=resamples, group=scores.group))
-    replicates = {
-        name: np.full(len(draws.weights), value) for name, value in vars(metrics.selective(uncertainty, loss)).items()
-    }
+    values_of_all = vars(metrics.selective(uncertainty, loss))
+    replicates = {name: np.full(len(draws.weights), value) for name, value in values_of_all.items()}
     if scores.ranked_wrong is not None:
         rows = scores.ranked_rows
         before = vars(metrics.selective(uncertainty[rows].astype(np.float32), loss[rows]))
         after = vars(metrics.selective_of_replicates(scores.ranked["predictive_entropy"], scores.ranked_wrong))
         for name, values in replicates.items():
             values[draws.jackknife.start : draws.bootstrap.stop] += after[name] - before[name]
-    return {
-        name: _resampled_estimate(name, np.clip(replicates[name], 0, 1), drawn[name], scores, draws) for name in drawn
-    }
+    clipped = {name: np.clip(values, 0, 1) for name, values in replicates.items()}
+    return {name: _resampled_estimate(name, clipped[name], drawn[name], scores, draws) for name in drawn}
 
 
 def _resampled_estimate(
@@ -187,9 +184,9 @@ def bounds(scores: ClassScores, fitted: ClassFit, draws: DrawWeights, classes: i
     Source: the bounds of Teye, Azizpour & Smith 2018, §4.1, adapted to classes here.
     """
     of_points, replicates = _bound_scores(scores, fitted, draws, classes)
-    result = {
-        name: {"pll": _mean_estimate("pll", of_points[name], replicates[name], scores, draws)} for name in of_points
-    }
+    result: dict[str, dict[str, Estimate]] = {}
+    for name, values in of_points.items():
+        result[name] = {"pll": _mean_estimate("pll", values, replicates[name], scores, draws)}
     result["constant"]["confidence"] = _mean_estimate("max_probability", None, fitted.confidence, scores, draws)
     return result
 
@@ -249,9 +246,8 @@ class ClassificationScorer(TaskScorer):
     def reduction(self, scored: ScoredSet) -> SampleReduction:
         points, second = scored.points, scored.second
         thresholds = {} if self.fit is None else self.fit.thresholds
-        sets = PredictionSets(
-            self.settings.scoring.set_coverage, thresholds, second, scored.calibrates and second is None
-        )
+        calibrates = scored.calibrates and second is None
+        sets = PredictionSets(self.settings.scoring.set_coverage, thresholds, second, calibrates)
         return ClassReduction(
             scored.weights,
             points=len(points),

@@ -82,9 +82,7 @@ def _scod(score: str, test: ClassScores, ood: ClassScores, draws: DrawWeights) -
         tests, oods = (
             estimates.ranked_rows(len(each.ranked_rows), most=max(1, round(share * each.n))) for each in (test, ood)
         )
-        before = [
-            values[each.ranked_rows[rows]] for values, each, rows in ((inside, test, tests), (outside, ood, oods))
-        ]
+        before = [inside[test.ranked_rows[tests]], outside[ood.ranked_rows[oods]]]
         moved = metrics.scod_of_replicates(
             test.ranked[score][:, tests], test.ranked_wrong[:, tests], ood.ranked[score][:, oods]
         ) - metrics.scod(before[0].astype(np.float32), loss[test.ranked_rows[tests]], before[1].astype(np.float32))

@@ -116,10 +116,9 @@ class LabelReduction(SampleReduction[LabelScores]):
         if self._truth is not None and Key("draw/ranked", "wrong") in parts[0]:
             first, self._first = self._first, self._first + len(result["point/predicted"])
             rows = self._ranked_rows[slice(*np.searchsorted(self._ranked_rows, [first, self._first]))]
+            uncertain, wrong = (Key("draw/ranked", name) for name in ("least_confidence", "wrong"))
             scores = [
-                metrics.label_score(
-                    arrays[Key("draw/ranked", "least_confidence")], arrays[Key("draw/ranked", "wrong")] ^ (y == 1)
-                )
+                metrics.label_score(arrays[uncertain], arrays[wrong] ^ (y == 1))
                 for arrays, y in zip(parts, self._truth[rows].T, strict=True)
             ]
             result["draw/label_ranked"] = np.stack(scores, -1)
@@ -132,9 +131,9 @@ class LabelReduction(SampleReduction[LabelScores]):
         if len({len(value) for value in values}) > 1:  # sums of other blocks, as memory ran out
             values = [value.sum(0, keepdims=True) for value in values]
         by_label = name == "predicted" or (self._truth is not None and Key(name).kind != "ranked")
-        return (
-            np.stack(values, -1) if by_label else np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
-        )
+        if by_label:
+            return np.stack(values, -1)
+        return np.mean(values, axis=0, dtype=np.result_type(values[0], np.float32))
 
     def _merged(self, units: Gathered, group: Groups) -> LabelScores:
         arrays = units.by_kind()
@@ -188,20 +187,12 @@ def set_estimates(
     scores: LabelScores, draws: DrawWeights, names: Sequence[str]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
     """The estimates of one set, which are means over labels, and where it is labelled those of each label."""
-    means = {
-        name: estimates.mean_estimate(name, scores, draws, limits=limits_of(name, "classification", scores.estimator))
-        for name in scores.replicates
-    }
+    means = {name: _mean(name, scores, draws) for name in scores.replicates}
     by_label: dict[str, dict[str, Estimate]] = {}
     parts: dict[str, list[_Parts]] = {}
     for label, of_label in enumerate(scores.labels):
-        estimates_by_name = {
-            name: estimates.mean_estimate(
-                name, of_label, draws, limits=limits_of(name, "classification", scores.estimator)
-            )
-            for name in _LABEL_MEANS
-            if name in of_label.replicates
-        }
+        names_of_means = [name for name in _LABEL_MEANS if name in of_label.replicates]
+        estimates_by_name = {name: _mean(name, of_label, draws) for name in names_of_means}
         for name, part in _parts(scores, label, draws):
             parts.setdefault(name, []).append(part)
             estimates_by_name[name] = _estimate(name, [part], scores, draws)
@@ -210,6 +201,10 @@ def set_estimates(
     if scores.labels:
         means |= classification.selective_estimates(scores, draws)
     return _in_order(means), by_label
+
+
+def _mean(name: str, scores: classification.ClassScores, draws: DrawWeights) -> Estimate:
+    return estimates.mean_estimate(name, scores, draws, limits=limits_of(name, "classification", scores.estimator))
 
 
 def _in_order(unordered: Mapping[str, Estimate]) -> dict[str, Estimate]:
@@ -230,10 +225,8 @@ def _parts(scores: LabelScores, label: int, draws: DrawWeights) -> Iterator[tupl
     if scores.label_ranked is not None:
         rows = scores.ranked_rows
         ranked = metrics.label_score(uncertain[rows].astype(np.float32), of_label.predicted[rows])
-        moved = [metrics.label_auroc(values, y[rows]) for values in scores.label_ranked[..., label]]
-        replicates[draws.jackknife.start : draws.bootstrap.stop] += np.array(moved) - metrics.label_auroc(
-            ranked, y[rows]
-        )
+        aurocs = np.array([metrics.label_auroc(values, y[rows]) for values in scores.label_ranked[..., label]])
+        replicates[draws.jackknife.start : draws.bootstrap.stop] += aurocs - metrics.label_auroc(ranked, y[rows])
     yield "label_auroc", (replicates, metrics.label_auroc_influence(score, y))
 
 

@@ -148,9 +148,8 @@ def fit(
         return fitted(_pll_taus(distance, outputs, best.tau, draws, scoring.tau_range), best)
 
     def best_of(row: int) -> float:
-        return metrics.optimal_tau(
-            subset_error[row], subset_variance[row], metric=scoring.fit, tau_range=scoring.tau_range
-        ).tau
+        of_row = subset_error[row], subset_variance[row]
+        return metrics.optimal_tau(*of_row, metric=scoring.fit, tau_range=scoring.tau_range).tau
 
     best = metrics.optimal_tau(errors, variance, metric=scoring.fit, tau_range=scoring.tau_range)
     taus = np.empty(len(draws.weights))

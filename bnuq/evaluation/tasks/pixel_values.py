@@ -125,9 +125,8 @@ class PixelValues:
         """Of the pixels of all pieces."""
         if len(pieces) == 1:
             return pieces[0]
-        values, predicted = (
-            torch.cat([getattr(piece, name) for piece in pieces], dim=-1) for name in ("values", "predicted")
-        )
+        values = torch.cat([piece.values for piece in pieces], dim=-1)
+        predicted = torch.cat([piece.predicted for piece in pieces], dim=-1)
         return PixelValues(pieces[0].names, values, predicted)
 
 

@@ -105,21 +105,21 @@ class PixelReduction(SampleReduction[PixelScores]):
     ) -> None:
         """Add further draws of the images at hand; SamplingError where an output is not finite."""
         assert draws is None  # of a bank, which images have none of
-        block = outputs
         with torch.inference_mode():
-            self._open = self._open or self._opened(block)
+            self._open = self._open or self._opened(outputs)
             for number, image in enumerate(self._open):
-                tiles = self._means_of_parts(image, block[:, number].flatten(2))
-                if len(block) == self._draws:  # nothing of its pixels needs to be kept
+                tiles = self._means_of_parts(image, outputs[:, number].flatten(2))
+                if len(outputs) == self._draws:  # nothing of its pixels needs to be kept
                     self._close(image, tiles)
                     continue
+                assert image.means is not None
                 for pixels, parts, means in tiles:
-                    image.add(pixels, parts, means)
+                    image.means.add_(means, parts, pixels)
                 self._check_finite(image, float(image.apart))
-                image.draws += len(block)
+                image.draws += len(outputs)
                 if image.draws == self._draws:
-                    self._close(image, image.tiles(self._step(block)))
-            if len(block) == self._draws or self._open[0].draws == self._draws:
+                    self._close(image, image.tiles(self._step(outputs)))
+            if len(outputs) == self._draws or self._open[0].draws == self._draws:
                 self._n, self._open = self._n + len(self._open), []
 
     def _opened(self, block: Float[Tensor, "sample image class row column"]) -> list[_Image]:
@@ -267,9 +267,7 @@ class PixelReduction(SampleReduction[PixelScores]):
             self._blocks.add("draw", {Key("ranked", name): value.astype(np.float32) for name, value in ranked.items()})
         if self._fits_temperature and image.region.truth is not None:
             self._blocks.add("draw", {"by_temperature": self._by_temperature(image)[:, None]})
-        for name, count in taken_out(
-            sums, *_COUNTS
-        ).items():  # exact in any order, and too large to be kept of each image
+        for name, count in taken_out(sums, *_COUNTS).items():  # exact in any order; too large to be kept of each image
             self._counts[name] = self._counts[name] + count if name in self._counts else count
         self._blocks.add("sum", sums | {"pixels": np.array(float(image.region.count))})
         spread = {"apart": fetched["apart"], "size": fetched["size"], "rounding": image.rounding}
@@ -452,11 +450,6 @@ class _Image:
     def rounding(self) -> float:
         """The relative difference of outputs that is rounding."""
         return min(128 * torch.finfo(self.first.dtype).eps, estimates.HALF_ROUNDING)
-
-    def add(self, pixels: slice, parts: slice, means: PartMeans) -> None:
-        """Add what some draws contribute to these parts, at these pixels."""
-        assert self.means is not None
-        self.means.add_(means, parts, pixels)
 
     def tiles(self, step: int) -> Iterator[tuple[slice, slice, PartMeans]]:
         """The means over the draws of all parts, so many pixels at a time."""

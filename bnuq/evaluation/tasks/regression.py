@@ -160,10 +160,8 @@ def normalized(scores: RegressionScores, draws: DrawWeights) -> dict[str, Estima
             result[name] = estimates.normalized_estimate(name, scores, of_points, replicates, draws)
     exact = np.isposinf(scores.points.get("pll_optimum", np.empty(0)))
     if "pll" in result and exact.any() and not exact.all():
-        others = ~exact
-        value, constant, optimum = (
-            float(scores.points[key][others].mean()) for key in ("pll", "pll_constant", "pll_optimum")
-        )
+        keys = "pll", "pll_constant", "pll_optimum"
+        value, constant, optimum = (float(scores.points[key][~exact].mean()) for key in keys)
         result["pll_without_exact"] = Estimate(float(metrics.normalized(value, constant, optimum)))
     return result
 
@@ -240,11 +238,8 @@ class RegressionScorer(TaskScorer):
 
     @classmethod
     def of(cls, network: ScoredNetwork) -> RegressionScorer:
-        return cls(
-            network.settings,
-            target_scale(network.settings.normalize_targets, network.train, network.outputs),
-            network.outputs,
-        )
+        scale = target_scale(network.settings.normalize_targets, network.train, network.outputs)
+        return cls(network.settings, scale, network.outputs)
 
     @property
     def scoring(self) -> ScoringSection:

@@ -214,9 +214,8 @@ class RegressionReduction(SampleReduction[RegressionScores]):
         arrays = units.by_kind()
         points, draws = arrays["point"], arrays["draw"]
         mean, variance = (points.pop(Key("moments", name)) for name in ("mean", "variance"))
-        noise: Any = 0.0
-        if self._fitted is not None:
-            noise = self._fitted.noise(np.arange(len(mean)))[self._draws.full.start]
+        fitted = self._fitted
+        noise = 0.0 if fitted is None else fitted.noise(np.arange(len(mean)))[self._draws.full.start]
         replicates = slice(self._draws.jackknife.start, self._draws.bootstrap.stop)
         ranked = draws[Key("ranked", "variance")][replicates].mean(-1).astype(np.float32)
         return RegressionScores(
@@ -270,7 +269,6 @@ def _mixture_pll(
 
     Replicates whose τ is near that of all draws use a first-order step in ln τ: one matrix product for all of them.
     """
-
     xp = array_namespace(distance)
 
     def likelihood(precision: float) -> Float[Array, "sample chunk"]:
@@ -321,9 +319,8 @@ def _crps_of_draws(
     samples = len(f)
     result[draws.full.start] = crps(to_target.sum(0), between_draws.sum(0), samples)
     for draw, row in enumerate(_rows(draws.jackknife)):
-        result[row] = crps(
-            to_target.sum(0) - to_target[draw], between_draws.sum(0) - 2 * between_draws[draw] + itself, samples - 1
-        )
+        others = between_draws.sum(0) - 2 * between_draws[draw] + itself
+        result[row] = crps(to_target.sum(0) - to_target[draw], others, samples - 1)
     for count, row in zip(draws.prefix_sizes, _rows(draws.prefix), strict=True):
         first = metrics.crps_terms(f[:count], y, tau=float(tau[min(row, len(tau) - 1)]))
         result[row] = crps(first[0].sum(0), first[1].sum(0), count)

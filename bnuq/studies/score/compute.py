@@ -216,10 +216,9 @@ def _scored(run: Run, loaded: Loaded, progress: Progress) -> tuple[ScoredSets, O
         made = _FileScoring(of_file, loaded.given[name], second, progress).scored(of_file.fitted_to)
         weights = of_file.weights(methods[name], 1)
         of_own = {set_: of.scores for set_, of in loaded.given[name].items()}
-        sets = {
-            set_: replace(of, points={**of.points, **of_own[set_]}) for set_, of in made[methods[name]].sets.items()
-        }
-        made[methods[name]] = replace(made[methods[name]], sets=sets)
+        plain = made[methods[name]]
+        sets = {set_: replace(of, points={**of.points, **of_own[set_]}) for set_, of in plain.sets.items()}
+        made[methods[name]] = replace(plain, sets=sets)
         for method, each in made.items():
             scorer = each.view.scorer
             with stage(progress, f"Estimates of {method.name}, and their errors"):

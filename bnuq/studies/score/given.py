@@ -24,16 +24,9 @@ from bnuq.studies.score.roles import Names, UnclearError
 from bnuq.tasks import Task
 
 Kind = Literal[
-    "logits",
-    "probabilities",
-    "percentages",
-    "log_probabilities",
-    "confidences",
-    "means",
-    "draws",
-    "gaussian",
+    "logits", "probabilities", "percentages", "log_probabilities", "confidences", "means", "draws", "gaussian",
     "quantiles",
-]  # percentages as they are asked for; they are probabilities of another scale; draws are of the target
+]  # percentages as they are asked for; they are probabilities of another scale; draws are of the target  # fmt: skip
 TOLERANCE = 1e-3  # of the sum of a point's probabilities
 _ROUNDING = 1e-6  # below 0, or above 1, of a single probability
 _LOWEST = float(np.finfo(np.float32).tiny)  # in place of a probability of 0, as where a network gives probabilities
@@ -229,8 +222,7 @@ def given_set(columns: Columns, sought: Sought) -> GivenSet:
     columns = columns if section.columns else one_reading(columns, sought.points)
     named.matching(columns, [of if of in columns.values else of.rpartition("=")[2] for of in section.columns])
     roles = named.roles_of(columns, section, sought.label)
-    asked = [name for name in roles if roles[name] == "predictions"]
-    if asked:
+    if asked := [name for name in roles if roles[name] == "predictions"]:
         given, names = _as_asked(columns, asked, roles, sought)
     else:
         given, names = (_of_regression if task.is_regression else _of_classes)(columns, roles, sought)
@@ -398,10 +390,8 @@ def _is_confidence(columns: Columns, name: str, hard: str, score: Names, sought:
     texts, values, where = texts_of(columns[hard]), numbers_of(columns, name), f"{columns.source}: {name!r}"
     of_class = _class_of(values, texts, columns.classes)
     if of_class is not None and not score:
-        text = (
-            f"{where} is below 0.5 wherever {hard!r} is another class than {of_class!r}: it is the probability of this"
-        )
-        raise UnclearError(f"{text} class, not a confidence.", columns=(f"score={name}", f"prediction={hard}"))
+        text = f"{where} is below 0.5 wherever {hard!r} is another class than {of_class!r}: it is the probability of"
+        raise UnclearError(f"{text} this class, not a confidence.", columns=(f"score={name}", f"prediction={hard}"))
     if of_class is None and score and values.min() < 1 / len({*texts.tolist()} | columns.classes):
         raise DataError(
             f"{where} is neither the probability of a class, by the predictions beside it, nor their confidence. Name "
@@ -673,11 +663,8 @@ def numbers_of(columns: Columns, name: str) -> NDArray[Any]:
         else:
             in_groups = all(map(_WITH_COMMAS, texts))
             grouped = mark != "," or in_groups or any("." in text or text.count(",") > 1 for text in texts)
-            what = (
-                "between thousands"
-                if grouped
-                else "as the decimal point; if it stands between thousands, thousands=','"
-            )
+            point = "as the decimal point; if it stands between thousands, thousands=','"
+            what = "between thousands" if grouped else point
             what += "; if it is the decimal point, decimal=','" * (mark == "," and in_groups)
             options = f"{'thousands' if grouped else 'decimal'}={mark!r}"
         cure = f" With {mark!r} {what}"

@@ -331,11 +331,8 @@ def matched(given: GivenSet, truth: Truth, section: ScoreSection) -> tuple[Given
     pair = None if of_one_file else _pairing(given, truth, section)
     findings = list[Finding]()
     if pair is not None and truth.columns is not None:
-        ids, wanted, by = (
-            columns.texts(*pair[0]),
-            truth.columns.texts(*pair[1]),
-            joined([of or INDEX for of in pair[0]]),
-        )
+        ids, wanted = columns.texts(*pair[0]), truth.columns.texts(*pair[1])
+        by = joined([of or INDEX for of in pair[0]])
         rows = _rows_by_id(ids, wanted, source, truth.source, by)
         is_moved = bool((rows != np.arange(len(rows))).any())
         if is_moved and section.ids is None and _is_of_rows(pair[0][0]) and (_counts(ids) or _counts(wanted)):
@@ -477,8 +474,7 @@ def compared(given: GivenSet, points: Points, method: str) -> Iterator[Finding]:
         word = str(given.hard[unknown[0]])[:50]
         yield warning("hard-predictions-unknown", method=method, word=word, classes=[*numbers][:20])
         return
-    count = int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum())
-    if count:
+    if count := int((np.take_along_axis(given.values[0], hard[:, None], axis=1)[:, 0] < given.values[0].max(-1)).sum()):
         yield warning("hard-predictions-differ", method=method, points=len(hard), count=count)
 
 
@@ -557,10 +553,8 @@ def _rows_by_id(
     for name, other, there, needed in both if all_of_them else both[:1]:
         if missing := needed - there:
             text = f"{name}: {len(missing)} of the ids of {other} are not there, first {min(missing)[:50]!r}; expected "
-            text += (
-                "the same ids in both. Take out the rows that one file has alone, or name the column that pairs the "
-            )
-            text += "rows: --ids COLUMN."
+            text += "the same ids in both. Take out the rows that one file has alone, or name the column that pairs "
+            text += "the rows: --ids COLUMN."
             if _is_of_rows(by.replace(INDEX, "")) and _counts(ids) != _counts(wanted):
                 text += f" If {by} counts the rows of one file, and those of both are in one order: --ignore "
                 text += f"{as_option(by)}."
@@ -646,18 +640,14 @@ def _numbered(
     if (known := {*map(str, classes or truth.classes)}) and not {*texts.tolist()} <= known:
         texts = np.char.strip(texts.astype(str))  # as the names of an option are
     present, numbers = np.unique(texts, return_inverse=True)
-    names = [
-        str(name)
-        for name in classes or truth.classes or (present[:_MOST_CLASSES].tolist() if len(present) == outputs else ())
-    ]
+    of_labels = present[:_MOST_CLASSES].tolist() if len(present) == outputs else ()
+    names = [str(name) for name in classes or truth.classes or of_labels]
     forms = {" ".join(text.casefold().split()) for text in present.tolist()}
     if len(forms) < len(present) and (len(names) != outputs or not {*present.tolist()} <= {*names}):
         shown = ", ".join(map(repr, sorted(present.tolist(), key=str.casefold)[:4]))
         column = f"table[{truth.name!r}]"
-        text = (
-            f"{truth.source}: {truth.found} has words that differ in case or spaces alone ({shown}); expected one form."
-        )
-        raise DataError(f"{text} In pandas: {column} = {column}.str.strip().str.lower()")
+        text = f"{truth.source}: {truth.found} has words that differ in case or spaces alone ({shown}); expected one"
+        raise DataError(f"{text} form. In pandas: {column} = {column}.str.strip().str.lower()")
     _check_columns([text for text in present.tolist() if text], names, outputs, truth)
     if len(names) != outputs:
         raise DataError(
@@ -763,8 +753,7 @@ def read_notes(sets: dict[str, GivenSet], truth: Truth) -> Iterator[Finding]:
             yield note("probabilities-rounded", file=file, scale=given.scale, off=given.off)
         if given.kind == "logits" and wrong_values(given.values[:, :_MANY], "probabilities", CLASSIFICATION) is None:
             yield warning("logits-sum-to-one", file=file)
-        empty = np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []
-        if empty:
+        if empty := np.flatnonzero(~given.values.any((0, 1)))[:10].tolist() if given.kind == "probabilities" else []:
             yield note("class-without-probability", file=file, classes=empty)
     test, is_known = sets["test"], truth.ids is not None and len(np.unique(truth.ids)) == len(truth.ids)
     if truth.group is None and test.group is None and not is_known:

@@ -102,9 +102,8 @@ def _array(values: Any) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind in "fiub":
         return array
-    return np.array(["" if each is None or each != each else str(each) for each in array.flat], object).reshape(
-        array.shape
-    )
+    texts = ["" if each is None or each != each else str(each) for each in array.flat]
+    return np.array(texts, object).reshape(array.shape)
 
 
 def sets_named(texts: Sequence[str]) -> dict[str, list[str]]:
@@ -268,9 +267,7 @@ def _add_others(
     (number, count), like = of, Sought(section, task, like=sets["test"])
     classes = sets["test"].columns.classes
     sets.pop(VALIDATION, None)  # whose labels the file cannot hold
-    sets["test"] = matching.with_groups(
-        sets["test"], section
-    )  # of a file of several sets, groups are those of the test set
+    sets["test"] = matching.with_groups(sets["test"], section)  # groups of a file of several sets are the test set's
     for ood, sources in request.ood.items():
         if len(sources) != count:
             raise RequestError(

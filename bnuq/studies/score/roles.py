@@ -203,9 +203,8 @@ def levels_of(names: Names, columns: Columns, asked: Names = (), beside: Names =
     by_prefix: dict[str, dict[str, str]] = {}
     for name in names:
         if match := _LEVEL.fullmatch(name.strip()):
-            by_prefix.setdefault((match[1] or match[5] or "").lower(), {})[name] = (
-                match[2] or match[4] or name.strip().rstrip("%")
-            )
+            number = match[2] or match[4] or name.strip().rstrip("%")
+            by_prefix.setdefault((match[1] or match[5] or "").lower(), {})[name] = number
     for prefix, numbers in by_prefix.items():
         if len(numbers) > 1 or levels or len(by_prefix) > 1:
             of = [columns.classes or {""}, *({*texts_of(columns[name])} for name in beside)]
@@ -286,9 +285,8 @@ def is_numeric(values: NDArray[Any]) -> bool:
 
 def _has_numbers(values: NDArray[Any]) -> bool:
     """Whether there are numbers among the first texts of a column, perhaps with a decimal comma."""
-    return not is_numeric(values) and any(
-        re.fullmatch(r"\s*[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?\s*%?\s*", str(text)) for text in values.flat[:1000]
-    )
+    is_number = re.compile(r"\s*[-+]?\d+([.,]\d+)?([eE][-+]?\d+)?\s*%?\s*").fullmatch
+    return not is_numeric(values) and any(map(is_number, map(str, values.flat[:1000])))
 
 
 def without_role(
@@ -310,9 +308,8 @@ def without_role(
     for name in names:
         if name not in (label, *label.split(","), *named, *ids):
             of_natures.setdefault(_nature(columns, name), []).append(name)
-    kinds, draws, numbers, spreads, bounds, errors = (
-        of_natures.pop(of, []) for of in ("kinds", "draws", "numbers", "spread", "bound", "standard_error")
-    )
+    natures = "kinds", "draws", "numbers", "spread", "bound", "standard_error"
+    kinds, draws, numbers, spreads, bounds, errors = (of_natures.pop(nature, []) for nature in natures)
     told = [f"The labels may be {' or '.join(map(repr, labels[:3]))}." * bool(label)]
     told += [f"Both files have {name!r}, with the same different values: it tells their rows apart." for name in ids]
     if kinds:

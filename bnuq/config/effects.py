@@ -69,7 +69,7 @@ def data_without_effect(
 def typed(run: Run, keys: Iterable[str]) -> list[str]:
     """Those of these settings that options give. A run file is shared by commands: what one of them has no use for is
     no mistake, and nothing is said of it."""
-    return [key for key in keys if key in (run.given or {})]
+    return [key for key in keys if key in run.typed]
 
 
 def without_effect(record: Mapping[str, Any], facts: Collection[str]) -> Iterator[tuple[str, str]]:

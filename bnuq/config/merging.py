@@ -139,6 +139,7 @@ def merged(
         "data_root": origin.path("data_root", computation.data_root),
         "run_file": run_file,
         "given": options_given,
+        "typed": frozenset(options_given),
     }
     run = Run(**unchanged | resolved)
     mistakes.report(run)

@@ -187,6 +187,7 @@ class Run(PointSettings, DrawSettings, ScoreSettings, Files):
     run_file_is_implicit: bool = False
     configured: tuple[str, ...] = ()
     given: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # the options, where typed for it
+    typed: frozenset[str] = field(default=frozenset(), repr=False, compare=False)  # all keys that were, also in Python
 
     def record(self) -> dict[str, Any]:
         """The run in the form of a run file, with absolute paths, and the options that run files do not hold."""

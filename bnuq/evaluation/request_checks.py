@@ -29,6 +29,11 @@ def check_readable(run: Run) -> None:
                 source_of(single.arch.text, single.arch.base)
 
 
+def check_files(run: Run) -> None:
+    """Raise BnuqError for every file of `run` that cannot be what it is named for."""
+    raise_all(failures(partial(check_readable, run), *_set_checks(run, None)))
+
+
 def check_request(
     run: Run,
     *others: Callable[[], object],

@@ -134,7 +134,8 @@ def simplest(result: Result, method: str) -> str:
     """The method without a recalibration that is not a gain on the test set, or with a temperature where more is not.
 
     A gain is a log-likelihood that is better by twice its paired error, or a better one beside a better ECE: what is
-    fitted elsewhere costs nothing. The simpler one where nothing can be shown."""
+    fitted elsewhere costs nothing; but none where fewer are right, as may be of the mean of several samples. The
+    simpler one where nothing can be shown."""
     rows = {  # of no label or bound
         (row["method"], row["metric"]): row for row in result.rows if row["set"] == "test" and len(row.coordinates) == 3
     }
@@ -142,9 +143,10 @@ def simplest(result: Result, method: str) -> str:
     forms = [form for form in (plain, f"{plain}+temperature") if {(form, "pll"), (method, "pll")} <= rows.keys()]
     points = PointContributions(result)
     for simpler in forms[: forms.index(method) if method in forms else None]:
-        both = (metric for metric in ("pll", "ece") if {(method, metric), (simpler, metric)} <= rows.keys())
-        likelihood, *ece = (_comparison(result, points, rows[method, of], rows[simpler, of]) for of in both)
-        if not likelihood.is_likely and not (ece and likelihood.gain > 0 < ece[0].gain):
+        known = [of for of in ("pll", "ece", "accuracy") if {(method, of), (simpler, of)} <= rows.keys()]
+        gains = {of: _comparison(result, points, rows[method, of], rows[simpler, of]) for of in known}
+        is_better = all(of in gains and gains[of].gain > 0 for of in ("pll", "ece"))
+        if not (gains["pll"].is_likely or is_better) or ("accuracy" in gains and gains["accuracy"].gain < 0):
             return simpler
     return method
 

@@ -55,6 +55,7 @@ _CALIBRATED = {  # what an ECE says, and what a calibrated network shows by chan
     "indistinguishable": "can be read as a probability: it is off by {} on average, and chance alone gives up to {}.",
     "not": "should not be read as a probability: it is off by {} on average, and chance alone gives only up to {}.",
     "undecided": "is off by {} on average, and chance alone gives up to {}: too few examples to tell what it means.",
+    "close": "is off by {} on average, hardly more than by chance ({}): too few examples to tell what it means.",
 }
 _REASONS = {  # why gains are undecided, the first that holds
     "reference": "the network's BatchNorm statistics are not those of its data; put that right first (see the warning)",
@@ -214,7 +215,7 @@ class Prediction(Valued):
             return " and scale and shift the logit of each class"
         known = self.temperatures
         by = three(sum(known) / len(known)) if known else "a temperature"
-        as_they_are = " and its logits as they are" if self.without else ""
+        as_they_are = " as it is" if self.without else ""
         return f" and divide its logits by {by}" if recalibration else as_they_are
 
     @property
@@ -228,7 +229,8 @@ class Prediction(Valued):
         if self.calibrated is None or self.ece is None:
             return ""
         value, _, high = self.ece
-        return f" Its confidence {_CALIBRATED[self.calibrated].format(f'{value:.3f}', f'{high:.3f}')}"
+        known = "close" if self.calibrated == "undecided" and value > high else self.calibrated
+        return f" Its confidence {_CALIBRATED[known].format(f'{value:.3f}', f'{high:.3f}')}"
 
 
 @frozen
@@ -322,8 +324,8 @@ class Use(Valued):
         averaged = f"Averaging {tried.most_passes} samples"
         if self.only_by:
             worse = f", and worse by {all_of(map(plain, self.worse_by))}" if self.worse_by else ""
-            of = f" of {self.averaged}" if self.averaged else ""
-            return f"{text}{but}. {averaged}{of} is better only by {_joined(self.only_by)}{worse}."
+            sampled = f"Averaging samples of {self.averaged}" if self.averaged else averaged
+            return f"{text}{but}. {sampled} is better only by {_joined(self.only_by)}{worse}."
         if tried.files == 1:
             if but or not prediction.without:
                 return f"{text}{but}."
@@ -337,7 +339,7 @@ class Use(Valued):
             return f"{text}{but}. No method of several samples was tried."
         undecided = f" By {_joined(self.open_by)} that is undecided." if self.open_by else ""
         gives = f"{averaged} gives no"
-        if prediction.without and "logits /" not in but:
+        if prediction.without and "its logits" not in but:
             gives = f"Neither {averaged[:1].lower()}{averaged[1:]} nor {prediction.rescaled} gives a"
         return f"{text}{but}. {gives} gain that {tried.points:,} examples could show.{undecided}"
 
@@ -346,8 +348,11 @@ class Use(Valued):
         prediction, plain_name = self.prediction, method_named(method).plain.name
         if plain_name != method_named(prediction.method).plain.name:
             return _NETWORKS.get(method, method)
-        divided = (prediction.without or {}).get(method_named(method).recalibration or "")
-        return "the logits as they are" if plain_name == method else f"its logits / {three(divided)}"
+        by = method_named(method).recalibration
+        divided = (prediction.without or {}).get(by or "")
+        if by is None:
+            return "the logits as they are"
+        return f"its logits with a fitted {by}" if divided is None else f"its logits / {three(divided)}"
 
 
 def _joined(by: Sequence[tuple[str, str]]) -> str:
@@ -797,7 +802,8 @@ def _lacking(result: Result, what: str) -> int | None:
     is_held_out = validation is not None and not any(map(is_unfit, result.findings))
     known = 0 if validation is None or not is_held_out else independent_units(validation.n, validation.group)
     needed = math.ceil(1 / _OFFERED) - 1 if what == "images" else points_needed(_OFFERED, 1 - LEVEL)
-    return needed if known < needed and what != "labels" else None
+    is_grouped = validation is not None and validation.group is not None  # of which so many groups are needed
+    return needed if known < needed and what != "labels" and not is_grouped else None
 
 
 def printed(values: Float[np.ndarray, " point"], share: float) -> float:

@@ -111,7 +111,7 @@ def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | Non
     values = next((each.values for each in decided(result) if each.about == "foreign"), {})
     known = {name: f"{auroc:.3f}" for name, auroc in values.get("aurocs", {}).items()}
     method = values.get("method", "")
-    if all(_auroc(shown[name].get(method)).value == auroc for name, auroc in known.items()) or len(known) > _MOST:
+    if all(_auroc(shown[name].get(method)).value == auroc for name, auroc in known.items()) or len(shown) > _MOST:
         return ""
     by = f" by {method}" if method not in plain_methods(result) else ""
     fitted = " if it is chosen on other examples" if values["crossfitted"] else ""

@@ -304,3 +304,10 @@ def test_a_failure_in_the_last_step_leaves_the_file_as_it_was(cli, small, monkey
 )
 def test_the_name_of_the_other_set_is_suggested_by_whole_words_of_the_file_name(known, suggested, tmp_path):
     assert beside(Named(known, tmp_path), "test", "train") == suggested
+
+
+def test_all_files_that_are_not_there_are_named_at_once(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = cli("init", "absent.pt", "--train", "gone.npz", "--test", "lost.npz")
+    names = ("absent.pt", "gone.npz", "lost.npz")
+    assert done.code == 2 and all(f"{name}: there is no such file" in done.message for name in names)

@@ -132,9 +132,7 @@ def test_a_column_of_an_ood_set_is_of_the_decision_s_score_and_its_legend_has_th
     cells, words = columns(result)
     shown = f"{method.ood['far'][values['score']]['auroc'].value:.3f}"
     assert [each.value for each in cells["far"]] == [shown, "–"]
-    assert words.endswith(
-        f"; {values['aurocs']['far']:.3f} if it is chosen on other examples"
-    )
+    assert words.endswith(f"; {values['aurocs']['far']:.3f} if it is chosen on other examples")
 
 
 def test_a_choice_that_only_chance_makes_recognises_nothing() -> None:

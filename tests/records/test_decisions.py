@@ -122,7 +122,7 @@ def test_a_temperature_is_advised_only_where_it_is_a_gain(
     if is_gain:
         start = f"Use the deterministic network and divide its logits by {said}. Averaging 32 samples gives no gain"
     else:
-        start = "Use the deterministic network and its logits as they are. Neither averaging 32 samples nor dividing "
+        start = "Use the deterministic network as it is. Neither averaging 32 samples nor dividing "
         start += f"logits by {said} gives a gain"
     assert decision.text == f"{start} that 400 examples could show."
     assert decision.values["method"] == f"deterministic{'+temperature' * is_gain}"
@@ -162,7 +162,7 @@ def test_a_promise_asked_for_each_class_says_of_how_many_it_is_kept(kept: int, t
 def test_of_one_file_it_is_said_that_nothing_is_gained_by_a_recalibration() -> None:
     without = Prediction("L", 1, [], without={"temperature": 1.1})
     assert Use(without, Tried(1, 400, "pll", files=1), None, [], [], [], []).text == (
-        "Use L and its logits as they are: dividing logits by 1.1 gives no gain in predictive log-likelihood that 400 "
+        "Use L as it is: dividing logits by 1.1 gives no gain in predictive log-likelihood that 400 "
         "examples could show."
     )
 
@@ -201,7 +201,7 @@ def test_in_place_of_a_corrected_network_the_best_of_the_others_is_used() -> Non
     ]
     judgement = judged(*single, compared(-0.2, 0.1, 1.0, against=population))
     text = texts(replace(result, methods={**result.methods, **others}), judgement)[0]
-    assert text.startswith("Use the deterministic network and its logits as they are. Neither averaging 32 samples nor")
+    assert text.startswith("Use the deterministic network as it is. Neither averaging 32 samples nor")
 
 
 def test_a_decision_looks_at_every_metric_and_not_at_the_first_alone() -> None:
@@ -236,7 +236,7 @@ def test_a_gain_by_one_metric_at_the_cost_of_others_is_not_worth_the_samples() -
     mcdo = compared(0.04, 0.01, 0.01, "ece", method="mcdo"), compared(0.03, 0.01, 0.01, "accuracy", method="mcdo")
     for comparisons in (mcbn, (*mcbn, *mcdo)):
         text = texts(made(), judged(*comparisons))[0]
-        assert text.startswith("Use the deterministic network. Averaging 32 samples of mcbn is better only by expected")
+        assert text.startswith("Use the deterministic network. Averaging samples of mcbn is better only by expected")
         assert text.endswith("calibration error, and worse by accuracy.")
 
 
@@ -341,9 +341,9 @@ def test_foreign_inputs_are_those_above_what_few_test_points_exceed() -> None:
     assert decision.code == "foreign" and decision.values["false_alarms"] == FALSE_ALARMS
     assert 0.8 < decision.values["caught"]["far"] < 1
     text = decision.text
-    assert text.startswith("Flag an example as unfamiliar if its energy (`bnuq export --ood-score energy`) is above ") and text.endswith(
-        "of far, and wrongly flags 5 % of the test examples."
-    )
+    assert text.startswith(
+        "Flag an example as unfamiliar if its energy (`bnuq export --ood-score energy`) is above "
+    ) and text.endswith("of far, and wrongly flags 5 % of the test examples.")
 
 
 def test_a_score_that_may_be_chance_recognises_nothing() -> None:

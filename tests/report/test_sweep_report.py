@@ -310,12 +310,10 @@ def test_sizes_that_may_be_as_good_are_those_of_the_summary_whose_interval_holds
     assert report(sweep).summary == sentences(sweep) and all(found)
 
 
-def test_sizes_that_were_left_out_are_named_with_the_reason_whether_or_not_one_is_recommended():
+def test_sizes_that_were_left_out_are_named_whether_or_not_one_is_recommended():
     sweep = replace(small_sweep.single(), stopped="decided", skipped=(16, 2048))
-    text = "Not run: 16 and 2,048, as the bound is taken to have one peak, elsewhere (`--full-grid` runs all)."
+    text = "Left out by the search: 16 and 2,048 (`--full-grid`)."
     assert all(text in sentences(each)[0] for each in (sweep, replace(sweep, recommended=None)))
-    sweep = replace(sweep, stopped="budget", skipped=(16,))
-    assert verdicts(sweep)["recommended-skipped"].startswith("Not run: 16, as the budget was spent")
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_temperature_that_lowers_the_likelihood_is_said_to_and_neither_recomme
     held_out = softmax(5 * logits[:500], axis=1), y[:500]  # of another scale than the test set's
     scored = bnuq.score(softmax(logits[500:], axis=1), y[500:], validation=held_out, recalibration=("temperature",))
     assert "PLL is lower than without it: predictions+temperature." in " ".join(scored.text(full=True).split())
-    assert scored.summary()["decisions"][0]["text"].startswith("Use predictions and its logits as they are")
+    assert scored.summary()["decisions"][0]["text"].startswith("Use predictions as it is")
     scored.figure("reliability").save(tmp_path / "r.svg")
     drawn = (tmp_path / "r.svg").read_text()
     assert "predictions, ECE" in drawn and "+temperature" not in drawn

@@ -63,8 +63,11 @@ class Columns:
         """Rows as an editor shows the file: by the lines of a text; of any other, counted from 0."""
         if self.header is None:
             return f"{places('row', rows)} (counted from 0)"
-        lines = [line for line, _ in numbered_rows(Path(self.source), self.separator)]
-        return places("line", [lines[row + self.header] for row in rows])
+        return places("line", [self._lines[row + self.header] for row in rows])
+
+    @functools.cached_property
+    def _lines(self) -> list[int]:
+        return [line for line, _ in numbered_rows(Path(self.source), self.separator)]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.values:

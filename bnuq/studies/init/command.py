@@ -69,9 +69,9 @@ def command(
         print_line(f"The run file will be {_shown(path, folder)}{' (replaced)' * exists(path)}.")
     asked = Options(options | _answers(options))
     run = resolve_checkpoint(model, asked, folder=folder)
-    from bnuq.evaluation.request_checks import check_readable
+    from bnuq.evaluation.request_checks import check_files
 
-    check_readable(run)  # before torch is imported
+    check_files(run)  # before torch is imported
     from bnuq.cli.progress import progress_of
     from bnuq.evaluation.setup import threads
     from bnuq.studies.init.compute import init

@@ -49,7 +49,7 @@ def _first_table(result: PreciseBN) -> Iterator[Part]:
     yield _estimates(result.test)
     names = {"accuracy": "share of test examples that are right", "pll": "mean log-probability of the label"}
     known = [f"{named(name)}: {text}" for name, text in names.items() if name in result.test.estimates]
-    yield from explanations([f"{'; '.join([*known, '±: standard error of the change'])}."])
+    yield from explanations([f"{'; '.join(known)}."] if known else [])
 
 
 def _sections(result: PreciseBN) -> Iterator[ReportSection]:

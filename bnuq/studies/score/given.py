@@ -635,16 +635,15 @@ def _as_samples(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
 
 def stacked(columns: Columns, names: Sequence[str]) -> NDArray[Any]:
     """Several columns of numbers on the last axis; what is wrong with any of them is one error, or what mends all."""
-    errors = failures(*(partial(_complete, columns, name) for name in names))
+    errors = failures(*(partial(numbers_of, columns, name) for name in names))
+    gaps = {name: np.isnan(columns[name]) for name in names if columns[name].dtype.kind in "fiu"}
+    if without := [name for name, missing in gaps.items() if missing.any()]:
+        rows = np.unique(np.concatenate([np.argwhere(gaps[name])[:, 0] for name in without]))
+        have = f"{listed(without)} {'has' if len(without) == 1 else 'have'}"
+        where = columns.place(rows.tolist())
+        errors.append(DataError(f"{columns.source}: {have} no value in {where}. Fill it in, or leave such rows out."))
     raise_all([error for error in errors if "\n" in str(error)][:1] or errors)
     return np.stack([columns[name] for name in names], axis=-1)
-
-
-def _complete(columns: Columns, name: str) -> None:
-    values = numbers_of(columns, name)
-    if len(rows := np.unique(np.argwhere(np.isnan(values))[:, 0])):
-        where = columns.place(rows.tolist())
-        raise DataError(f"{columns.source}: {name!r} has no value in {where}. Fill it in, or leave such rows out.")
 
 
 def numbers_of(columns: Columns, name: str) -> NDArray[Any]:

@@ -227,8 +227,7 @@ def _recommendation(sweep: Sweep, is_mismatched: bool) -> Iterator[Conclusion]:
         yield from _optimum(sweep, chosen)
         yield from _on_test(sweep, chosen)
     if skipped := sweep.skipped:
-        why = "the budget was spent" if sweep.stopped == "budget" else "the bound is taken to have one peak, elsewhere"
-        yield Conclusion("recommended-skipped", f"Not run: {_sizes(skipped)}, as {why} (`--full-grid` runs all).")
+        yield Conclusion("recommended-skipped", f"Left out by the search: {_sizes(skipped)} (`--full-grid`).")
 
 
 def _on_test(sweep: Sweep, chosen: Recommended) -> Iterator[Conclusion]:

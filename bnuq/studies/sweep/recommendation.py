@@ -18,7 +18,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.registry import METRICS, metric_of
 from bnuq.metrics.replicates import error_of_change, independent_units
 from bnuq.records.evaluation import FEWEST_POINTS
-from bnuq.studies.sweep.elbo import LowerBound, with_interval
+from bnuq.studies.sweep.elbo import NORMAL, LowerBound, with_interval
 from bnuq.studies.sweep.record import BestOther, Decay, Elbo, Protocol, Recommended, Stopped, decay_rate
 from bnuq.studies.sweep.request import samples_of
 from bnuq.studies.sweep.sizes import AtSize, present
@@ -117,7 +117,7 @@ def _beside_others(
             sign = -1 if estimand.direction == "lower" else 1
             others = [(_difference(chosen, each, test, metric), each) for each in comparable if each is not chosen]
             least, best = min(others, key=lambda other: sign * other[0].value)
-            se = math.hypot(least.se or 0.0, least.mc_se or 0.0)
+            se = math.nan if least.low is None or least.high is None else (least.high - least.low) / (2 * NORMAL)
             found[metric] = BestOther(best.at_size.batch_size, least.value, None if few or math.isnan(se) else se)
     return found
 

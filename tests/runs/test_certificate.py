@@ -118,7 +118,7 @@ def test_the_report_says_it_in_a_line_and_a_table(result: Result) -> None:
         r"Promised: at most 10 % wrong with 95 % confidence; promised of 1 of 3 classes alone; `--full` says what ",
         promise(result),
     )
-    of_tempered = promise(result).replace(" above", " of logits as they are above")
+    of_tempered = promise(result).replace(" above", " of undivided logits above")
     assert of_tempered in text and "Certified operating point" in text and "class 0" in text
     [deferral] = (each for each in summary(result)["decisions"] if each["code"] == "defer")
     assert deferral["text"] in report(result).summary

@@ -161,7 +161,7 @@ def _shortened(report: Report) -> Iterator[Report]:
         more = ((f"{len(first) - most} more in `--full`.", first[most][1], ""),) if first[most:] else ()
         yield (report := replace(report, warnings=(*first[:most], *more)))
     if left := len(report.summary[document.MOST_SAID :]):
-        said = (*report.summary[: document.MOST_SAID], f"{left} more in `--full`.")
+        said = (*report.summary[: document.MOST_SAID], f"In `--full`: {left} more of these.")
         yield (report := replace(report, summary=said))
     for most in (8, 4):
         yield replace(report, one_screen=tuple(_cut(part, most) for part in plain))

@@ -123,7 +123,7 @@ def _p(value: float) -> str:
 
 
 def _times(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.2g}"
+    return "unknown" if value is None else f"{float(f'{value:.2g}'):,g}"
 
 
 def _worst_first(record: Monitored) -> list[BlockTest]:

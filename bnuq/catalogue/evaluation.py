@@ -164,7 +164,8 @@ def _temperatures(
     of_methods = [f"{method} {' and '.join(map(_theta, values))}" for method, *values in temperatures]
     if "halves" in how and whole:
         of_methods = [f"{text} (all examples: {_theta(of)})" for text, of in zip(of_methods, whole, strict=True)]
-    held = "" if errors is None else f". Each is drawn to 1 as by 3 errors beside the {float(f'{errors:.2g}'):,g} or more of its fit"
+    least = 0.0 if errors is None else float(f"{errors:.2g}")
+    held = f". Each is drawn to 1 as by 3 errors beside the {least:,g} or more of its fit" if errors is not None else ""
     return f"temperatures {how.format(points=points)}: {', '.join(of_methods)}{held}"
 
 

@@ -199,6 +199,7 @@ def computed_together(engines: Mapping[Method, Engine]) -> Iterator[None]:
             plain.together = dropped.together = pairs[-1]
     yield
     for pair in pairs:
+        pair.is_off = True
         pair.kept.clear()
 
 

@@ -215,8 +215,7 @@ class Prediction(Valued):
             return " and scale and shift the logit of each class"
         known = self.temperatures
         by = three(sum(known) / len(known)) if known else "a temperature"
-        as_they_are = " as it is" if self.without else ""
-        return f" and divide its logits by {by}" if recalibration else as_they_are
+        return f" and divide its logits by {by}" if recalibration else " as it is" * bool(self.without)
 
     @property
     def rescaled(self) -> str:
@@ -799,11 +798,11 @@ def _measured(result: Result, method: str) -> Defer | None:
 def _lacking(result: Result, what: str) -> int | None:
     """How many validation points a promise of 5 % needs, where fewer are held out of training and test."""
     validation = result.sets.get("validation")
+    if what == "labels" or (validation is not None and validation.group is not None):  # of which groups are needed
+        return None
     is_held_out = validation is not None and not any(map(is_unfit, result.findings))
-    known = 0 if validation is None or not is_held_out else independent_units(validation.n, validation.group)
     needed = math.ceil(1 / _OFFERED) - 1 if what == "images" else points_needed(_OFFERED, 1 - LEVEL)
-    is_grouped = validation is not None and validation.group is not None  # of which so many groups are needed
-    return needed if known < needed and what != "labels" and not is_grouped else None
+    return None if validation is not None and is_held_out and validation.n >= needed else needed
 
 
 def printed(values: Float[np.ndarray, " point"], share: float) -> float:

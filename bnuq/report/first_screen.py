@@ -173,12 +173,12 @@ def _collapsed(result: Result) -> Iterator[str]:
     some = "such as " if len(collapsed) > _NAMED else ""
     shares = zip(names, worst.tolist(), strict=True)
     shown = all_of([f"{each} ({100 * class_accuracy[at]:.0f} % of {count[at]})" for each, at in shares])
-    advice = " Check their labels, and whether training had enough of them."
+    # Mistakes of a network that is normalised by evaluated examples may be those of a batch.
+    is_own = method_named(name).normalizes_jointly
+    advice = "" if is_own else " Check their labels, and whether training had enough of them."
     yield (
         f"{len(collapsed)} of {len(classes)} classes {'is' if len(collapsed) == 1 else 'are'} right far less often "
-        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}."
-        + advice
-        * (not method_named(name).normalizes_jointly)  # whose mistakes may be those of a batch
+        f"than all examples ({100 * mean:.0f} %) by {network_in_words(name)}: {some}{shown}.{advice}"
     )
 
 

@@ -79,7 +79,7 @@ class Method:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the number of samples is chosen, up to that of a file."""
+        """Whether the user chooses how many samples there are."""
         return bool(self.differs_by - {"networks"})
 
     @property

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bnuq.sampling import counter_rng
 from bnuq.shapes import Float64, Int64, UInt8, UInt16, UInt64
 
 # purposes: part of the random key, never to be renumbered
@@ -230,7 +229,7 @@ def held_out_rows(
     fraction: float = 0.1,
     seed: int = 0,
     group: Int64[np.ndarray, " point"] | None = None,
-    purpose: int = counter_rng.SUBSET,
+    purpose: int = SUBSET,
 ) -> Int64[np.ndarray, " row"]:
     """The rows, ascending, that `validation = { split_of = …, fraction, seed }` takes of a set of `points` points.
 
@@ -239,5 +238,5 @@ def held_out_rows(
     names = np.arange(points) if group is None else np.unique(group, return_inverse=True)[1]
     count = int(names.max()) + 1
     group_count = min(max(1, round(fraction * count)), count - 1)
-    chosen = counter_rng.batch_indices(seed, 0, population=count, batch_size=group_count, purpose=purpose)
+    chosen = batch_indices(seed, 0, population=count, batch_size=group_count, purpose=purpose)
     return np.flatnonzero(np.isin(names, chosen))

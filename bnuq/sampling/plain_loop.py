@@ -80,7 +80,7 @@ class PlainLoop:
     """T stochastic passes by intercepting the network's operations: the plain loop, which every other engine is
     verified against.
 
-    `omega` replaces the statistics of the layers it holds; `dropout` makes `dropouts` active; `learned` draws the noise
+    `omega` replaces the statistics of the layers it holds; `dropout` makes dropouts active; `learned` draws the noise
     that the network draws, which is its mean otherwise. All other layers run as in evaluation mode.
     """
 

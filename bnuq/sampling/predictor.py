@@ -29,7 +29,12 @@ from bnuq.sampling.trace import Operation, filled
 Kind = Literal["classes", "labels", "values"]  # of a classification or segmentation, of several labels, of a regression
 
 
-SCORES = ("predictive_entropy", "mutual_information", "expected_entropy", "least_confidence")  # a program has them
+SCORES = (
+    "predictive_entropy",
+    "mutual_information",
+    "expected_entropy",
+    "least_confidence",
+)  # to accept by
 
 
 @frozen

@@ -207,8 +207,7 @@ def positions_of_convolutions(plan: Plan) -> int:
 
 
 def split_evenly(rows: Tensor, largest: int | tuple[int, ...]) -> tuple[Tensor, ...]:
-    """The rows split into parts of similar size, at most `largest` each, or into parts of these sizes. Of similar ones
-    none is a single row, because some networks drop axes of length 1."""
+    """The rows split into parts of similar size, at most `largest` each, or into parts of these sizes."""
     if isinstance(largest, tuple):
         return rows.split(largest)
     return rows.tensor_split(max(1, -(-len(rows) // largest)))

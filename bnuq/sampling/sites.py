@@ -1,4 +1,4 @@
-"""Finds a network's stochastic sites: its BatchNorms and dropouts in execution order, and what cannot be sampled."""
+"""The stochastic sites of a network, as values: its BatchNorms, dropouts and noise, and what cannot be sampled."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class ClassScores(estimates.SetScores):
 
 
 class ClassReduction(SampleReduction[ClassScores]):
-    """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives their Scores.
+    """Takes blocks of logits (T, chunk, K) in the order of the points from `first` on, and gives `ClassScores`.
 
     `estimator` is used for every mutual information: per point, in means, and where points are ranked by it. Logits
     that `are_log_probabilities` are checked to be. Those of each point are recalibrated by its entry of `maps`, and

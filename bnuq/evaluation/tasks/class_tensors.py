@@ -19,7 +19,7 @@ _FUSED = frozenset({"accuracy", "brier", "predictive_entropy", "max_probability"
 
 
 def bytes_of_scoring(samples: int, points: int, classes: int, device: torch.device) -> int:
-    """About how many bytes a Reduction takes on an accelerator while it adds this many points; 0 on a CPU, where blocks
+    """About how many bytes a reduction takes on an accelerator while it adds this many points; 0 on a CPU, where blocks
     are small."""
     if devices.is_host(device):
         return 0

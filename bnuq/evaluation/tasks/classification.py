@@ -1,4 +1,4 @@
-"""The estimates of a classification from blocks of logits: a streaming reduction, and the errors of each estimate."""
+"""The estimates of a classification, and the errors of each."""
 
 from __future__ import annotations
 

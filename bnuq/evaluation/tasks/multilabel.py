@@ -54,7 +54,7 @@ class LabelScores(classification.ClassScores):
 
 
 class LabelReduction(SampleReduction[LabelScores]):
-    """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives their Scores."""
+    """Takes blocks of logits (T, chunk, L) in the order of the points from `first` on, and gives `LabelScores`."""
 
     def __init__(
         self, weights: DrawWeights, points: Points, *, labels: int, labelled: bool, estimator: Estimator, first: int

@@ -53,7 +53,7 @@ def parts_of_draws(samples: int, probabilities: int) -> tuple[range, ...]:
 
 
 class PixelReduction(SampleReduction[PixelScores]):
-    """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the Scores.
+    """Takes outputs (t, images, K, H, W), all draws of some images before those of the next ones, and gives the scores.
 
     `weights` are those of the `parts` of the draws. Pixels where the mask is `ignore` are not scored. The masks of a
     set that is not `labelled` say what is an anomaly, 1, and what is not, 0. The logits of each image are divided by

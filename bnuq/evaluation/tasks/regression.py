@@ -1,5 +1,4 @@
-"""The estimates of a regression from blocks of outputs: a streaming reduction, the fit to validation points, and the
-errors of each estimate. Everything is in the unit of the targets."""
+"""The estimates of a regression, and the errors of each. Everything is in the unit of the targets."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class RegressionScores(estimates.SetScores):
 
 
 class RegressionReduction(SampleReduction[RegressionScores]):
-    """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives their Scores.
+    """Takes blocks of outputs (T, chunk, Q) in the order of the points from `first` on, and gives `RegressionScores`.
 
     Where the network was trained on standardised targets, `scale` converts its outputs to the unit of the targets.
     """

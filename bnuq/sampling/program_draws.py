@@ -93,9 +93,8 @@ class Augmentation(_Keyed):
             around = F.pad(torch.zeros_like(self.border).expand(-1, height, width), [self._pad] * 4, value=1.0)
             padded = padded + around * self.border
         crop, sizes = self._crop, padded.shape[2:]
-        words = self.words(self.of_blocks(numbers, rows, 4, 3, rows), rows, counter_rng.TTA)[:, : 3 * rows].unflatten(
-            1, (-1, 3)
-        )
+        words = self.words(self.of_blocks(numbers, rows, 4, 3, rows), rows, counter_rng.TTA)
+        words = words[:, : 3 * rows].unflatten(1, (-1, 3))
         top, left = (remainder(words[..., k], sizes[k] - crop[k] + 1)[..., None] for k in (0, 1))
         across, flipped = self.counted(crop[1]) - 1, words[..., 2:] < 0
         if self._flip:

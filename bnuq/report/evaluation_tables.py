@@ -49,12 +49,9 @@ def methods_table(result: Result, *, roomy: bool) -> Iterator[Part]:
     first_of_ood = len(columns) - len(of_ood)
     words += ["–: not a score of that method"] * any(c.value == "–" for _, cells in rows for c in cells[first_of_ood:])
     words += [text] if rows[1:] and (text := _rows_in_words(result)) else []
-    errors = (
-        " ±: standard error; what differs by less than two standard errors may be chance."
-        if any(cell.error for _, cells in rows for cell in cells)
-        else ""
-    )
-    yield explanation(f"{'; '.join(words)}.{errors}")
+    errors = " ±: standard error; what differs by less than two standard errors may be chance."
+    has_errors = any(cell.error for _, cells in rows for cell in cells)
+    yield explanation(f"{'; '.join(words)}.{errors * has_errors}")
 
 
 def _columns(result: Result) -> Iterator[tuple[str, str, tuple[Cell, ...]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from bnuq.estimates import Estimate
 from bnuq.findings import all_of
@@ -26,9 +27,13 @@ def names(result: Result) -> list[str]:
 def score_named(result: Result, name: str) -> Key:
     """The method and score of an OOD set that the decisions name; without one those of the largest AUROC."""
     aurocs = aurocs_of(result, [name])
-    decided_by = ((each.values["method"], each.values["score"]) for each in decided(result) if each.about == "foreign")
-    named_key = next((key for key in decided_by if key in aurocs), None)
-    return named_key or max(aurocs, key=lambda key: aurocs[key][name].value)
+    named_key = _decision(result).get("method", ""), _decision(result).get("score", "")
+    return named_key if named_key in aurocs else max(aurocs, key=lambda key: aurocs[key][name].value)
+
+
+def _decision(result: Result) -> Mapping[str, Any]:
+    """The values of the decision on unfamiliar data; none without one."""
+    return next((each.values for each in decided(result) if each.about == "foreign"), {})
 
 
 def tables(result: Result, name: str, *, roomy: bool) -> Iterator[Table]:
@@ -108,7 +113,7 @@ def columns(result: Result) -> tuple[dict[str, tuple[Cell, ...]], str]:
 
 def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | None]]) -> str:
     """Where the decision has other AUROCs than the table: that of a recalibrated method, or cross-fitted ones."""
-    values = next((each.values for each in decided(result) if each.about == "foreign"), {})
+    values = _decision(result)
     known = {name: f"{auroc:.3f}" for name, auroc in values.get("aurocs", {}).items()}
     method = values.get("method", "")
     if all(_auroc(shown[name].get(method)).value == auroc for name, auroc in known.items()) or len(shown) > _MOST:
@@ -121,9 +126,12 @@ def _of_decision(result: Result, shown: Mapping[str, Mapping[str, Estimate | Non
 def column_score(result: Result) -> str:
     """The score by which methods compare in a column: the one that the decisions name; without one the spread of
     probabilities, or of samples, or the first."""
-    decision = next((each.values["score"] for each in decided(result) if each.about == "foreign"), "")
     known = dict.fromkeys(score for each in plain_methods(result).values() for of in each.ood.values() for score in of)
-    wanted = (score for score in (decision, "predictive_entropy", result.task.spread, *known) if score in known)
+    wanted = (
+        score
+        for score in (_decision(result).get("score"), "predictive_entropy", result.task.spread, *known)
+        if score in known
+    )
     return str(next(wanted, ""))
 
 

@@ -169,7 +169,7 @@ class Stochastic:
             return None
         with self._rounding(inputs.device):
             dropped, plain = self._executor.with_and_without(inputs, start).chunk(2)
-        return dropped, plain
+            return dropped, plain
 
     def check_independent(self, inputs: Tensor, start: int = 0) -> None:
         """Raise SamplingError where these points, number `start` and following, have other outputs in smaller chunks,

@@ -295,7 +295,7 @@ class PlanExecutor(Program):
     def _outputs(self, tile: Mapping[int, Tensor], rows: int, context: StepContext) -> Iterator[Tensor]:
         """The output of one pass of these rows, or of several stacked draws; then also that without dropout, which goes
         on from copies of the values that the draw has at its first dropout."""
-        values, copies, first, result = self.values(tile), [], 0, self.plan.trace.output
+        values, copies, first, result = self._values(tile), [], 0, self.plan.trace.output
         steps = self._steps(Level.SAMPLE, rows, len(context.draws))
         if self._without is not None:
             first = len(self._until_dropout)

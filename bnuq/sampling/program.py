@@ -80,7 +80,7 @@ class Program:
             step(values, StepContext(range(0), start, {}))
         return {number: values[number] for number in self.plan.boundary}
 
-    def values(self, tile: Mapping[int, Tensor]) -> list[Any]:
+    def _values(self, tile: Mapping[int, Tensor]) -> list[Any]:
         """The values before a pass of these rows."""
         values = self.fixed.copy()
         for number, value in tile.items():

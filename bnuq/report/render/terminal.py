@@ -180,11 +180,9 @@ def _without_errors(part: Part) -> Part:
     if isinstance(part, Table):
         rows = ((label, tuple(replace(cell, error="") for cell in cells)) for label, cells in part.rows)
         return replace(part, rows=tuple(rows))
-    return (
-        replace(part, text=_OF_ERRORS.sub(" Standard errors: `--full`.", part.text).lstrip())
-        if isinstance(part, Paragraph)
-        else part
-    )
+    if not isinstance(part, Paragraph):
+        return part
+    return replace(part, text=_OF_ERRORS.sub(" Standard errors: `--full`.", part.text).lstrip())
 
 
 def _head(report: Report, width: int, clean: Clean) -> Iterator[Text]:

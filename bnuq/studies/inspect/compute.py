@@ -168,8 +168,9 @@ def _check_batch_size(batch_size: int, train: Points) -> None:
 def _on_settings(run: Run, settings: Settings, network: LoadedNetwork, *, uses_batch_noise: bool) -> Iterator[Finding]:
     """The assumption where the training batch size is not known and something is compared with batch noise; and the
     options of domains where there are none."""
-    for_domains = [*["samples"] * (settings.samples != InspectSection().samples), *typed(run, ("limit", "test"))]
-    for key in () if settings.domains else for_domains:
+    of_domains = typed(run, ("limit", "test"))
+    of_domains = ["samples", *of_domains] if settings.samples != InspectSection().samples else of_domains
+    for key in () if settings.domains else of_domains:
         yield note("without-effect", key=f"--{key}", needs="--domain")
     if settings.input_shape is not None and network.train is not None:
         yield note("without-effect", key="--input-shape", needs="a network without examples")

@@ -33,7 +33,7 @@ from bnuq.records.identity import in_words, settings_of_record
 from bnuq.studies.sweep import record as sweep_file
 from bnuq.studies.sweep.network import Swept, SweptNetwork, default_sizes
 from bnuq.studies.sweep.recommendation import recommend
-from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweptSet
+from bnuq.studies.sweep.record import Protocol, Recommended, Sweep, SweepPoint, SweptSet
 from bnuq.studies.sweep.request import check_sweep, samples_of
 from bnuq.studies.sweep.sizes import noise_points
 from bnuq.workflows.workers import Job, helpers
@@ -114,6 +114,10 @@ def _networks(runs: Sequence[Run], settings: Settings) -> list[SweptNetwork]:
     return networks
 
 
+def _order(point: SweepPoint) -> tuple[bool, int, int]:
+    return point.protocol == "matched", point.model if point.protocol == "single" else 0, point.batch_size
+
+
 def _result(
     runs: Sequence[Run],
     settings: Settings,
@@ -129,9 +133,7 @@ def _result(
     return Sweep(
         task=first.subject.task.name,
         models=tuple(network.model for network in networks),
-        points=tuple(
-            sorted(points, key=lambda p: (p.protocol == "matched", p.protocol == "single" and p.model, p.batch_size))
-        ),
+        points=tuple(sorted(points, key=_order)),
         sets=tuple(
             SweptSet(name, name if name in ("test", VALIDATION) else "ood", len(of_set), of_set.sha256)
             for name, of_set in first.sets.items()

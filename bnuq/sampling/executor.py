@@ -385,15 +385,21 @@ class PlanExecutor(Program):
         return None
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
-        if level is not Level.SAMPLE or devices.is_host(self._device):
+        if level is not Level.SAMPLE:
             return {}
-        steps = {}
+        steps, on_host = {}, devices.is_host(self._device)
         for i, activation in self.plan.activated.items():
             if i in self.plan.folded and (draws > 1 or i not in self._folded):
-                steps[i] = self._layer_and_activation(i, activation, draws)
-            elif self._fuses:
+                if not on_host:
+                    steps[i] = self._layer_and_activation(i, activation, draws)
+            elif self._fuses and (not on_host or self._takes_onednn(activation.result)):
                 steps[i] = self._activated_step(i, activation)
         return steps
+
+    def _takes_onednn(self, number: int) -> bool:
+        """Whether the value is one that oneDNN computes as fast as without its ReLU: float32, channels last."""
+        is_float32 = self.plan.trace.values[number].dtype == torch.float32 and self._dtype is None
+        return is_float32 and self._channels_last
 
     def _layer_and_activation(self, position: int, activation: Activation, draws: int) -> Step:
         """A layer; and then the BatchNorm, the addition and the ReLU after it in one kernel where there is one."""
@@ -417,16 +423,13 @@ class PlanExecutor(Program):
         source, stride, padding, dilation = layer.arguments[0].number, *layer.arguments[3:6]
         fixed = [None if ref is None else self._converted(self.fixed[ref.number]) for ref in layer.arguments[1:3]]
         is_folded, other, result = position in self._folded, activation.other, activation.result
+        run = _with_onednn if devices.is_host(self._device) else _with_cudnn
 
         def compute(values: list[Any], context: StepContext) -> None:
             x = values[source]
             weight, bias = context.folded[position] if is_folded else fixed
-            if other is None:
-                output = aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
-            else:
-                added = values[other]
-                output = aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
-            values[result] = output
+            added = None if other is None else values[other]
+            values[result] = run(x, weight, bias, stride, padding, dilation, added)
 
         return compute
 
@@ -456,6 +459,25 @@ class PlanExecutor(Program):
             return affine_step(source, result, scale, shift)
         parameters = [None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3]]
         return batchnorm_step(source, result, site.eps, parameters, self._statistics[site.key])
+
+
+def _with_cudnn(
+    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, added: Tensor | None
+) -> Tensor:
+    """The ReLU of a convolution, or of its sum with a tensor."""
+    if added is None:
+        return aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+    return aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
+
+
+def _with_onednn(
+    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, added: Tensor | None
+) -> Tensor:
+    """`_with_cudnn` on a CPU."""
+    rest = weight, bias, padding, stride, dilation, 1
+    if added is None:
+        return torch.ops.mkldnn._convolution_pointwise(x, *rest, "relu", [], "")
+    return torch.ops.mkldnn._convolution_pointwise.binary(x, added, *rest, "add", 1.0, "relu", [], "")
 
 
 def _put(room: Tensor, outputs: Tensor) -> None:

@@ -372,11 +372,10 @@ class PlanExecutor(Program):
             layer = self.plan.folded.get(position)
             if layer is None:
                 return self._affine_step(position, operation, draws)
-            arguments = filled(layer.arguments, rows)
+            arguments, function = filled(layer.arguments, rows), self._product(layer.function, layer, rows)
             if draws == 1 and position in self._folded:
-                function = self._product(layer.function, layer, rows)
                 return folded_step(position, operation, arguments, function)
-            return self._layer_and_affine(position, operation, arguments, layer, draws)
+            return self._layer_and_affine(position, operation, arguments, layer, function, draws)
         if isinstance(operation.site, DropoutSite) and operation.site.stochastic:
             return dropout_step(operation, self.dropout)
         if isinstance(operation.site, NoiseSite):
@@ -387,19 +386,20 @@ class PlanExecutor(Program):
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
         if level is not Level.SAMPLE:
             return {}
-        steps, on_host = {}, devices.is_host(self._device)
+        steps = {}
         for i, activation in self.plan.activated.items():
             if i in self.plan.folded and (draws > 1 or i not in self._folded):
-                if not on_host:
+                if not devices.is_host(self._device):
                     steps[i] = self._layer_and_activation(i, activation, draws)
-            elif self._fuses and (not on_host or self._takes_onednn(activation.result)):
+            elif self._fuses and (not devices.is_host(self._device) or self._suits_onednn(i)):
                 steps[i] = self._activated_step(i, activation)
         return steps
 
-    def _takes_onednn(self, number: int) -> bool:
-        """Whether the value is one that oneDNN computes as fast as without its ReLU: float32, channels last."""
-        is_float32 = self.plan.trace.values[number].dtype == torch.float32 and self._dtype is None
-        return is_float32 and self._channels_last
+    def _suits_onednn(self, position: int) -> bool:
+        """Whether oneDNN computes a layer's activation at no cost: in float32, where it takes channels last."""
+        layer = self._folded.get(position, self.plan.operations[position])
+        is_float32 = self.plan.trace.values[layer.outputs[0]].dtype == torch.float32 and self._dtype is None
+        return is_float32 and self._channels_last and not self.is_of_small_images(layer)
 
     def _layer_and_activation(self, position: int, activation: Activation, draws: int) -> Step:
         """A layer; and then the BatchNorm, the addition and the ReLU after it in one kernel where there is one."""
@@ -434,10 +434,10 @@ class PlanExecutor(Program):
         return compute
 
     def _layer_and_affine(
-        self, position: int, operation: Operation, arguments: tuple, layer: Operation, draws: int
+        self, position: int, operation: Operation, arguments: tuple, layer: Operation, function: Any, draws: int
     ) -> Step:
         parameters = [ref if ref is None else self._converted(self.fixed[ref.number]) for ref in arguments[1:3]]
-        run_layer = plain_step(layer.function, (arguments[0], *parameters, *arguments[3:]), layer.result)
+        run_layer = plain_step(layer.function, (arguments[0], *parameters, *arguments[3:]), layer.result, function)
         run_affine = self._affine_step(position, operation, draws)
         between = layer.outputs[0]
 

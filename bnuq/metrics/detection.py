@@ -128,7 +128,7 @@ def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Lite
 
     Source: Hendrycks & Gimpel 2017 (in and out); Davis & Goadrich 2006 on why not the trapezoid (optimistic).
     """
-    ranked = _ranked(test, ood)
+    ranked = _Ranked.of_scores(test, ood)
     return float((ranked if positive == "ood" else ranked.reversed()).aupr()[0])
 
 
@@ -142,7 +142,7 @@ def fpr_at_tpr(
 
     Source: Liang, Li & Srikant 2018, ODIN (test positive); Yang et al. 2022, OpenOOD (OOD positive).
     """
-    ranked = _ranked(test, ood)
+    ranked = _Ranked.of_scores(test, ood)
     return float((ranked if positive == "ood" else ranked.reversed()).fpr(tpr)[0])
 
 
@@ -151,11 +151,8 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
 
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
-    return DetectionScores(**{name: float(value[0]) for name, value in vars(_ranked(test, ood).scores()).items()})
-
-
-def _ranked(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> "_Ranked":
-    return _Ranked.of_scores(*(scores[None] for scores in _checked(test, ood)))
+    scores = vars(_Ranked.of_scores(test, ood).scores())
+    return DetectionScores(**{name: float(value[0]) for name, value in scores.items()})
 
 
 def detection_of_replicates(
@@ -202,8 +199,9 @@ class _Ranked:
     negatives: Float[np.ndarray, "ladder"]
 
     @staticmethod
-    def of_scores(test: Float[np.ndarray, "ladder test"], ood: Float[np.ndarray, "ladder ood"]) -> "_Ranked":
+    def of_scores(test: Float[Array, "*ladder test"], ood: Float[Array, "*ladder ood"]) -> "_Ranked":
         """The ladders of distinct scores, the largest first, of which OOD points are the positives."""
+        test, ood = (np.atleast_2d(scores) for scores in _checked(test, ood))
         tests, points = test.shape[1], test.shape[1] + ood.shape[1]
         scores = -np.concatenate([test, ood], axis=1)
         order = np.argsort(scores, axis=1)
@@ -211,21 +209,24 @@ class _Ranked:
         ends = np.ones(ranked.shape, bool)  # the last place of each distinct score
         np.not_equal(ranked[:, 1:], ranked[:, :-1], out=ends[:, :-1])
         ood_until = np.cumsum(order >= tests, axis=1)[ends]
-        start = np.cumsum(ends.sum(1)) - ends.sum(1)
         until = np.flatnonzero(ends) + 1 - points * np.repeat(np.arange(len(test)), ends.sum(1))
-        sides = [side.astype(np.float64) for side in (ood_until, until - ood_until)]
-        counts = [np.diff(side, prepend=0) for side in sides]
-        for count, size in zip(counts, (points - tests, tests), strict=True):
-            count[start[1:]] += size
-        return _Ranked(*counts, *sides, start, *(np.full(len(test), float(size)) for size in (points - tests, tests)))
+        sizes = (np.full(len(test), float(size)) for size in (points - tests, tests))
+        return _Ranked._of_until(ood_until, until - ood_until, np.cumsum(ends.sum(1)) - ends.sum(1), *sizes)
 
     @staticmethod
     def of(test: Shaped[np.ndarray, "ladder rung"], ood: Shaped[np.ndarray, "ladder rung"]) -> "_Ranked":
         """The ladders of these numbers of points, the largest score first, of which OOD points are the positives."""
-        sides = [count.astype(np.float64) for count in (ood, test)]
-        until = [np.cumsum(side, axis=1) for side in sides]
+        oods, tests = (np.cumsum(count, axis=1, dtype=np.float64) for count in (ood, test))
         start = np.arange(len(test)) * test.shape[1]
-        return _Ranked(*(side.ravel() for side in (*sides, *until)), start, *(side[:, -1] for side in until))
+        return _Ranked._of_until(oods.ravel(), tests.ravel(), start, oods[:, -1], tests[:, -1])
+
+    @staticmethod
+    def _of_until(ood: np.ndarray, test: np.ndarray, start: np.ndarray, *sizes: np.ndarray) -> "_Ranked":
+        until = [side.astype(np.float64) for side in (ood, test)]
+        counts = [np.diff(side, prepend=0) for side in until]
+        for count, size in zip(counts, sizes, strict=True):
+            count[start[1:]] += size[:-1]
+        return _Ranked(counts[0], counts[1], until[0], until[1], start, sizes[0], sizes[1])
 
     def reversed(self) -> "_Ranked":
         """The same with positive and negative points exchanged, and their numbers on each rung or after."""

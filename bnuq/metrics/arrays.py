@@ -64,7 +64,7 @@ class Ties:
 
 def ties_of_rows(values: Float[np.ndarray, "row point"]) -> Ties:
     """The points of each row, the smallest value first."""
-    order = np.argsort(values, axis=1, kind="stable")
+    order = np.argsort(values, axis=1)
     ranked = np.take_along_axis(values, order, axis=1)
     first = np.ones(values.shape, dtype=bool)
     np.not_equal(ranked[:, 1:], ranked[:, :-1], out=first[:, 1:])

@@ -8,8 +8,7 @@ from array_api_compat import device
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, array_namespace, as_float64, as_numpy, like, ties_of_rows
 from bnuq.metrics.classification import correct, predictive
-from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, draws_cells, moments_of_cells, resampled_counts, resampled_sums
+from bnuq.metrics.resampling import counts_in_blocks, draws_cells, moments_of_cells, resampled_counts, resampled_sums
 from bnuq.shapes import Float, Integer, Shaped
 
 
@@ -243,19 +242,15 @@ def calibration_bootstrap(
     """
     stated, hits = as_float64(confidence), as_float64(correct)
     points, cell = stated.size, _bin(stated, edges_of(confidence, bins))
-    groups = None if group is None else group_index(group)
-    generator = np.random.default_rng(seed)
-    if draws_cells(points, groups):
-        cell = cell + bins * (hits == 1)
+    if draws_cells(points, group):
+        generator, cell = np.random.default_rng(seed), cell + bins * (hits == 1)
         drawn = resampled_counts(generator, resamples, bin_of_point=cell, bins=2 * bins)
         confidence_sums = resampled_sums(generator, drawn, moments_of_cells(stated, cell, 2 * bins))
         count, confidence_sums = (sums.reshape(resamples, 2, bins) for sums in (drawn, confidence_sums))
         return CalibrationBins(count.sum(1), confidence_sums.sum(1), count[:, 1].astype(np.float64))
     sums = np.zeros((points, 3, bins))
     sums[np.arange(points), :, cell] = np.stack([np.ones(points), stated, hits], -1)
-    replicates = []
-    for rows in blocks(resamples, width=points):
-        drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points, group=groups)
-        replicates.append((drawn @ sums.reshape(points, -1)).reshape(rows, 3, bins))
+    drawn = counts_in_blocks(np.arange(points), resamples, seed=(seed,), group=group)
+    replicates = [(counts.T @ sums.reshape(points, -1)).reshape(-1, 3, bins) for counts in drawn]
     count, confidence_sums, correct_sums = np.concatenate(replicates).swapaxes(0, 1)
     return CalibrationBins(count.astype(np.int64), confidence_sums, correct_sums)

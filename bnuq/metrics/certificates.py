@@ -129,11 +129,14 @@ def exact_interval(errors: int, points: int, level: float = 0.95) -> tuple[float
 
     Source: Clopper & Pearson 1934.
     """
+    tail = (1 - level) / 2
+    if errors in (0, points):  # in closed form: most commands need no other, and scipy takes a fifth of a second
+        reach = math.log(tail) / points if points else -math.inf
+        return (0.0, -math.expm1(reach)) if errors == 0 else (math.exp(reach), 1.0)
     import scipy.special
 
-    tail = (1 - level) / 2
-    low = 0.0 if errors == 0 else float(scipy.special.betaincinv(errors, points - errors + 1, tail))
-    high = 1.0 if errors == points else float(scipy.special.betaincinv(errors + 1, points - errors, 1 - tail))
+    low = float(scipy.special.betaincinv(errors, points - errors + 1, tail))
+    high = float(scipy.special.betaincinv(errors + 1, points - errors, 1 - tail))
     return low, high
 
 

@@ -4,7 +4,6 @@ Scores are ranked in float64 by numpy, for all array types. An empty set or a Na
 """
 
 import math
-from collections.abc import Iterator
 from statistics import NormalDist
 from typing import Generic, Literal, TypeVar
 
@@ -13,10 +12,10 @@ import numpy as np
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.metrics.replicates import standard_error
-from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks
+from bnuq.metrics.resampling import blocks, cells_of, counts_in_blocks, running_counts
 from bnuq.shapes import Float, Integer, Shaped
 
-_AT_ONCE = 2**14  # rungs of the resamples in memory at once, which stay in the cache
+_AT_ONCE = 2**15  # rungs of the resamples in memory at once, which stay in the cache
 _WIDEST = 3.0  # half-width of an interval of AUROC on the logit scale
 
 Value = TypeVar("Value", float, np.ndarray, tuple[np.ndarray, np.ndarray])
@@ -129,8 +128,8 @@ def aupr(test: Float[Array, "test"], ood: Float[Array, "ood"], *, positive: Lite
 
     Source: Hendrycks & Gimpel 2017 (in and out); Davis & Goadrich 2006 on why not the trapezoid (optimistic).
     """
-    ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
-    return float((ranked if positive == "ood" else ranked.reversed()).aupr_out())
+    ranked = _Ranked.of_scores(test, ood)
+    return float((ranked if positive == "ood" else ranked.reversed()).aupr()[0])
 
 
 def fpr_at_tpr(
@@ -143,8 +142,8 @@ def fpr_at_tpr(
 
     Source: Liang, Li & Srikant 2018, ODIN (test positive); Yang et al. 2022, OpenOOD (OOD positive).
     """
-    ranked = _Ranked.of(*_ladder_counts(*_checked(test, ood)))
-    return float((ranked if positive == "ood" else ranked.reversed()).fpr(tpr))
+    ranked = _Ranked.of_scores(test, ood)
+    return float((ranked if positive == "ood" else ranked.reversed()).fpr(tpr)[0])
 
 
 def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> DetectionScores[float]:
@@ -152,7 +151,8 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
 
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
-    return detection_of_counts(*_ladder_counts(*_checked(test, ood)))
+    scores = vars(_Ranked.of_scores(test, ood).scores())
+    return DetectionScores(**{name: float(value[0]) for name, value in scores.items()})
 
 
 def detection_of_replicates(
@@ -163,107 +163,109 @@ def detection_of_replicates(
     Source: as `detection`.
     """
     test, ood = _checked(test, ood)
-    result = np.empty((5, len(test)))
-    start = 0
+    result, start = np.empty((5, len(test))), 0
     for rows in blocks(len(test), width=test.shape[1] + ood.shape[1]):
         here = slice(start, start := start + rows)
-        for same, test_counts, ood_counts in _counts_of_rows(test[here], ood[here]):
-            result[:, here][:, same] = list(vars(_Ranked.of(test_counts, ood_counts).scores()).values())
+        result[:, here] = list(vars(_Ranked.of_scores(test[here], ood[here]).scores()).values())
     return DetectionScores(*result)
-
-
-def _counts_of_rows(test: np.ndarray, ood: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows with the same number of distinct scores, and the number of points of each set at each of those."""
-    scores = -np.concatenate([test, ood], axis=1)
-    order = np.argsort(scores, axis=1)
-    ranked = np.take_along_axis(scores, order, axis=1)
-    ends = np.ones(ranked.shape, bool)  # the last place of each distinct score
-    np.not_equal(ranked[:, 1:], ranked[:, :-1], out=ends[:, :-1])
-    ood_above = np.cumsum(order >= test.shape[1], axis=1)
-    test_above = np.arange(1, 1 + order.shape[1]) - ood_above
-    rungs = ends.sum(1)
-    for number in np.unique(rungs):  # sums over rows padded to one length would be rounded otherwise
-        rows = np.flatnonzero(rungs == number)
-        at_ends = (above[rows][ends[rows]].reshape(-1, number) for above in (test_above, ood_above))
-        test_counts, ood_counts = (np.diff(above, axis=1, prepend=0) for above in at_ends)
-        yield rows, test_counts, ood_counts
-
-
-def detection_of_counts(test: Shaped[np.ndarray, "rung"], ood: Shaped[np.ndarray, "rung"]) -> DetectionScores[float]:
-    """The result of `detection`, from the number of points of each set at each distinct score, the largest first.
-
-    Source: as `detection`.
-    """
-    return DetectionScores(**{name: float(value) for name, value in vars(detection_of_ladders(test, ood)).items()})
 
 
 def detection_of_ladders(
     test: Shaped[np.ndarray, "*replicate rung"], ood: Shaped[np.ndarray, "*replicate rung"]
 ) -> DetectionScores[np.ndarray]:
-    """The result of `detection_of_counts` for each row of the counts, each of shape (*replicate,); rungs may be empty.
+    """The result of `detection`, each of shape (*replicate,), from the number of points of each set at each distinct
+    score, the largest first; rungs may be empty.
 
     Source: as `detection`.
     """
-    return _Ranked.of(test, ood).scores()
-
-
-def _ladder(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """The rung of each test and OOD point on the ladder of distinct scores, largest score first, and its length."""
-    distinct, rung = np.unique(-np.concatenate([test, ood]), return_inverse=True)
-    return rung[: test.size], rung[test.size :], distinct.size
-
-
-def _ladder_counts(test: np.ndarray, ood: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    test_rung, ood_rung, rungs = _ladder(test, ood)
-    return np.bincount(test_rung, minlength=rungs), np.bincount(ood_rung, minlength=rungs)
+    scores = vars(_Ranked.of(*(count.reshape(-1, count.shape[-1]) for count in (test, ood))).scores())
+    return DetectionScores(**{name: values.reshape(test.shape[:-1]) for name, values in scores.items()})
 
 
 @frozen
 class _Ranked:
-    """The number of points on each rung of the ladder, the largest score first, and the number on it or above.
+    """The rungs of one ladder after the other: the number of positive and negative points on each, and on it or before,
+    the most positive score first; where each ladder starts, and its numbers of points.
 
     Whole numbers, stored as floats: they are exact, and dividing integers is several times slower.
     """
 
-    test: Float[np.ndarray, "*resample rung"]
-    ood: Float[np.ndarray, "*resample rung"]
-    test_above: Float[np.ndarray, "*resample rung"]
-    ood_above: Float[np.ndarray, "*resample rung"]
+    positive: Float[np.ndarray, "rung"]
+    negative: Float[np.ndarray, "rung"]
+    positive_until: Float[np.ndarray, "rung"]
+    negative_until: Float[np.ndarray, "rung"]
+    start: Integer[np.ndarray, "ladder"]
+    positives: Float[np.ndarray, "ladder"]
+    negatives: Float[np.ndarray, "ladder"]
 
     @staticmethod
-    def of(test: Shaped[np.ndarray, "*resample rung"], ood: Shaped[np.ndarray, "*resample rung"]) -> "_Ranked":
-        test, ood = (count.astype(np.float64) for count in (test, ood))
-        return _Ranked(test, ood, np.cumsum(test, axis=-1), np.cumsum(ood, axis=-1))
+    def of_scores(test: Float[Array, "*ladder test"], ood: Float[Array, "*ladder ood"]) -> "_Ranked":
+        """The ladders of distinct scores, the largest first, of which OOD points are the positives."""
+        test, ood = (np.atleast_2d(scores) for scores in _checked(test, ood))
+        tests, points = test.shape[1], test.shape[1] + ood.shape[1]
+        scores = -np.concatenate([test, ood], axis=1)
+        order = np.argsort(scores, axis=1)
+        ranked = np.take_along_axis(scores, order, axis=1)
+        ends = np.ones(ranked.shape, bool)  # the last place of each distinct score
+        np.not_equal(ranked[:, 1:], ranked[:, :-1], out=ends[:, :-1])
+        ood_until = np.cumsum(order >= tests, axis=1)[ends]
+        until = np.flatnonzero(ends) + 1 - points * np.repeat(np.arange(len(test)), ends.sum(1))
+        sizes = (np.full(len(test), float(size)) for size in (points - tests, tests))
+        return _Ranked._of_until(ood_until, until - ood_until, np.cumsum(ends.sum(1)) - ends.sum(1), *sizes)
+
+    @staticmethod
+    def of(test: Shaped[np.ndarray, "ladder rung"], ood: Shaped[np.ndarray, "ladder rung"]) -> "_Ranked":
+        """The ladders of these numbers of points, the largest score first, of which OOD points are the positives."""
+        oods, tests = (np.cumsum(count, axis=1, dtype=np.float64) for count in (ood, test))
+        start = np.arange(len(test)) * test.shape[1]
+        return _Ranked._of_until(oods.ravel(), tests.ravel(), start, oods[:, -1], tests[:, -1])
+
+    @staticmethod
+    def _of_until(ood: np.ndarray, test: np.ndarray, start: np.ndarray, *sizes: np.ndarray) -> "_Ranked":
+        until = [side.astype(np.float64) for side in (ood, test)]
+        counts = [np.diff(side, prepend=0) for side in until]
+        for count, size in zip(counts, sizes, strict=True):
+            count[start[1:]] += size[:-1]
+        return _Ranked(counts[0], counts[1], until[0], until[1], start, sizes[0], sizes[1])
 
     def reversed(self) -> "_Ranked":
-        """The same with test and OOD points exchanged, and the smallest score first."""
-        test, ood = self.test[..., ::-1], self.ood[..., ::-1]
-        test_above = self.test_above[..., -1:] - self.test_above[..., ::-1] + test
-        ood_above = self.ood_above[..., -1:] - self.ood_above[..., ::-1] + ood
-        return _Ranked(ood, test, ood_above, test_above)
+        """The same with positive and negative points exchanged, and their numbers on each rung or after."""
+        positives, negatives = map(self._on_rungs, (self.positives, self.negatives))
+        return _Ranked(
+            self.negative,
+            self.positive,
+            negatives - self.negative_until + self.negative,
+            positives - self.positive_until + self.positive,
+            self.start,
+            self.negatives,
+            self.positives,
+        )
+
+    def _on_rungs(self, values: Float[np.ndarray, "ladder"]) -> Float[np.ndarray, "rung"]:
+        return np.repeat(values, np.diff(self.start, append=self.positive.size))
 
     def scores(self) -> DetectionScores[np.ndarray]:
         mirrored = self.reversed()
         return DetectionScores(
             auroc=self.auroc(),
-            aupr_out=self.aupr_out(),
-            aupr_in=mirrored.aupr_out(),
+            aupr_out=self.aupr(),
+            aupr_in=mirrored.aupr(),
             fpr95=self.fpr(0.95),
             fpr95_id_positive=mirrored.fpr(0.95),
         )
 
-    def auroc(self) -> Float[Array, "*resample"]:
-        twice = np.sum(self.test * (2 * self.ood_above - self.ood), axis=-1)
-        return twice / (2 * self.test_above[..., -1] * self.ood_above[..., -1])
+    def auroc(self) -> Float[Array, "ladder"]:
+        twice = np.add.reduceat(self.negative * (2 * self.positive_until - self.positive), self.start)
+        return twice / (2 * self.positives * self.negatives)
 
-    def aupr_out(self) -> Float[Array, "*resample"]:
-        called = np.maximum(self.ood_above + self.test_above, 1)  # 0 only above the first point, where nothing is added
-        return np.sum(self.ood * self.ood_above / called, axis=-1) / self.ood_above[..., -1]
+    def aupr(self) -> Float[Array, "ladder"]:
+        called = np.maximum(self.positive_until + self.negative_until, 1)  # 0 only where nothing is added
+        return np.add.reduceat(self.positive * self.positive_until / called, self.start) / self.positives
 
-    def fpr(self, tpr: float) -> Float[Array, "*resample"]:
-        positives = self.ood_above[..., -1:]
-        first = np.argmax(self.ood_above >= _needed(tpr, positives), axis=-1)[..., None]
-        return np.take_along_axis(self.test_above, first, axis=-1)[..., 0] / self.test_above[..., -1]
+    def fpr(self, tpr: float) -> Float[Array, "ladder"]:
+        needed, negatives = map(self._on_rungs, (_needed(tpr, self.positives), self.negatives))
+        reached = np.where(self.positive_until >= needed, self.negative_until, negatives)
+        return np.minimum.reduceat(reached, self.start) / self.negatives
 
 
 def delong_variance(
@@ -357,12 +359,11 @@ def detection_bootstrap(
 
     Source: Efron & Tibshirani 1993, An Introduction to the Bootstrap, ch. 8 (two samples) and 13 (percentiles).
     """
-    test_rung, ood_rung, rungs = _ladder(*_checked(test, ood))
-    cell = cells_of(np.bincount(test_rung, minlength=rungs) + np.bincount(ood_rung, minlength=rungs))
-    sides = cell[test_rung], cell[ood_rung]
+    _, rung, count = np.unique(-np.concatenate(_checked(test, ood)), return_inverse=True, return_counts=True)
+    sides = np.split(cells_of(count)[rung], [len(test)])
     pair = _Pair.of(*sides)
     streams = (
-        counts_in_blocks(bins, resamples, step=max(1, _AT_ONCE // pair.width), seed=(seed, number), group=groups)
+        counts_in_blocks(bins, resamples, step=max(16, _AT_ONCE // pair.width), seed=(seed, number), group=groups)
         for number, (bins, groups) in enumerate(zip(sides, (test_group, ood_group), strict=True))
     )
     parts = [vars(pair.scores(*counts)) for counts in zip(*streams, strict=True)]
@@ -391,40 +392,37 @@ class _Pair:
         return max(self.test_above_ood[0].size, self.ood_above_test[0].size)
 
     def scores(
-        self, test: Float[np.ndarray, "resample test_rung"], ood: Float[np.ndarray, "resample ood_rung"]
+        self, test: Integer[np.ndarray, "test_rung resample"], ood: Integer[np.ndarray, "ood_rung resample"]
     ) -> DetectionScores[np.ndarray]:
-        """The scores of each resample, from its whole numbers of points on the rungs of each set: `_Ranked.scores`,
-        summed over the rungs of the positives alone."""
-        test_above, ood_above = (_from_zero(counts) for counts in (test, ood))
-        tests, oods = test_above[:, -1:], ood_above[:, -1:]
-        above, until = (ood_above.take(places, axis=1) for places in self.ood_above_test)
-        twice = np.einsum("ij,ij->i", test, above + until)
-        below = tests - test_above[:, :-1]  # test points on a rung or below it
-        aupr_in, fpr_id_positive = _positive(test[:, ::-1], below[:, ::-1], (oods - above)[:, ::-1], oods)
-        until = test_above.take(self.test_above_ood[1], axis=1)
-        aupr_out, fpr95 = _positive(ood, ood_above[:, 1:], until, tests)
-        return DetectionScores(twice / (2 * tests * oods)[:, 0], aupr_out, aupr_in, fpr95, fpr_id_positive)
-
-
-def _from_zero(counts: Float[np.ndarray, "resample rung"]) -> Float[np.ndarray, "resample rung_or_none"]:
-    """The number of points on the first 0, 1, 2, … rungs."""
-    result = np.zeros((len(counts), counts.shape[1] + 1))
-    np.cumsum(counts, axis=1, out=result[:, 1:])
-    return result
+        """The scores of each resample, from its numbers of points on the rungs of each set: `_Ranked.scores`, summed
+        over the rungs of the positives alone."""
+        test_above, ood_above = running_counts(test), running_counts(ood)
+        tests, oods = test_above[-1], ood_above[-1]
+        above, until = (ood_above.take(places, axis=0) for places in self.ood_above_test)
+        test, ood = test.astype(np.float64), ood.astype(np.float64)
+        until += above
+        twice = np.einsum("ij,ij->j", test, until)
+        below = tests - test_above[:-1]  # test points on a rung or below it
+        aupr_in, fpr_id_positive = _positive(test[::-1], below[::-1], (oods - above)[::-1], oods)
+        until = test_above.take(self.test_above_ood[1], axis=0)
+        aupr_out, fpr95 = _positive(ood, ood_above[1:], until, tests)
+        return DetectionScores(twice / (2 * tests * oods), aupr_out, aupr_in, fpr95, fpr_id_positive)
 
 
 def _positive(
-    positives: Float[np.ndarray, "resample rung"],
-    positives_until: Float[np.ndarray, "resample rung"],
-    negatives_until: Float[np.ndarray, "resample rung"],
-    negatives: Float[np.ndarray, "resample 1"],
+    positives: Float[np.ndarray, "rung resample"],
+    positives_until: Float[np.ndarray, "rung resample"],
+    negatives_until: Float[np.ndarray, "rung resample"],
+    negatives: Float[np.ndarray, "resample"],
 ) -> tuple[Float[np.ndarray, "resample"], Float[np.ndarray, "resample"]]:
     """AUPR and FPR at 95 % TPR, from the positives on each of their rungs, and the positives and negatives until it."""
-    called = np.maximum(positives_until + negatives_until, 1)  # 0 only above the first point, where nothing is added
-    total = positives_until[:, -1:]
-    aupr = np.einsum("ij,ij->i", positives, positives_until / called) / total[:, 0]
-    first = np.argmax(positives_until >= _needed(0.95, total), axis=1)[:, None]
-    return aupr, (np.take_along_axis(negatives_until, first, axis=1) / negatives)[:, 0]
+    total = positives_until[-1]
+    first = np.argmax(positives_until >= _needed(0.95, total), axis=0)
+    fpr = negatives_until[first, np.arange(total.size)] / negatives
+    called = positives_until + negatives_until
+    np.maximum(called, 1, out=called)  # 0 only above the first point, where nothing is added
+    np.divide(positives_until, called, out=called)
+    return np.einsum("ij,ij->j", positives, called) / total, fpr
 
 
 def _needed(tpr: float, positives: Float[np.ndarray, "*any"]) -> Float[np.ndarray, "*any"]:

@@ -21,7 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
-from bnuq.metrics.detection import DetectionScores, detection_of_counts
+from bnuq.metrics.detection import DetectionScores, detection_of_ladders
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 from bnuq.shapes import Float, Integer, Shaped
@@ -376,7 +376,8 @@ class RankedScores:
 
     def scores(self) -> DetectionScores[float]:
         """The result of `detection`."""
-        return detection_of_counts(self.test[::-1], self.ood[::-1])
+        scores = vars(detection_of_ladders(self.test[::-1], self.ood[::-1]))
+        return DetectionScores(**{name: float(value) for name, value in scores.items()})
 
     def influence(self) -> DetectionScores[tuple[np.ndarray, np.ndarray]]:
         """The result of `detection_influence`."""

@@ -60,42 +60,51 @@ def counts_in_blocks(
     bin_of_point: Integer[np.ndarray, "point"],
     resamples: int,
     *,
-    step: int,
-    seed: tuple[int, int],
+    seed: tuple[int, ...],
+    step: int | None = None,
     group: Shaped[np.ndarray, "point"] | None = None,
-) -> Iterator[Float[np.ndarray, "row bin"]]:
-    """`resampled_counts` of the bins that hold points, in whole numbers, `step` resamples at a time. By the numbered
-    child of a `seed`; which points are drawn is remembered, for other bins of the same points."""
+) -> Iterator[Integer[np.ndarray, "bin row"]]:
+    """`resampled_counts` of the bins that hold points, `step` resamples at a time, a column for each. By the numbered
+    child of a `seed`, or the seed itself; which points are drawn is remembered, for other bins of the same points."""
+    step = step or max(1, _BLOCK_ENTRIES // bin_of_point.size)
     bins, bin_of_point = np.unique(bin_of_point, return_inverse=True)
     groups = None if group is None else group_index(group)
     if draws_cells(bin_of_point.size, groups):
         generator = _child(seed)
         for start in range(0, resamples, step):
             rows = min(step, resamples - start)
-            yield resampled_counts(generator, rows, bin_of_point=bin_of_point, bins=bins.size).astype(np.float64)
+            counts = resampled_counts(generator, rows, bin_of_point=bin_of_point, bins=bins.size)
+            yield np.ascontiguousarray(counts.T.astype(np.uint32))
         return
     order = np.argsort(bin_of_point, kind="stable")
     starts = np.searchsorted(bin_of_point[order], np.arange(bins.size))
     drawn = _times_drawn(seed, order.size if groups is None else int(groups.max()) + 1, resamples)
     taken = order if groups is None else groups[order]
     for start in range(0, resamples, step):
-        counts = drawn[start : start + step].take(taken, axis=1).astype(np.float64)
-        yield counts if bins.size == order.size else np.add.reduceat(counts, starts, axis=1)
+        counts = drawn[:, start : start + step].take(taken, axis=0).astype(np.uint32)
+        yield counts if bins.size == order.size else np.add.reduceat(counts, starts, axis=0, dtype=np.uint32)
 
 
-def _child(seed: tuple[int, int]) -> np.random.Generator:
-    """The generator of the numbered child of a seed."""
-    return np.random.default_rng(np.random.SeedSequence(seed[0], spawn_key=(seed[1],)))
+def running_counts(counts: Integer[np.ndarray, "bin row"]) -> Float[np.ndarray, "bin_or_none row"]:
+    """The number of points in the first 0, 1, 2, … bins. Two counts, each below 2³², are added as one of 64 bits."""
+    pairs = counts if counts.shape[1] % 2 else counts.view(np.uint64)
+    result = np.zeros((len(counts) + 1, counts.shape[1]))
+    result[1:] = np.cumsum(pairs, axis=0, dtype=pairs.dtype).view(np.int32)
+    return result
 
 
-@lru_cache(maxsize=2)  # of the two sets that are compared, by one score after the other
-def _times_drawn(seed: tuple[int, int], points: int, resamples: int) -> Integer[np.ndarray, "resample point"]:
+def _child(seed: tuple[int, ...]) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed[0], spawn_key=seed[1:]))
+
+
+@lru_cache(maxsize=3)  # of a set by itself, and the two that are compared, by one score after the other
+def _times_drawn(seed: tuple[int, ...], points: int, resamples: int) -> Integer[np.ndarray, "point resample"]:
     """How often each point is drawn: never as often as uint8 does not hold, of so many random points."""
-    generator, result = _child(seed), np.empty((resamples, points), np.uint8)
+    generator, result = _child(seed), np.empty((points, resamples), np.uint8)
     start = 0
     for rows in blocks(resamples, width=points):
         drawn = resampled_counts(generator, rows, bin_of_point=np.arange(points), bins=points)
-        result[start : start + rows] = drawn
+        result[:, start : start + rows] = drawn.T
         start += rows
     return result
 

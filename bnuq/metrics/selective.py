@@ -10,8 +10,15 @@ import numpy as np
 
 from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, like, ties_of_rows
-from bnuq.metrics.replicates import group_index
-from bnuq.metrics.resampling import blocks, cells_of, draws_cells, moments_of_cells, resampled_counts, resampled_sums
+from bnuq.metrics.resampling import (
+    blocks,
+    cells_of,
+    counts_in_blocks,
+    draws_cells,
+    moments_of_cells,
+    resampled_counts,
+    resampled_sums,
+)
 from bnuq.shapes import Float, Integer, Shaped
 
 COVERAGE, RISK = 0.8, 0.05  # at which risk and coverage are given
@@ -67,7 +74,7 @@ def scod(test: Float[Array, "test"], loss: Float[Array, "test"], ood: Float[Arra
     Data, §2 (SCOD, with equal costs); as an area, Jaeger et al. 2023, §3, and Li et al. 2026, From Misclassifications
     to Outliers (arXiv 2603.03903), whose DS-AURC has a second score.
     """
-    return aurc(np.concatenate([as_float64(test), as_float64(ood)]), _with_ood(as_float64(loss), len(ood)))
+    return float(scod_of_replicates(*(as_float64(values)[None] for values in (test, loss, ood)))[0])
 
 
 def scod_of_replicates(
@@ -77,12 +84,12 @@ def scod_of_replicates(
 
     Source: as `scod`.
     """
-    both = np.concatenate([as_float64(test), as_float64(ood)], axis=1)
-    return selective_of_replicates(both, _with_ood(as_float64(loss), ood.shape[1])).aurc
-
-
-def _with_ood(loss: Float[np.ndarray, "*replicate test"], points: int) -> Float[np.ndarray, "*replicate point"]:
-    return np.concatenate([loss, np.ones((*loss.shape[:-1], points))], axis=-1)
+    scores = np.concatenate([as_float64(test), as_float64(ood)], axis=1)
+    ties, losses = ties_of_rows(scores), np.concatenate([as_float64(loss), np.ones(ood.shape)], axis=1)
+    ranked = np.repeat(ties.sums(losses) / ties.count, ties.count).reshape(losses.shape)
+    points = losses.shape[1]
+    # A loss counts by 1/k at each coverage k/n from its place on. Summed row by row: a row is not rounded with others.
+    return np.einsum("ij,j->i", ranked, np.cumsum(1 / np.arange(points, 0, -1))[::-1]) / points
 
 
 def selective(uncertainty: Float[Array, "point"], loss: Float[Array, "point"]) -> SelectiveScores[float]:
@@ -108,24 +115,14 @@ def selective_of_replicates(
 
     Source: as `selective`.
     """
-    result, start = np.empty((len(SelectiveScores.__dataclass_fields__), len(uncertainty))), 0
-    for rows in blocks(len(uncertainty), width=uncertainty.shape[1]):
+    ties, shape = ties_of_rows(as_float64(uncertainty)), uncertainty.shape
+    counts, totals = np.zeros(shape, np.int64), np.zeros(shape)  # at the first place of each tie
+    counts.flat[ties.start], totals.flat[ties.start] = ties.count, ties.sums(as_float64(loss))
+    result, start = np.empty((len(SelectiveScores.__dataclass_fields__), len(counts))), 0
+    for rows in blocks(len(counts), width=shape[1]):
         here = slice(start, start := start + rows)
-        result[:, here] = _selective_of_rows(uncertainty[here], loss[here])
+        result[:, here] = list(vars(selective_of_ties(counts[here], totals[here])).values())
     return SelectiveScores(*result)
-
-
-def _selective_of_rows(
-    uncertainty: Float[Array, "replicate point"], loss: Shaped[Array, "replicate point"]
-) -> Float[np.ndarray, "score replicate"]:
-    ties = ties_of_rows(as_float64(uncertainty))
-    total = ties.sums(as_float64(loss))
-    result = np.empty((len(SelectiveScores.__dataclass_fields__), len(ties.number)))
-    for number in np.unique(ties.number):  # sums over rows padded to one length would be rounded otherwise
-        rows = ties.number == number
-        count, lost = (values[np.repeat(rows, ties.number)].reshape(-1, number) for values in (ties.count, total))
-        result[:, rows] = list(vars(selective_of_ties(count, lost)).values())
-    return result
 
 
 def selective_of_ties(
@@ -188,11 +185,9 @@ def selective_bootstrap(
     """
     losses = as_float64(loss)
     ties = ties_of_rows(as_float64(uncertainty)[None])
-    tied, order, starts, points = ties.count, ties.order[0], ties.start, losses.size
-    groups = None if group is None else group_index(group)
-    generator = np.random.default_rng(seed)
-    drawn = []
-    if draws_cells(points, groups):
+    tied, order, points, drawn = ties.count, ties.order[0], losses.size, []
+    if draws_cells(points, group):
+        generator = np.random.default_rng(seed)
         cell = np.repeat(cells_of(tied), tied)
         cells = int(cell[-1]) + 1
         moments = moments_of_cells(losses[order], cell, cells)
@@ -200,11 +195,10 @@ def selective_bootstrap(
             count = resampled_counts(generator, rows, bin_of_point=cell, bins=cells)
             drawn.append(vars(selective_of_ties(count, resampled_sums(generator, count, moments))))
         return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})
-    rank = np.argsort(order)
-    for rows in blocks(resamples, width=points):
-        count = resampled_counts(generator, rows, bin_of_point=rank, bins=points, group=groups)
-        total = count * losses[order]
-        if starts.size < points:
-            count, total = (np.add.reduceat(values, starts, axis=-1) for values in (count, total))
-        drawn.append(vars(selective_of_ties(count, total)))
+    rank, ranked = np.argsort(order), losses[order][:, None]
+    for count in counts_in_blocks(rank, resamples, seed=(seed,), group=group):
+        total = count * ranked
+        if tied.size < points:
+            count, total = (np.add.reduceat(values, ties.start, axis=0) for values in (count, total))
+        drawn.append(vars(selective_of_ties(count.T.astype(np.int64, order="C"), np.ascontiguousarray(total.T))))
     return SelectiveScores(**{name: np.concatenate([block[name] for block in drawn]) for name in drawn[0]})

@@ -357,7 +357,7 @@ def _read_folder(path: Path) -> Contents:
 
 def _suffix_of_several(entries: Sequence[Path]) -> str | None:
     """The suffix of the files of a set in several, .parquet or .tar; None of other files, and beside folders."""
-    suffixes = {entry.suffix.lower() for entry in entries if not any(other.is_dir() for other in entries)}
+    suffixes = set() if any(entry.is_dir() for entry in entries) else {entry.suffix.lower() for entry in entries}
     return next((suffix for suffix in (".parquet", ".tar") if suffix in suffixes), None)
 
 

@@ -6,6 +6,7 @@ import pickle
 import re
 import shutil
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -490,6 +491,15 @@ def test_a_table_beside_pictures_without_class_folders_is_hinted_at_and_is_read_
     table = tmp_path / "labels.csv"
     assert text.endswith(f"if {table} lists the images and their labels, name it in place of the folder")
     assert load_points(str(table), base=tmp_path, name="test").targets.tolist() == [0, 1, 0]
+
+
+def test_the_entries_of_a_flat_folder_are_not_looked_at_for_every_other_entry(tmp_path, monkeypatch):
+    for number in range(30):
+        (tmp_path / f"{number}.png").write_bytes(png(np.zeros((4, 4), np.uint8)))
+    is_dir, asked = Path.is_dir, list[Path]()
+    monkeypatch.setattr(Path, "is_dir", lambda path: asked.append(path) or is_dir(path))
+    assert len(load_points(str(tmp_path), name="s")) == 30
+    assert len(asked) < 30 * 30
 
 
 def test_a_flat_folder_has_no_labels_and_an_uneven_one_is_refused(tmp_path):

@@ -100,7 +100,7 @@ class Journal:
         """The digest of each unit that was saved or read."""
         self._description = None if about is None else {"facts": json.loads(text), **about}  # until it is written
         self._given_up = False  # units could not be written
-        self._latest: dict[tuple[str, str, bytes], Arrays] = {}  # units that were saved, by their sets and their files
+        self._latest: dict[bytes, tuple[str, Arrays]] = {}  # units that were saved and their digests, by their seals
 
     def path(self, unit: str) -> Any:
         """The file of a unit: a path, or a URL."""
@@ -121,12 +121,12 @@ class Journal:
         """The arrays of a finished unit by name, of the set of this digest; None if it does not exist, or is not what
         was saved."""
         content = self.place.read(self._name(unit)) or b""
-        if (latest := self._latest.get((unit, sha256, hashlib.sha256(content).digest()))) is not None:
-            self.digests[unit] = digest_of(latest)
-            return _copied(latest)
         body, seal = content[:-_SEAL], content[-_SEAL:]
         if not hmac.compare_digest(self._seal(unit, sha256, body), seal):
             return None
+        if seal in self._latest:
+            self.digests[unit], latest = self._latest[seal]
+            return _copied(latest)
         with np.load(io.BytesIO(body), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         self.reused += unit not in self.digests and self._name(unit) in self._before
@@ -145,11 +145,11 @@ class Journal:
             return
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)  # pyrefly: ignore - its stub
-        content = (body := buffer.getvalue()) + self._seal(unit, sha256, body)
+        seal = self._seal(unit, sha256, body := buffer.getvalue())
         try:
             self.announce()
             self._description = None
-            self.place.write(self._name(unit), content)
+            self.place.write(self._name(unit), body + seal)
         except ResultError:
             if needed:
                 raise
@@ -158,8 +158,8 @@ class Journal:
         else:
             if _bytes_of([arrays]) > _LATEST:
                 return
-            self._latest[unit, sha256, hashlib.sha256(content).digest()] = _copied(arrays)
-            while len(self._latest) > _MOST_LATEST or _bytes_of(self._latest.values()) > _LATEST:
+            self._latest[seal] = self.digests[unit], _copied(arrays)
+            while len(self._latest) > _MOST_LATEST or _bytes_of(kept for _, kept in self._latest.values()) > _LATEST:
                 self._latest.pop(next(iter(self._latest)))
 
     def announce(self) -> None:

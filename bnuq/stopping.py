@@ -12,8 +12,8 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _received: int | None = None
 _deferring = False
-_message: threading.Timer | None = None
-_PATIENCE = 1.0  # seconds of a deferral that needs no message
+_over = threading.Event()  # the deferral in which a signal came
+_PATIENCE, _LONGEST = 1.0, 4.0  # seconds of a deferral that needs no message, and after which it ends
 
 
 class Terminated(BaseException):
@@ -28,30 +28,34 @@ def check() -> None:
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """A block that a first signal does not interrupt: its exception is raised at the end. A second one ends it at
-    once."""
+    """A block that a first signal does not interrupt: its exception is raised at the end, or after five seconds. A
+    second one ends it at once."""
     global _deferring
     before, _deferring = _deferring, True
     try:
         yield
     finally:
         _deferring = before
-        if _message is not None and not before:
-            _message.cancel()
+        if not before:
+            _over.set()
     check()
 
 
-def _say_that_it_is_deferred() -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, b"\nbnuq: ending after the work in hand; the same signal again ends it at once.\n")
+def _hurry(signum: int) -> None:
+    """Say that a deferral goes on, and end it."""
+    if not _over.wait(_PATIENCE):
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nbnuq: ending soon, with the work in hand if possible; the same signal again ends it.\n")
+        if not _over.wait(_LONGEST):
+            os.kill(os.getpid(), signum)
 
 
 @contextlib.contextmanager
 def on_signals() -> Iterator[None]:
     """Inside the block, SIGINT raises KeyboardInterrupt and SIGTERM raises Terminated. Where that exception was
     swallowed, the end of the block raises it again. An ignored signal stays ignored (nohup)."""
-    global _received, _deferring, _message
-    _received, _deferring, _message = None, False, None
+    global _received, _deferring
+    _received, _deferring = None, False
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with contextlib.suppress(ValueError):  # outside the main thread signals cannot be handled
         for number, handler in before.items():
@@ -78,12 +82,11 @@ def on_signals() -> Iterator[None]:
 
 
 def _stop(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler
-    global _received, _deferring, _message
+    global _received, _deferring
     if _received is not None:
         _deferring = False
     elif _deferring:
-        _message = threading.Timer(_PATIENCE, _say_that_it_is_deferred)
-        _message.daemon = True
-        _message.start()
+        _over.clear()
+        threading.Thread(target=_hurry, args=[signum], daemon=True).start()
     _received = signum
     check()

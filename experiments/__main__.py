@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":
+    import bnuq.__main__  # noqa: F401 - answers signals during the imports
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial

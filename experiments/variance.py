@@ -6,6 +6,7 @@ a dense layer of small mini-batches by much. Draws are the same with both, so di
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from torch import nn
 from bnuq.config import Run
 from bnuq.estimates import Estimate
 from bnuq.evaluation.setup import network_of
+from bnuq.files.journal import beside
 from bnuq.metrics import standard_error
 from bnuq.progress import Progress, silent
 from bnuq.records.evaluation import SetResult
@@ -41,8 +43,9 @@ read = reader(VarianceDivisor)
 def reproduce(
     runs: Mapping[str, Run], out: Path, *, batch_sizes: Sequence[int] = BATCH_SIZES, progress: Progress = silent
 ) -> VarianceDivisor:
-    """MCBN on the test set of each run at every b, with both divisors and the same draws; written to `out`."""
-    networks, points = list[Network](), dict[str, int]()
+    """MCBN on the test set of each run at every b, with both divisors and the same draws; written to `out`. The parts
+    of an interrupted evaluation are kept beside it."""
+    networks, points, work = list[Network](), dict[str, int](), beside(out)
     for name, run in runs.items():
         for size in batch_sizes:
             outcomes, seconds = dict[str, SetResult](), 0.0
@@ -50,10 +53,13 @@ def reproduce(
                 values: dict[str, Any] = {"methods": ("mcbn",), "ood": (), "batch_size": size, "post_hoc": False}
                 values["sampler"] = msgspec.structs.replace(run.sampler, variance=variance)
                 with tempfile.TemporaryDirectory() as folder:
-                    result = evaluate(replace(run, **values, out=Path(folder) / "result.h5"), progress=progress)
+                    request = replace(run, **values, out=Path(folder) / "result.h5")
+                    result = evaluate(request, work=work, progress=progress)
                 outcomes[variance] = result.methods["mcbn"].sets["test"]
                 seconds, points[name] = seconds + result.seconds["total"], result.sets["test"].n
             networks.append(Network(name, f"b = {size}", _estimates(**outcomes), (), 1, seconds))
+    with contextlib.suppress(OSError):  # not empty: parts of another request
+        work.rmdir()
     first = next(iter(runs.values()))
     kinds = {name: _kind(run) for name, run in runs.items()}
     return written(

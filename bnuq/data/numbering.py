@@ -176,7 +176,7 @@ def _mapped(points: Points, table: NDArray[np.int64]) -> Any:
 
 class Fingerprints:
     """A set whose points are to be compared with those of others: the hash of each row of an array, in float32 unless
-    that merges points, and the files of a size, of which only those are read that another set has of the same size."""
+    that merges points or all are bytes, and the files of a size, of which those are read that another set has of it."""
 
     def __init__(self, points: Points) -> None:
         self._points, self._inputs = points, points.inputs
@@ -188,8 +188,9 @@ class Fingerprints:
         """How many of these points are among the `others`, and how many were compared: none where one of the two is
         neither an array nor files, and a random part of many files."""
         if isinstance(self._inputs, np.ndarray) and isinstance(others._inputs, np.ndarray):
-            are_wide = self._inputs.dtype == others._inputs.dtype == np.float64
-            dtype = np.float64 if are_wide and (self._merges or others._merges) else np.float32
+            kinds = {self._inputs.dtype, others._inputs.dtype}
+            are_wide = kinds == {np.dtype(np.float64)} and (self._merges or others._merges)
+            dtype = np.float64 if are_wide else np.uint8 if kinds == {np.dtype(np.uint8)} else np.float32
             rows, known = self._rows(dtype), others._distinct(dtype)
             return sum(row in known for row in rows), len(rows)
         matches = list(self._matching_files(others))
@@ -211,7 +212,7 @@ class Fingerprints:
     def _rows(self, dtype: type) -> list[int]:
         if dtype not in self._hashed:
             blocks = (raw.astype(dtype, copy=False) + dtype(0) for raw in self._points.raw_blocks())  # −0 is 0
-            if self._points.layout is not None:  # several inputs are packed: they are compared by their bytes
+            if self._points.layout is not None or dtype is np.uint8:  # packed inputs, and pixels of both sets
                 blocks = iter([np.asarray(self._inputs)])
             self._hashed[dtype] = [hash(row.tobytes()) for block in blocks for row in block]
         return self._hashed[dtype]

@@ -23,7 +23,7 @@ def scored_output(output: Any) -> tuple[Any, str]:
     if isinstance(output, Tensor):
         return output, ""
     if isinstance(output, Mapping):
-        tensors = tensors_of_dict(output)
+        tensors = [key for key, value in output.items() if isinstance(value, Tensor)]
         key = next((key for key in _KEYS if key in tensors), tensors[0] if len(tensors) == 1 else None)
         return (output, "") if key is None else (output[key], f"[{key!r}]".replace("'", '"'))
     if isinstance(logits := getattr(output, "logits", None), Tensor):
@@ -31,11 +31,6 @@ def scored_output(output: Any) -> tuple[Any, str]:
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0], "[0]"
     return output, ""
-
-
-def tensors_of_dict(output: Mapping[Any, Any]) -> list[Any]:
-    """The keys of the tensors in a dict."""
-    return [key for key, value in output.items() if isinstance(value, Tensor)]
 
 
 def as_rows(output: Any, inputs: Tensor) -> Any:

@@ -153,11 +153,11 @@ class Program:
         return plain_step(function, arguments, operation.result, run)
 
     def _product(self, function: Any, layer: Operation, rows: int) -> Any:
-        """The function that computes a layer on a CPU: `_pooled`, deep convolutions of small images in torch's own
+        """The function that computes a layer on a CPU: `pooled`, deep convolutions of small images in torch's own
         layout, and oneDNN for large float32 products, which on non-Intel processors is twice as fast as torch's default
         library."""
         if function is aten.max_pool2d.default and devices.is_host(self._device):
-            return _pooled
+            return pooled
         if self.is_of_small_images(layer):
             return lambda x, *rest: function(x.contiguous(), *rest).contiguous(memory_format=torch.channels_last)
         if function is not aten.linear.default or not _HAS_ONEDNN or not devices.is_host(self._device):
@@ -238,7 +238,7 @@ def channels_last(pictures: Tensor) -> Tensor:
     return pictures.as_strided(pictures.shape, (height * width, 1, width, 1)) if is_ambiguous else pictures
 
 
-def _pooled(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), *rest: Any) -> Tensor:
+def pooled(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), *rest: Any) -> Tensor:
     """torch's max-pooling. Of pairs it is the larger of two halves of the rows, and then of the columns, which takes a
     third of the time, because no indices are kept."""
     if {*kernel, *stride} != {2} or rest != ([0, 0], [1, 1], False) or x.requires_grad:

@@ -108,11 +108,10 @@ class Interrupting:
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["bnuq", "metrics"]
 """
+RUN = "runpy.run_module('{}', {{}}, '__main__')"
 
 
-@pytest.mark.parametrize(
-    "start", ["runpy.run_module('bnuq', {}, '__main__')", "from bnuq.__main__ import main; main()"]
-)
+@pytest.mark.parametrize("start", [*map(RUN.format, ("bnuq", "experiments")), "from bnuq.__main__ import main; main()"])
 def test_a_signal_during_the_first_imports_is_answered_in_one_line(start):
     command = [sys.executable, "-c", INTERRUPTED_AT + start]
     done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, timeout=60)
@@ -396,12 +395,16 @@ def test_a_signal_that_is_lost_in_a_finaliser_ends_the_run_before_its_result_is_
     "words",
     """evaluate run.toml; sweep-batch-size run.toml; shift run.toml; inspect run.toml; precise-bn run.toml -o new.pt
 export run.toml -o new.pt2; monitor run.toml --batch test.npz; score predictions.csv; report model.bnuq.h5 --csv new.csv
-check model.bnuq.h5 model.bnuq.h5""".replace("\n", "; ").split("; "),
+check model.bnuq.h5 model.bnuq.h5; init model.pt --arch net.py:net --train train.npz --channel-order rgb
+demo""".replace("\n", "; ").split("; "),
 )
-def test_a_signal_during_any_work_ends_the_command(small, result, cli, terminated, monkeypatch, words):
+@pytest.mark.usefixtures("terminated")
+def test_a_signal_during_any_work_ends_the_command(small, result, cli, monkeypatch, words):
     (small / "predictions.csv").write_text("p_cat,p_dog,label\n.6,.4,cat\n.3,.7,dog\n")
     before = {path.name for path in small.iterdir()}
-    monkeypatch.setattr(progress.Bars, "_write_line", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    done = cli(*words.split())
-    assert (done.code, done.out) == (143, "") and done.err.endswith(terminated)
-    assert {path.name for path in small.iterdir()} == before >= {result.name}
+    for number, code, word in ((2, 130, "interrupted"), (15, 143, "terminated")):
+        monkeypatch.setattr(progress.Bars, "_write_line", lambda *_, sent=number: os.kill(os.getpid(), sent))
+        done = cli(*words.split())
+        assert (done.code, done.out.count("\n") > 1) == (code, False)  # init says first where it will write
+        assert done.err.endswith(f"bnuq: {word}; an unfinished result is not saved.\n")
+        assert {path.name for path in small.iterdir()} - {"bnuq-demo"} == before >= {result.name}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,8 +15,10 @@ import at_night
 import h5py
 import pytest
 from report_text import rendered
-from small_experiments import EXPERIMENTS, Finished
+from small_experiments import ALL, EXPERIMENTS, Finished, run
+from small_run import old_result
 
+from bnuq.cli import progress
 from bnuq.errors import ResultError
 from bnuq.report.render import draw_pictures
 from experiments.__main__ import _kind
@@ -99,6 +103,22 @@ def test_the_methods_whose_noise_is_learned_stand_beside_the_published_column(ca
     assert list(methods) == ["mnf", "vi", "vi-bn"]
     assert methods["mnf"]["crps"]["published"] == 5.88
     assert "published" not in methods["vi"]["crps"]
+
+
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+@pytest.mark.parametrize("name", ALL)
+def test_a_stopped_experiment_says_what_is_kept(name, number, word, small_root, tiny, tmp_path, monkeypatch, capsys):
+    def stop_in_the_middle(_: progress.Bars, title: str, *__: object) -> None:
+        if title.split()[0] not in ("Reading", "Checking", "Drawing"):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(progress.Bars, "_write_line", stop_in_the_middle)
+    stopped = run(name, tmp_path, small_root, tiny, code=128 + number)
+    said = capsys.readouterr().err.splitlines()[-1].removeprefix(f"bnuq: {word}; ")
+    place = said.removeprefix("finished parts are kept in ").removesuffix(": the same command resumes from them.")
+    kept = [*tmp_path.glob("*.work/*.part")]
+    assert kept == [*(tmp_path / place).glob("*.part")] and (kept or said == "an unfinished result is not saved.")
+    assert (stopped.path.read_bytes(), stopped.printed) == (old_result(tmp_path / "old.h5"), "")
 
 
 def test_help_does_not_import_torch() -> None:

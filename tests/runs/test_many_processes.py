@@ -292,7 +292,7 @@ def test_killed_processes_change_nothing(tmp_path: Path) -> None:
 # ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> None:
+def test_a_first_signal_waits_for_the_work_in_hand_but_not_long_and_a_second_does_not(monkeypatch) -> None:
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt), stopping.on_signals(), stopping.deferred():
         os.kill(os.getpid(), signal.SIGINT)
@@ -302,6 +302,11 @@ def test_a_first_signal_waits_for_the_work_in_hand_and_a_second_does_not() -> No
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)
         done.append("second")
+    monkeypatch.setattr(stopping, "_LONGEST", 0)  # beside a second of patience
+    with pytest.raises(stopping.Terminated), stopping.on_signals(), stopping.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+        done.append("long")
     assert done == ["first"]
 
 

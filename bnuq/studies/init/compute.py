@@ -19,7 +19,7 @@ from bnuq.files.writing import alone, check_writable, within, write_bytes
 from bnuq.frozen import frozen
 from bnuq.models.checkpoint import Checkpoint, read_checkpoint
 from bnuq.models.recognition import is_installed, recognised
-from bnuq.progress import Progress, silent
+from bnuq.progress import READING, Progress, silent, stage
 from bnuq.sampling.site_search import find_sites
 from bnuq.studies.init.run_file_lines import (
     LIKELY,
@@ -63,14 +63,15 @@ def init(run: Run, path: Path, *, given: Collection[str] = (), progress: Progres
     check_readable(run)
     check_writable(path, named=False)
     _check_reachable(run, path)
-    checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, trust_pickle=run.trust_pickle, only_finite=False)
-    run = _with_recognised(run, checkpoint, path.parent)
-    sets = _read_sets(run)
-    loaded, network = None, None
-    if run.arch is not None or checkpoint.module is not None:
-        if "train" in sets or "test" in sets:
-            network = load_network(run, needs_reference=run.train is not None)
-        loaded = network_of(run, only_finite=False) if network is None else network.loaded
+    with stage(progress, READING):
+        checkpoint = read_checkpoint(run.checkpoint, entry=run.entry, trust_pickle=run.trust_pickle, only_finite=False)
+        run = _with_recognised(run, checkpoint, path.parent)
+        sets = _read_sets(run)
+        loaded, network = None, None
+        if run.arch is not None or checkpoint.module is not None:
+            if "train" in sets or "test" in sets:
+                network = load_network(run, needs_reference=run.train is not None)
+            loaded = network_of(run, only_finite=False) if network is None else network.loaded
     task = [] if network is None else [*task_lines(run, network, sets)]
     model = [*model_lines(run, checkpoint, loaded), *task]
     regression = any(line.key == "task" and line.value == "regression" for line in task)

@@ -669,7 +669,7 @@ def test_a_pooling_after_the_first_batchnorm_is_computed_once(between, weight, s
 def test_pooling_of_pairs_after_a_convolution_of_one_channel_is_torch_s():
     found = F.conv2d(program.channels_last(torch.randn(3, 1, 7, 5)), torch.ones(4, 1, 1, 1))
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(program._pooled(found, [2, 2], [2, 2], [0, 0], [1, 1], False), F.max_pool2d(found, 2))
+    assert torch.equal(program.pooled(found, [2, 2], [2, 2], [0, 0], [1, 1], False), F.max_pool2d(found, 2))
 
 
 # Moments

@@ -15,6 +15,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.evaluate import answering
 from bnuq.cli.output import Printing
 from bnuq.cli.paths import checked_target
+from bnuq.cli.progress import progress_of
 from bnuq.cli.streams import print_line, stdout
 from bnuq.config import Options, resolve
 from bnuq.errors import RequestError
@@ -42,14 +43,14 @@ def command(
         checked_target(page, "the report", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     _write(place, supplies)
     run = resolve(str(place / f"{_NAME}.toml"), Options(out=place / f"{_NAME}.bnuq.h5"), folder=Path.cwd())
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.report.evaluation import report
     from bnuq.report.render import print_record, write_page
     from bnuq.workflows.evaluate import evaluate
 
     with threads(run.threads), answering(printing) as answer:
-        result = evaluate(run, progress=progress_of(printing), answer=answer)
+        result = evaluate(run, progress=progress, answer=answer)
     write_page(page, report(result, columns=100))
     if not printing.quiet:
         print_record(report, result, stdout())

@@ -17,6 +17,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models, WorkPlace
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.progress import progress_of
 from bnuq.cli.streams import importing, stdout
 from bnuq.config import Options, Run, Runs, resolve_again, resolve_all, resolve_all_again, resolve_ensemble
 from bnuq.config.schema import (
@@ -56,14 +57,13 @@ def command(
     """Evaluate the uncertainty of a trained network: how large it is, whether it is calibrated, and whether it
     separates unfamiliar data from the test set. Writes one HDF5 file and prints a report."""
     with importing():
-        from bnuq.cli.progress import progress_of
         from bnuq.workflows.requests import check_evaluation, check_several
 
-    progress = progress_of(printing)
     with reported_at_once():
         runs = _runs(model or (), again, options)
     if runs is not None:
         check_several(runs, reading=False)  # before torch is imported
+        progress = progress_of(printing, needs_torch=True)
         from bnuq.evaluation.setup import threads
         from bnuq.records import multirun
         from bnuq.report.multirun import report
@@ -84,14 +84,14 @@ def evaluate_one(run: Run, work: str | None, printing: Printing, *, announces: b
     """Evaluate one run and print its report. Where it `announces`, it says on stderr how large the changed sets are
     before it starts."""
     with importing():
-        from bnuq.cli.progress import progress_of
+        progress = progress_of(printing, needs_torch=True)
         from bnuq.evaluation.setup import threads
         from bnuq.records.summary import summary
         from bnuq.workflows.evaluate import evaluate
 
     announce = partial(typer.echo, err=True) if announces and not printing.quiet else None
     with threads(run.threads), answering(printing) as answer:
-        result = evaluate(run, work=work, progress=progress_of(printing), announce=announce, answer=answer)
+        result = evaluate(run, work=work, progress=progress, announce=announce, answer=answer)
     print_result(result, printing, summary=summary, show=partial(_print, full=printing.full))
 
 

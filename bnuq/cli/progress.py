@@ -6,19 +6,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from bnuq import stopping
 from bnuq.cli.output import Printing
-from bnuq.progress import Progress, in_words, silent
+from bnuq.progress import Progress, in_words, silent, stage
 
 _BETWEEN_LINES = 30.0  # seconds
 Clock = Callable[[], float]
 
 
-def progress_of(printing: Printing) -> Progress:
-    """How a command shows its progress."""
-    return silent if printing.quiet else Bars()
+def progress_of(printing: Printing, *, needs_torch: bool = False) -> Progress:
+    """How a command shows its progress; on a terminal also that it imports torch where it `needs` it, for seconds."""
+    progress = silent if printing.quiet else Bars()
+    if needs_torch and "torch" not in sys.modules and sys.stderr.isatty():
+        with stage(progress, "Importing torch"):
+            import_module("torch")
+    return progress
 
 
 class Bars:

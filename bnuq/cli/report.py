@@ -16,6 +16,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import checked_target
+from bnuq.cli.progress import progress_of
 from bnuq.cli.streams import importing, print_line, stdout
 from bnuq.config.schema import Panel, Positive, Section, setting
 from bnuq.errors import RequestError
@@ -147,7 +148,6 @@ def show(
     page = _target(forms.html, "--html", "page", rb"<!DOCTYPE html>.*<title>bnuq ")
     document = _target(None if forms.markdown == "-" else forms.markdown, "--markdown", "report", b"# bnuq ")
     table = _target(points.csv, "--csv", "table of examples", _CSV)
-    from bnuq.cli.progress import progress_of
     from bnuq.progress import stage
 
     progress = progress_of(printing)

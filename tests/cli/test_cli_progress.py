@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext
+
 import pytest
 
 from bnuq.cli import progress
+from bnuq.cli.output import Printing
 from bnuq.cli.progress import Bars
 
 
@@ -60,3 +64,14 @@ def test_a_command_writes_lines_unless_it_is_quiet(cli, monkeypatch, quiet):
     outcome = cli("evaluate", "run.toml", "--method", "mcbn", "--limit", "8", "--json", *(["--quiet"] if quiet else []))
     titles = ("Reading the network and the data", "Checking that sampling is exact", "Drawing 8 mini-batches of 16")
     assert outcome.code == 0 and [f"{title}: 100 % done." in outcome.err for title in titles] == [not quiet] * 3
+
+
+@pytest.mark.parametrize(("is_quiet", "is_terminal", "shown"), [(False, True, 1), (True, True, 1), (False, False, 0)])
+def test_a_terminal_is_told_that_torch_is_imported(monkeypatch, is_quiet, is_terminal, shown):
+    titles, imported = [], []
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(progress, "import_module", imported.append)
+    monkeypatch.setattr(Bars, "__call__", lambda _, title, __: nullcontext(titles.append(title) or print))
+    monkeypatch.delitem(sys.modules, "torch")
+    progress.progress_of(Printing(quiet=is_quiet), needs_torch=True)
+    assert (len(imported), titles) == (shown, ["Importing torch"] * (shown and not is_quiet))

@@ -13,6 +13,7 @@ from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Models
 from bnuq.cli.output import Printing, print_result
 from bnuq.cli.paths import split_values
+from bnuq.cli.progress import progress_of
 from bnuq.cli.streams import print_line
 from bnuq.config import Options, resolve_ensemble
 from bnuq.config.resolving import resolve_again
@@ -103,11 +104,10 @@ def command(
         if name not in POST_HOC_SCORES:
             raise RequestError(f"--ood-score {name}: expected one of {', '.join(POST_HOC_SCORES)}.")
     check_export(run, method=method, result=source, path=path, reading=False)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.studies.export.compute import Exported, export
 
-    progress = progress_of(printing)
     with threads(run.threads):
         baseline = None if monitor is None else folder / expanded(monitor)
         exported = export(run, path, method=method, result=source, monitor=baseline, scores=scores, progress=progress)

@@ -11,6 +11,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.output import Printing
+from bnuq.cli.progress import progress_of
 from bnuq.cli.streams import print_line, stdout
 from bnuq.config import Options, resolve_checkpoint
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection
@@ -72,12 +73,12 @@ def command(
     from bnuq.evaluation.request_checks import check_files
 
     check_files(run)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.studies.init.compute import init
 
     with threads(run.threads):
-        written = init(run, path, given=asked.keys(), progress=progress_of(printing))
+        written = init(run, path, given=asked.keys(), progress=progress)
     if printing.quiet:
         return
     print_line(f"{_shown(path, folder)} was written.")

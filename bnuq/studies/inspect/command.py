@@ -8,6 +8,7 @@ from pathlib import Path
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing
+from bnuq.cli.progress import progress_of
 from bnuq.cli.report import check_figures, print_study
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, InspectSection, ModelSection, SamplingSection
@@ -48,11 +49,10 @@ def command(
 
     inspect_settings = InspectSettings.of(settings, folder=Path.cwd(), needs_reference="train" in options)
     check_inspection(run, inspect_settings, reading=False)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.studies.inspect.compute import inspect
 
-    progress = progress_of(printing)
     with threads(run.threads):
         result = inspect(run, inspect_settings, progress=progress)
     print_study(result, printing, figures)

@@ -12,6 +12,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, Model
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.progress import progress_of
 from bnuq.cli.report import check_figures, print_study
 from bnuq.cli.streams import print_line
 from bnuq.config import MonitorSection, Options, resolve
@@ -69,12 +70,11 @@ def command(
     from bnuq.studies.monitor.request import check_monitor
 
     check_monitor(run, settings, folder=folder, reading=False)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.studies.monitor.compute import monitor
     from bnuq.studies.monitor.record import Baseline
 
-    progress = progress_of(printing)
     with threads(run.threads):
         found = monitor(run, settings, folder=folder, progress=progress)
     if isinstance(found, Baseline):

@@ -10,6 +10,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Model
 from bnuq.cli.output import Printing
+from bnuq.cli.progress import progress_of
 from bnuq.cli.report import print_study
 from bnuq.config import Options, resolve
 from bnuq.config.schema import REFERENCE, DataSection, GivenOptions, ModelSection, PreciseBnSection, SamplingSection
@@ -55,11 +56,10 @@ def command(
     from bnuq.studies.precise_bn.request import check_precise_bn
 
     check_precise_bn(run, settings.points, settings.batch_size, reading=False)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.studies.precise_bn.compute import precise_bn
 
-    progress = progress_of(printing)
     with threads(run.threads):
         result = precise_bn(
             run, estimator=settings.estimator, points=settings.points, batch_size=settings.batch_size, progress=progress

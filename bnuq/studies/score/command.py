@@ -10,6 +10,7 @@ import typer
 
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.output import Printing, print_result
+from bnuq.cli.progress import progress_of
 from bnuq.config import CertificateSection, SamplingSection, ScoreSection, ScoringSection
 from bnuq.errors import RequestError
 from bnuq.files.folders import expanded
@@ -40,7 +41,6 @@ def command(
 ) -> None:
     """Score predictions that any software made: calibration, errors, and separation of unfamiliar data. Writes one HDF5
     file and prints a report."""
-    from bnuq.cli.progress import progress_of
     from bnuq.records.summary import summary
     from bnuq.report.evaluation import report
     from bnuq.report.render import print_record

@@ -11,6 +11,7 @@ import typer
 from bnuq.cli.derived import SectionOptions, with_options
 from bnuq.cli.options import Figures, WorkPlace
 from bnuq.cli.output import Printing
+from bnuq.cli.progress import progress_of
 from bnuq.cli.report import check_figures, print_study
 from bnuq.config import Options, resolve_sweep
 from bnuq.config.schema import DataSection, GivenOptions, ModelSection, SamplingSection, ScoringSection, SweepSection
@@ -64,12 +65,12 @@ def command(
     from bnuq.studies.sweep.request import check_sweep
 
     check_sweep(runs, swept, out=runs[0].out, work=work, reading=False)  # before torch is imported
-    from bnuq.cli.progress import progress_of
+    progress = progress_of(printing, needs_torch=True)
     from bnuq.evaluation.setup import threads
     from bnuq.progress import silence
     from bnuq.studies.sweep.compute import sweep
 
     announce = silence if printing.quiet else partial(typer.echo, err=True)
     with threads(runs[0].threads):
-        result = sweep(runs, swept, work=work, progress=progress_of(printing), announce=announce)
+        result = sweep(runs, swept, work=work, progress=progress, announce=announce)
     print_study(result, printing, figures)

@@ -107,9 +107,13 @@ def load_network(
         findings.append(finding)
     trained_with = run.train_batch_size or loaded.checkpoint.train_batch_size
     model = as_logits(model, run.outputs)
-    if run.classes is not None and read:
-        check_class_names(run, read[0], _run(model, example).shape[1])
+    _check_names(run, read, model, example)
     return LoadedNetwork(loaded, model, train, test, pipeline, example, tuple(findings), trained_with)
+
+
+def _check_names(run: Run, read: Sequence[Points], model: nn.Module, example: Tensor) -> None:
+    for points in read[:1] if run.classes is not None else ():
+        check_class_names(run, points, _run(model, example).shape[1])
 
 
 def _reference(run: Run, required: bool) -> tuple[Points | None, tuple[Finding, ...]]:

@@ -99,15 +99,6 @@ class PerturbationKind:
         return f"is for {forms}; the examples of {reference} are {_FORMS[form]}, of shape {shape}"
 
 
-def _with_noise(block: RawBlock, size: Any) -> Values:
-    return block.raw + size * block.noise()
-
-
-def _ascended(block: RawBlock, size: Any) -> Values:
-    """The points after a step of this size up the loss."""
-    return block.raw + size * block.ascent(block.raw)
-
-
 def _published(large: tuple[Any, ...], small: tuple[Any, ...], **others: tuple[Any, ...]) -> dict[str, Any]:
     """The severities of ImageNet-C and of CIFAR-C. Source: Hendrycks & Dietterich 2019, the code of their sets."""
     return {"severities": {"large": large, "small": small, **others}, "published": True}
@@ -120,13 +111,15 @@ def _own(*sizes: float) -> dict[str, Any]:
 _SHARE: dict[str, Any] = {"size": "SHARE", "symbol": "s", "limits": (0.0, 1.0)}
 _ALL = (
     PerturbationKind(
-        "gaussian", "SIGMA", "σ", "noise", "adds noise of this standard deviation", "σ of the noise", _with_noise,
+        "gaussian", "SIGMA", "σ", "noise", "adds noise of this standard deviation", "σ of the noise",
+        lambda block, size: block.raw + size * block.noise(),
         **_published((0.08, 0.12, 0.18, 0.26, 0.38), (0.04, 0.06, 0.08, 0.09, 0.1), other=(0.1, 0.2, 0.4, 0.7, 1.0)),
     ),
     PerturbationKind(
         "fgsm", "EPSILON", "ε", "one step along the signs of the loss's gradient",
         "changes each number by ε, in one step along the signs of the gradient of the loss", "ε of the attack",
-        _ascended, is_attack=True, digest=(BLOCK, 10, 0.25),  # of version 0.2, whose points have the same digest
+        lambda block, size: block.raw + size * block.ascent(block.raw),
+        is_attack=True, digest=(BLOCK, 10, 0.25),  # of version 0.2, whose points have the same digest
     ),
     PerturbationKind(
         "shot", "PHOTONS", "λ", "noise of counting", "replaces x by a Poisson number of mean λx, over λ",

@@ -40,7 +40,8 @@ def print_result(
     refused = printing.strict and bool(warned)
     if printing.json:
         if not refused:
-            print_json(summary(result))
+            text = json.dumps(summary(result), allow_nan=False, indent=2)
+            print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
     elif not printing.quiet:
         show(result, stdout())
     if refused:
@@ -49,12 +50,6 @@ def print_result(
 
 
 RESUMED = ("evaluation-continued", "sweep-continued", "runs-reused")
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    text = json.dumps(value, allow_nan=False, indent=2)
-    print_line(text.replace("##[", "\\u0023#["))  # equivalent JSON, but not a command to a CI runner
 
 
 def strict_error(warned: Sequence[Finding], consequence: str = "") -> RequestError:

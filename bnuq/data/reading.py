@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import gzip
 import re
 import shlex
@@ -22,7 +21,7 @@ from bnuq.data.readers.common import GROUP, readable, with_a_factory
 from bnuq.data.readers.hdf5 import read_hdf5, read_mat
 from bnuq.data.readers.idx import read_idx
 from bnuq.data.readers.images import read_image_folder, read_image_tar, read_image_zip
-from bnuq.data.readers.items import read_factory, read_object
+from bnuq.data.readers.items import read_object
 from bnuq.data.readers.lists import lists_pictures, read_list, read_pictures_of_columns
 from bnuq.data.readers.masks import read_masked
 from bnuq.data.readers.npy import read_npy, read_npz
@@ -101,8 +100,8 @@ def load_points(
     label = asked.called(spec.rpartition(":")[2])
     arguments, keywords = arguments_of(reference)  # before any code runs
     factory = resolve_factory(spec, base=asked.base, named_by=named_by, trust=trust_code, objects=True)
-    make = functools.partial(factory, *arguments, **keywords)
-    return asked.points(read_factory(reference, make, free_bytes=free_bytes, whole=whole), label)
+    data = factory(*arguments, **keywords)
+    return asked.points(read_object(reference, data, free_bytes=free_bytes, whole=whole), label)
 
 
 def check_found(

@@ -25,7 +25,9 @@ def pairing(current: Result, baseline: Result) -> Pairing:
     points = [n for n in current.sets if n in sets and not difference_of_points(current.sets[n], baseline.sets[n])]
     shared: list[str] = []
     unpaired: list[tuple[str, str]] = []
-    fixed = () if any(map(_moves_with_the_draws, (current, baseline))) else (DETERMINISTIC,)
+    codes = {finding.code for result in (current, baseline) for finding in result.findings}
+    # Without running statistics the deterministic network uses those of the drawn mini-batches.
+    fixed = () if "deterministic-from-reference" in codes else (DETERMINISTIC,)
     for method in (m for m in current.methods if m in baseline.methods and method_named(m).plain.name not in fixed):
         given = "file" in method_named(method).differs_by
         if given and all(result.is_single(method) for result in (current, baseline)):  # nothing is drawn
@@ -54,12 +56,6 @@ def pairing_of(current: Result, baselines: Sequence[Result]) -> Pairing:
         points = tuple(name for name in first.points if name in other.points)
         first = Pairing(points, tuple(name for name in first.draws if name in other.draws), tuple(why_not.items()))
     return first
-
-
-def _moves_with_the_draws(result: Result) -> bool:
-    """Whether the deterministic network uses statistics of the drawn mini-batches, because it keeps no running
-    statistics."""
-    return any(finding.code == "deterministic-from-reference" for finding in result.findings)
 
 
 def _draw_differences(method: Method, current: Result, baseline: Result) -> Iterator[str]:

@@ -144,17 +144,6 @@ def log_slope(size: Shaped[Array, " point"], values: Float[Array, " point"]) -> 
     return straight_line(np.log(x), np.log(y)) if (x > 0).all() and (y > 0).all() else None
 
 
-def small_sample_slope(counts: Shaped[Array, " point"]) -> float | None:
-    """The slope for independent Gaussian values: of ln 1/(n − 3) on ln n at these n, slightly below −1.
-
-    None if some n is 3 or less, or where all n are equal. Source: Shekhovtsov & Flach 2018, §3.1.
-    """
-    n = as_float64(counts)
-    if np.unique(n).size < 2 or (n <= 3).any():
-        return None
-    return float(least_squares_coefficients(np.log(n)) @ -np.log(n - 3))
-
-
 def effective_samples_of_average(momentum: float, *, batch_size: int) -> float:
     """The effective number of samples of an exponential average of batch statistics: M·(2 − m)/m, with torch's
     momentum m > 0.

@@ -93,7 +93,9 @@ def gated(baseline: Result) -> tuple[str, ...]:
     about = {each.about: each.values for each in decisions}
     method = str(about.get("use", {}).get("method", baseline.first))
     single = DETERMINISTIC if DETERMINISTIC in baseline.methods else method_named(method).plain.name
-    methods = [name for name in dict.fromkeys((method, single)) if name in baseline.methods and not _corrects(name)]
+    # The population's pooled statistics of draws are a yardstick, not the network, and other ones with another seed.
+    used = (name for name in dict.fromkeys((method, single)) if name in baseline.methods)
+    methods = [name for name in used if method_named(name).plain.name != POPULATION]
     marked = [name for name, metric in METRICS.items() if "gate" in metric.shown]
     wanted = [
         {"method": name, "set": "test", "metric": metric}
@@ -110,11 +112,6 @@ def gated(baseline: Result) -> tuple[str, ...]:
     known = estimates_of(baseline)
     at_thresholds = (rate.address for rate in rates(baseline, decisions))
     return (*(address for address in map(address_of, wanted) if address in known), *at_thresholds)
-
-
-def _corrects(method: str) -> bool:
-    """Whether it has the pooled statistics of draws: a yardstick, not the network, and other ones with another seed."""
-    return method_named(method).plain.name == POPULATION
 
 
 def _usual_score(baseline: Result) -> dict[str, str]:

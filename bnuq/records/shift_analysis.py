@@ -78,7 +78,8 @@ class _OfMethod:
         scores = self._scores()
         mean, band, moved = self._alarms(scores)
         loss, lost = self._losses()
-        strengths = [self._strengths(family) for family in self.whole.families]
+        sizes = np.array([change.strength for change in self.whole.changes.values()])
+        strengths = [sizes[self.whole.places(family)] for family in self.whole.families]
         half = (band[:, 1] - band[:, 0]) / 2
         alarm, lead, lead_se = (np.full((len(scores), len(strengths)), math.nan) for _ in range(3))
         losses = np.full(len(strengths), math.nan)
@@ -104,10 +105,6 @@ class _OfMethod:
             names, change, se, mc_se, scores, mean, band, alarm, lead, lead_se, losses, forecasts, predicted, error_se,
             breaks,
         )  # fmt: skip
-
-    def _strengths(self, family: str) -> Float[np.ndarray, " size"]:
-        changes = [*self.whole.changes.values()]
-        return np.array([changes[place].strength for place in self.whole.places(family)])
 
     def _estimate(self, name: str, metric: str) -> Estimate | None:
         return self.result.methods[self.method].sets[name].estimates.get(metric)

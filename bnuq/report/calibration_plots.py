@@ -95,7 +95,8 @@ def _interval_calibration(result: Result, calibrated: Mapping[str, MethodResult]
 
 def _reliability(result: Result, path: Path) -> None:
     lines = line_styles(result)
-    enough = enough_points(result)
+    # Points that a bin needs for its accuracy to say something: 2 % of all, but 2 to 20.
+    enough = int(np.clip(result.sets["test"].n / 50, 2, 20))
     about = f"{about_test_set(result)}; hollow: bins of fewer than {enough} examples"
     with picture(path, title="Reliability", about=about, size=(5.2, 4.4), heights=(1.0, 0.32)) as [axes, below]:
         axes.plot([0, 1], [0, 1], color=INK, linewidth=1, label="perfect calibration")
@@ -133,11 +134,6 @@ def _class_calibration(result: Result, curves: Mapping[str, Mapping[str, np.ndar
             unit_square(axes)
             axes.set_xlabel(f"probability of the class, {method}")
             axes.set_ylabel("share of these pixels that are of the class")
-
-
-def enough_points(result: Result) -> int:
-    """How many test points a bin needs for its accuracy to say something: 2 %, but 2 to 20."""
-    return int(np.clip(result.sets["test"].n / 50, 2, 20))
 
 
 def draw_bins(axes: Axes, curve: Mapping[str, np.ndarray], enough: int, *, label: str, **look: Any) -> None:

@@ -173,8 +173,9 @@ def picture(
         yield [axes for row in range(len(heights)) for grid in grids for axes in grid[row]]
         words = {"Title": printable(title, lines=False), "Description": printable(about, lines=False)} if page else {}
         for number, (figure, grid) in enumerate(zip(figures, grids, strict=True)):
-            if split:
-                _break_labels(list(grid.flat))
+            for axes in grid.flat if split else ():  # break those wider than a narrow panel
+                axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
+                axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 34))
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a name in another script
                 _add_legends(figure, grid, legend)
@@ -199,13 +200,6 @@ def _write_head(figure: Figure, title: str, about: str) -> None:
     figure.text(0.1 / width, 1 - 0.1 / height, short(title, int(12 * width)), va="top", weight="bold", size=11)
     if about:
         figure.text(0.1 / width, 1 - 0.36 / height, short(about, int(14 * width)), va="top", color=GREY, size=9)
-
-
-def _break_labels(panels: Sequence[Axes]) -> None:
-    """Break labels that are wider than a narrow panel."""
-    for axes in panels:
-        axes.set_xlabel(textwrap.fill(axes.get_xlabel(), 46))
-        axes.set_ylabel(textwrap.fill(axes.get_ylabel(), 34))
 
 
 def _add_legends(figure: Figure, grid: np.ndarray, kind: Legend) -> None:

@@ -145,7 +145,7 @@ class _CallRecorder(Mode):
         )
         if call is not None:
             layer = self._owners.get(call.address) if isinstance(call, BatchNormCall) and call.address else None
-            self.calls.append(RecordedCall(layer or self._inside[-1] or _anonymous(call), call, depends))
+            self.calls.append(RecordedCall(layer or self._inside[-1] or _ANONYMOUS.get(type(call), ""), call, depends))
         return result
 
     def differentiates(self, call: BatchNormCall | DropoutCall | NoiseCall | str) -> bool:
@@ -166,10 +166,8 @@ def _hidden_randomness(func: Any, args: tuple, kwargs: dict) -> str | None:
     return None
 
 
-def _anonymous(call: BatchNormCall | DropoutCall | NoiseCall | str) -> str:
-    if isinstance(call, str):
-        return ""
-    return {BatchNormCall: "batch_norm", DropoutCall: "dropout", NoiseCall: "noise"}[type(call)]
+# The names of calls outside all layers.
+_ANONYMOUS: dict[type, str] = {BatchNormCall: "batch_norm", DropoutCall: "dropout", NoiseCall: "noise"}
 
 
 def training_calls(model: nn.Module, inputs: Tensor) -> list[RecordedCall] | None:

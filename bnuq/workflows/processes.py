@@ -194,7 +194,9 @@ class Processes(Workers):
         running = [child for child in self._children if child.process.poll() is None]
         try:
             if running and kind is not None and issubclass(kind, (KeyboardInterrupt, stopping.Terminated)):
-                _say(f"ending {len(running)} processes after their current units; repeat the signal to end now.")
+                text = f"ending {len(running)} processes after their current units; repeat the signal to end now."
+                with contextlib.suppress(OSError):
+                    os.write(2, f"\nbnuq: {text}\n".encode())
                 for child in running:
                     child.process.terminate()
                 deadline = time.monotonic() + _GRACE
@@ -301,11 +303,6 @@ def _attempts(place: Place) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _words(code: int) -> str:
     return signal.Signals(-code).name if -code in set(map(int, signal.Signals)) else f"exit code {code}"
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError):
-        os.write(2, f"\nbnuq: {text}\n".encode())
 
 
 # ── in the process ────────────────────────────────────────────────────────────────────────────────────────────────────

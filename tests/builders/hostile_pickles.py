@@ -1,10 +1,23 @@
-"""Pickles of a few hundred bytes that take endless time or memory, put together by hand."""
+"""Pickles that run code, or that take endless time or memory in a few hundred bytes, put together by hand."""
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 from pathlib import Path
+from typing import Any
+
+
+class Evil:
+    """Writes a marker file while it is unpickled."""
+
+    def __init__(self, marker: Path | str) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch '{self.marker}'",)
+
 
 NESTED = b"K\x01" + b"2\x86" * 200  # a pair of a pair of … one number: 2**200 values, in 402 bytes
 

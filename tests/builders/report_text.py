@@ -1,4 +1,4 @@
-"""The report of a record, as text."""
+"""The report of a record, as text, and a terminal."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from typing import Any
 
 from bnuq.report.document import Report
 from bnuq.report.render import print_record
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def rendered(

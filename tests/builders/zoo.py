@@ -17,6 +17,19 @@ def bn_act(channels: int) -> nn.Module:
     return BatchNormAct(channels)
 
 
+class Wrapped(nn.Module):
+    """A network whose forward is a function of its parts."""
+
+    def __init__(self, forward, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+        self._forward = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
 class BatchNormAct(nn.BatchNorm2d):
     """BatchNorm fused with what follows it, as image model collections write it."""
 

@@ -17,6 +17,7 @@ import small_run
 import torch
 from cut_sets import DEMO
 from making_points import png
+from report_text import Terminal
 from torch import nn
 
 from bnuq.config import Named, Options, read_run_file, resolve
@@ -233,11 +234,6 @@ def test_where_it_will_write_is_said_before_anything_is_asked(cli, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     assert cli("init", "model.pt", *FAST).out.startswith("The run file will be model.toml.\nFunction that builds")
     assert cli("init", "model.pt", *FAST, "--force").out.startswith("The run file will be model.toml (replaced).\n")
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("on_terminal", [True, False])

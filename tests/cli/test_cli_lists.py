@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import numpy as np
 import pytest
+from report_text import Terminal
 
 from bnuq.cli.help import first_sentence
 from bnuq.cli.main import app
@@ -40,11 +40,6 @@ def test_metrics_lists_every_metric_with_unit_direction_and_source(cli):
     for metric in METRICS.values():
         assert metric.name in done.out and metric.unit in done.out and metric.source in done.out
     assert {"higher is better", "lower is better", "no direction"} <= set(done.out.replace("\n", ";").split("; "))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize("command", ["methods", "metrics", "data"])

@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from findings_of import noted, values_of
+from hostile_pickles import Evil
 from making_points import idx, png, save_mat, save_parquet
 from numpy.lib import format as npy_format
 from PIL import Image
@@ -107,16 +108,6 @@ def test_a_flipped_bit_is_noticed_where_the_format_has_a_checksum(every_format, 
     path.write_bytes(data)
     with pytest.raises(DataError):
         load_points(str(path), name="s").raw(slice(None))
-
-
-class Evil:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch '{self.mark}'",)
 
 
 def test_object_arrays_are_refused_and_nothing_is_unpickled(tmp_path):

@@ -1,13 +1,12 @@
 """What a REF means: paths, factories, known names, in that order; and what its set is called."""
 
-import os
 import pickle
 import re
 
 import numpy as np
 import pytest
 from findings_of import noted
-from hostile_pickles import NESTED, encoded_again_and_again
+from hostile_pickles import NESTED, Evil, encoded_again_and_again
 from making_points import idx, png, save_mat, tar_gz
 
 from bnuq.data import check_labels, known_sets, load_points, parse_reference, points_in_memory, set_name
@@ -334,14 +333,6 @@ def test_a_batch_of_python_2_is_read(tmp_path):
     np.testing.assert_allclose(points.raw([0]).ravel(), x / 255, rtol=1e-6)
     assert points.targets is not None
     assert points.targets.tolist() == [7]
-
-
-class Evil:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch '{self.mark}'",)
 
 
 def test_a_batch_with_code_in_it_does_not_run(cifar, tmp_path):

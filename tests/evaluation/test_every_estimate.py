@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import small_multilabel
 import small_regression
 import small_run
 import small_segmentation
+from eight_results import multilabel
 
 from bnuq import metrics
 from bnuq.evaluation.estimates import interval
@@ -35,11 +35,6 @@ def classification(folder: Path) -> Result:
     np.savez(folder / "test.npz", x=x[20:], y=y[20:], group=np.arange(40) // 2)
     given: dict[str, Any] = {"validation": "held_out.npz", "methods": ("mcbn", "mcdo"), "risk": 0.4, "confidence": 0.6}
     return small_run.evaluated(folder, out=folder / "out.h5", **given)
-
-
-def multilabel(folder: Path) -> Result:
-    small_multilabel.write(folder)
-    return small_run.evaluated(folder, out=folder / "out.h5")
 
 
 def regression(folder: Path) -> Result:

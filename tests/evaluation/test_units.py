@@ -36,8 +36,7 @@ METHODS = ("mcbn", "mcdo")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    small_run.write(tmp_path)
-    return tmp_path
+    return small_run.write(tmp_path).parent
 
 
 def evaluated(folder: Path, name: str = "out.h5", **options: Any) -> Result:

@@ -21,7 +21,7 @@ from typing import Any
 import h5py
 import numpy as np
 import torch
-from hostile_pickles import HASHES, MAKES, NESTED, encoded_again_and_again, zip_of
+from hostile_pickles import HASHES, MAKES, NESTED, Evil, encoded_again_and_again, zip_of
 from making_points import png
 from numpy.lib import format as npy_format
 from safetensors.torch import save_file
@@ -47,13 +47,6 @@ def case(name: str, *, quick: bool = False, odd: bool = False, needs: int = 0) -
         return make
 
     return add
-
-
-class Evil:
-    """Makes the canary while it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch {CANARY}",)
 
 
 def of_checkpoint(path: Path, *more: str) -> list[str]:
@@ -141,7 +134,7 @@ def saved(folder: Path, state: Any, **options: Any) -> list[str]:
 
 
 _STATES: dict[str, Callable[[Path], Any]] = {
-    "code in a zip": lambda _: {"state_dict": {"w": torch.ones(2)}, "more": Evil()},
+    "code in a zip": lambda _: {"state_dict": {"w": torch.ones(2)}, "more": Evil(CANARY)},
     "20,000 empty tensors": lambda _: {f"l{i}.weight": torch.empty(0) for i in range(20_000)},
     "20,000 overlapping tensors of 20 MB": lambda _: {
         f"l{i}": held[i:] for held in [torch.zeros(5_000_000)] for i in range(20_000)
@@ -159,12 +152,12 @@ for _name, _state in _STATES.items():
 
 @case("checkpoint: code in the legacy form")
 def _(folder: Path) -> list[str]:
-    return saved(folder, {"w": torch.ones(2), "more": Evil()}, _use_new_zipfile_serialization=False)
+    return saved(folder, {"w": torch.ones(2), "more": Evil(CANARY)}, _use_new_zipfile_serialization=False)
 
 
 @case("checkpoint: code in a bare pickle, trusted")
 def _(folder: Path) -> list[str]:
-    return of_checkpoint(written(folder / "m.pt", pickle.dumps(Evil())), "--trust-pickle")
+    return of_checkpoint(written(folder / "m.pt", pickle.dumps(Evil(CANARY))), "--trust-pickle")
 
 
 for _form, _member in {"exported program": "archive_format", "TorchScript": "constants.pkl"}.items():
@@ -172,8 +165,8 @@ for _form, _member in {"exported program": "archive_format", "TorchScript": "con
     @case(f"checkpoint: {_form} with code")
     def _(folder: Path, member: str = _member) -> list[str]:
         with zipfile.ZipFile(folder / "m.pt2", "w") as archive:
-            archive.writestr("e/data.pkl", pickle.dumps(Evil()))
-            archive.writestr(f"e/{member}", pickle.dumps(Evil()))
+            archive.writestr("e/data.pkl", pickle.dumps(Evil(CANARY)))
+            archive.writestr(f"e/{member}", pickle.dumps(Evil(CANARY)))
         return of_checkpoint(folder / "m.pt2")
 
 
@@ -224,7 +217,7 @@ _BATCHES = {
     "shared tuples": b"\x80\x02}(U\x04data" + NESTED + b"Nu.",
     "memo of 2**29": b"\x80\x02}r" + struct.pack("<I", 2**29) + b".",
     "copies of one text": b"\x80\x02" + encoded_again_and_again(10_000),
-    "code": pickle.dumps({b"data": Evil()}, 2),
+    "code": pickle.dumps({b"data": Evil(CANARY)}, 2),
 }
 for _name, _pickled in _BATCHES.items():
 
@@ -299,7 +292,7 @@ def _(folder: Path) -> list[str]:
 
 @case("data: an npz with code in it")
 def _(folder: Path) -> list[str]:
-    np.savez(folder / "d.npz", x=np.array([Evil()] * 3, dtype=object))
+    np.savez(folder / "d.npz", x=np.array([Evil(CANARY)] * 3, dtype=object))
     return of_data("d.npz")
 
 

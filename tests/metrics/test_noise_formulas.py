@@ -17,7 +17,6 @@ from bnuq.metrics.noise import (
     rejected_share,
     scaled_to_freedom,
     share_left_by_averaging,
-    small_sample_slope,
     statistics_noise,
     straight_line,
     unbiased_scale,
@@ -119,19 +118,6 @@ def test_no_slope_is_told_of_too_little(values):
 
 def test_no_slope_is_told_of_one_size():
     assert straight_line(np.ones(4), np.arange(4.0)) is None
-
-
-def test_few_values_make_the_slope_steeper_as_simulated():
-    sizes = [8, 16, 32, 64]
-    expected = small_sample_slope(np.array(sizes))
-    assert expected is not None and -1.2 < expected < -1.1
-    random = np.random.default_rng(0)
-    shape = (20_000, 2)
-    vu = [random.normal(0, n**-0.5, shape) / np.sqrt(random.chisquare(n - 1, shape) / n) for n in sizes]
-    measured = log_slope(np.array(sizes), np.array([one.var() for one in vu]))
-    assert measured is not None and measured.value == pytest.approx(expected, abs=0.03)
-    assert small_sample_slope(np.array([1000, 4000])) == pytest.approx(-1, abs=0.002)
-    assert small_sample_slope(np.array([3, 16])) is None and small_sample_slope(np.array([16, 16])) is None
 
 
 def test_an_average_is_worth_what_a_simulated_one_is():

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hostile_pickles import HASHES, MAKES, NESTED, encoded_again_and_again, zip_of
+from hostile_pickles import HASHES, MAKES, NESTED, Evil, encoded_again_and_again, zip_of
 from nets import trained_small
 from safetensors.torch import save_file
 
@@ -26,16 +26,6 @@ from bnuq.models.checkpoint import read_checkpoint
 from bnuq.models.unpickling import survey_pickle
 
 STATE = trained_small().state_dict()
-
-
-class Evil:
-    """Writes a marker file while it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self):
-        return os.system, (f"touch '{self.marker}'",)
 
 
 def written(path: Path, form: str) -> Path:

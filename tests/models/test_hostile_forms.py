@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import pickle
 import re
 import struct
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from hostile_pickles import Evil
 from nets import Cnn, trained_cnn
 from safetensors.torch import save_file
 from torch import nn
@@ -26,16 +26,6 @@ from bnuq.models.loading import load_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(torch.jit|LeafSpec|deprecated|Duplicate name)")
 X = torch.rand(5, 3, 8, 8)
-
-
-class Evil:
-    """Writes a marker file while it is unpickled."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __reduce__(self) -> Any:
-        return os.system, (f"touch '{self.marker}'",)
 
 
 def saved(holds: object) -> bytes:

@@ -11,7 +11,7 @@ import at_night
 import pytest
 import small_verdicts as made
 from markdown_it import MarkdownIt
-from report_text import rendered
+from report_text import one_line, rendered
 
 from bnuq.gate.records import CheckVerdict
 from bnuq.metrics import METRICS
@@ -27,10 +27,6 @@ whole = partial(rendered, partial(report, full=True), width=80)
 def in_short(verdict: CheckVerdict) -> tuple[str, ...]:
     """What the outcome rests on, a sentence each."""
     return report(verdict).summary
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])

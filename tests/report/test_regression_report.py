@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from made_up import changed, with_test
-from report_text import rendered
+from report_text import one_line, rendered
 
 from bnuq.estimates import Estimate
 from bnuq.records.evaluation import MethodResult, MethodWork, Result, Work
@@ -20,10 +20,6 @@ from bnuq.report.evaluation import report
 from bnuq.report.numbers import and_error, decimals, number, total, with_error
 
 drawn = partial(rendered, report, width=80, full=True)
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def numbers_in(text: str) -> np.ndarray:

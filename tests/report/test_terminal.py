@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import at_night
 import pytest
-from report_text import rendered
+from report_text import Terminal, one_line, rendered
 
 from bnuq.catalogue import text_of
 from bnuq.estimates import Estimate
@@ -24,19 +23,7 @@ from bnuq.report.numbers import count, number, percent, with_error
 from bnuq.report.render import print_record
 from bnuq.report.sanitize import printable
 
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
 drawn = partial(rendered, report, width=80, full=True)
-
-
-def one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 CLASSIFICATIONS = ["four_methods", "two_sets", "deterministic", "validated"]

@@ -33,8 +33,7 @@ from bnuq.workflows.evaluate import evaluate
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    small_run.write(tmp_path)
-    return tmp_path
+    return small_run.write(tmp_path).parent
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch
 import zoo
 from torch import Tensor, nn
 from torch.nn import functional as F
+from zoo import Wrapped
 
 import bnuq
 from bnuq.errors import SamplingError
@@ -22,17 +23,11 @@ from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import DropoutSite
 
 
-class Then(nn.Module):
+class Then(Wrapped):
     """The input through something, flattened."""
 
-    def __init__(self, forward, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-        self._forward = forward
-
     def forward(self, x: Tensor) -> Tensor:
-        return self._forward(self, x).flatten(1)
+        return super().forward(x).flatten(1)
 
 
 def layer(make, *shape: int):

@@ -7,24 +7,12 @@ import torch
 import zoo
 from torch import Tensor, nn
 from torch.nn import functional as F
+from zoo import Wrapped
 
 import bnuq
 from bnuq.errors import BnuqError, RequestError, SamplingError
 from bnuq.sampling.site_search import find_sites
 from bnuq.sampling.sites import Sites
-
-
-class Wrapped(nn.Module):
-    """A network whose forward is a function of its parts."""
-
-    def __init__(self, forward, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
-        self._forward = forward
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._forward(self, x)
 
 
 def sites_of(net: nn.Module, *shape: int) -> Sites:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -353,13 +353,6 @@ def _listed_labels_of(data: Any, position: int) -> NDArray[Any] | None:
 _MOST = 20_000_000  # points, or batches, that are taken one by one
 _NESTED = 4  # Datasets within Datasets: a DataLoader of a part of one
 _OBJECT = 200  # bytes of an array beside its numbers
-
-
-def read_factory(
-    spec: str, factory: Callable[[], Any], *, free_bytes: int | None = None, whole: bool = True
-) -> Contents:
-    """The points of what the factory gives, see `read_object`."""
-    return read_object(spec, factory(), free_bytes=free_bytes, whole=whole)
 
 
 def read_object(spec: str, data: Any, *, free_bytes: int | None = None, whole: bool = True) -> Contents:

@@ -222,19 +222,14 @@ def undetermined_settings(tied: Sequence[PipelineSetting]) -> Iterator[str]:
     sentence = "with and without {} the statistics agree equally well"
     names = list(dict.fromkeys((setting.name, setting.scale) for setting in tied))
     if len(names) > 1:
-        yield f"normalize: {all_of(_name_words(*name) for name in names)} agree equally well"
+        plain = {1: "pixels as they are (0 to 1)", 255: "pixels from 0 to 255"}
+        yield f"normalize: {all_of(name or plain[scale] for name, scale in names)} agree equally well"
     if len({setting.channel_order for setting in tied}) > 1:
         yield "channel order: RGB and BGR agree equally well"
     if len({setting.crops for setting in tied}) > 1:
         yield f"pad and crop: {sentence.format('them')}"
     if len({setting.flips for setting in tied}) > 1:
         yield f"flip: {sentence.format('it')}"
-
-
-def _name_words(name: str | None, scale: int) -> str:
-    if name is None:
-        return "pixels as they are (0 to 1)" if scale == 1 else "pixels from 0 to 255"
-    return name
 
 
 SETTING_KEYS = ("normalize", "channel_order", "augment")

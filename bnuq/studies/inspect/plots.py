@@ -170,18 +170,14 @@ def _domains(record: Inspection, domains: Sequence[Domain], path: Path) -> None:
 
 def _noise_panels(record: Inspection, noise: NoiseBySize, path: Path) -> None:
     about = _about(record, f"b = {noise.batch_size:,}", f"{noise.draws} draws")
+    drawable = [layer for layer in noise.layers if _ratios(layer).size] or list(noise.layers)
+    typical = worst_first(drawable, least_share)[len(drawable) // 2]  # by its share of independent values
     with picture(
         path, title="Distribution of the noise", about=about, columns=3, size=(4.4, 4.0), apart=True, legend="own"
     ) as [first, second, third]:  # fmt: skip
-        _spread(first, _typical(noise))
+        _spread(first, typical)
         _by_size(second, noise)
         _by_positions(third, noise)
-
-
-def _typical(noise: NoiseBySize) -> LayerNoise:
-    """The layer in the middle of those by the share of independent values."""
-    drawable = [layer for layer in noise.layers if _ratios(layer).size] or list(noise.layers)
-    return worst_first(drawable, least_share)[len(drawable) // 2]
 
 
 def _ratios(layer: LayerNoise) -> np.ndarray:
@@ -254,7 +250,7 @@ def _by_size(axes: Axes, noise: NoiseBySize) -> None:
         axes.text(0.5, 0.5, "fewer than two sizes", transform=axes.transAxes, ha="center", color=GREY)
         return
     order = np.argsort(sizes)
-    names = (layer.name for layer in _ends_and_middle(known))
+    names = (known[index].name for index in sorted({0, len(known) // 2, len(known) - 1}))
     looks = dict(zip(names, _LOOKS, strict=False))
     for layer, values in zip(noise.layers, every, strict=True):
         if layer.name not in looks:
@@ -269,12 +265,6 @@ def _by_size(axes: Axes, noise: NoiseBySize) -> None:
     axes.plot(sizes[order], middle * centre / sizes[order], color=INK, linewidth=1, linestyle="--", label="slope −1")
     drawing.sizes_across(axes, list(sizes[order][:: math.ceil(sizes.size / 7)]))
     _logarithmic(axes, every.ravel(), around=2)
-
-
-def _ends_and_middle(layers: Sequence[LayerNoise]) -> list[LayerNoise]:
-    """The first layer, the one in the middle and the last."""
-    indices = sorted({0, len(layers) // 2, len(layers) - 1})
-    return [layers[index] for index in indices]
 
 
 def _by_positions(axes: Axes, noise: NoiseBySize) -> None:

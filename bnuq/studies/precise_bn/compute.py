@@ -106,7 +106,10 @@ def precise_bn(
     values = changed.statistics  # reported are the values as the file stores them
     rounded_to_zero = tuple(_rounded_to_zero(run, layers, exact, values))
     changes = tuple(_change(layer, values) for layer in layers)
-    _put_into(model, values)
+    with torch.inference_mode():
+        state = model.state_dict()
+        for name, new in values.items():
+            state[name].copy_(torch.from_numpy(new).to(state[name].dtype))
     test = None if scored is None or before is None else change_on_test_set(prepared.data.test, before, scored())
     watch.lap("evaluate")
     write_bytes(run.out, changed.data)
@@ -255,13 +258,6 @@ def _rounded_to_zero(
                 "in, and would be 0. Save the checkpoint in float32 first."
             )
         yield note("variances-too-small", tensor=name, small=small, channels=channels, eps=float(eps))
-
-
-@torch.inference_mode()
-def _put_into(model: nn.Module, values: Mapping[str, np.ndarray]) -> None:
-    state = model.state_dict()
-    for name, new in values.items():
-        state[name].copy_(torch.from_numpy(new).to(state[name].dtype))
 
 
 def _change(layer: _Layer, values: Mapping[str, np.ndarray]) -> LayerChange:

@@ -32,8 +32,7 @@ class Training:
 def classification_likelihood(outputs: Tensor, targets: np.ndarray) -> Tensor:
     """ln softmax of the class of each label, (draw, n), in nats."""
     labels = torch.from_numpy(np.asarray(targets)).to(outputs.device)
-    wide = outputs.double()
-    return torch.as_tensor(metrics.log_likelihood(wide, labels.to(wide.device)))
+    return torch.as_tensor(metrics.log_likelihood(outputs.double(), labels))
 
 
 @frozen

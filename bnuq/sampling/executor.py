@@ -461,18 +461,14 @@ class PlanExecutor(Program):
         return batchnorm_step(source, result, site.eps, parameters, self._statistics[site.key])
 
 
-def _with_cudnn(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, added: Tensor | None
-) -> Tensor:
+def _with_cudnn(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, added: Any) -> Tensor:
     """The ReLU of a convolution, or of its sum with a tensor."""
     if added is None:
         return aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
     return aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
 
 
-def _with_onednn(
-    x: Tensor, weight: Tensor, bias: Tensor, stride: Any, padding: Any, dilation: Any, added: Tensor | None
-) -> Tensor:
+def _with_onednn(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, added: Any) -> Tensor:
     """`_with_cudnn` on a CPU."""
     rest = weight, bias, padding, stride, dilation, 1
     if added is None:

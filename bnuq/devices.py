@@ -52,9 +52,7 @@ def is_host(device: torch.device) -> bool:
 
 
 def fuses_activations(device: torch.device) -> bool:
-    """Whether cuDNN, or on a CPU oneDNN, computes a convolution, an addition and a ReLU in one kernel."""
-    if is_host(device):
-        return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
+    """Whether cuDNN computes a convolution, an addition and a ReLU in one kernel."""
     return traits(device).fused and torch.backends.cudnn.enabled and torch.version.hip is None
 
 

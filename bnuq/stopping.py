@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
@@ -35,9 +36,9 @@ def deferred() -> Iterator[None]:
     try:
         yield
     finally:
-        _deferring = before
         if not before:
             _over.set()
+        _deferring = before
     check()
 
 
@@ -47,7 +48,7 @@ def _hurry(signum: int) -> None:
         with contextlib.suppress(OSError):
             os.write(2, b"\nbnuq: ending soon, with the work in hand if possible; the same signal again ends it.\n")
         if not _over.wait(_LONGEST):
-            os.kill(os.getpid(), signum)
+            _thread.interrupt_main(signal.Signals(signum))
 
 
 @contextlib.contextmanager

@@ -192,7 +192,7 @@ class Worker(UnitExecutor):
             self.journal.begin(first, number, who)
             try:
                 self._computed(units, compute, needed=True)
-            except BnuqError:
+            except (BnuqError, KeyboardInterrupt, stopping.Terminated):
                 self.journal.end(first, number + 1)
                 raise
             except Exception as error:

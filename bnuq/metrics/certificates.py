@@ -131,7 +131,7 @@ def exact_interval(errors: int, points: int, level: float = 0.95) -> tuple[float
     """
     tail = (1 - level) / 2
     if errors in (0, points):  # in closed form: most commands need no other, and scipy takes a fifth of a second
-        reach = math.log(tail) / points if points else -math.inf
+        reach = math.log(tail) / points if points and tail else -math.inf
         return (0.0, -math.expm1(reach)) if errors == 0 else (math.exp(reach), 1.0)
     import scipy.special
 

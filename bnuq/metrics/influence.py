@@ -121,7 +121,8 @@ def ece_adaptive_influence(
     """
     stated, hits = as_float64(confidence), as_float64(correct)
     ties = ties_of_rows(stated[None])
-    order, start, count = ties.order[0], ties.start, ties.count
+    # The order of the points of a tie decides which bins they are in: it must be the same on every machine.
+    order, start, count = np.argsort(stated, kind="stable"), ties.start, ties.count
     over = hits - stated
     cell = np.repeat(np.arange(bins), np.diff(equal_mass(stated.size, bins)))
     ordered_group = None if group is None else group_index(group)[order]

@@ -86,7 +86,7 @@ def counts_in_blocks(
 
 
 def running_counts(counts: Integer[np.ndarray, "bin row"]) -> Float[np.ndarray, "bin_or_none row"]:
-    """The number of points in the first 0, 1, 2, … bins. Two counts, each below 2³², are added as one of 64 bits."""
+    """The number of points in the first 0, 1, 2, … bins. Two counts, each below 2³¹, are added as one of 64 bits."""
     pairs = counts if counts.shape[1] % 2 else counts.view(np.uint64)
     result = np.zeros((len(counts) + 1, counts.shape[1]))
     result[1:] = np.cumsum(pairs, axis=0, dtype=pairs.dtype).view(np.int32)

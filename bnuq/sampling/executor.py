@@ -384,22 +384,15 @@ class PlanExecutor(Program):
         return None
 
     def _activated_steps(self, level: Level, draws: int) -> dict[int, Step]:
-        if level is not Level.SAMPLE:
+        if level is not Level.SAMPLE or devices.is_host(self._device):
             return {}
         steps = {}
         for i, activation in self.plan.activated.items():
             if i in self.plan.folded and (draws > 1 or i not in self._folded):
-                if not devices.is_host(self._device):
-                    steps[i] = self._layer_and_activation(i, activation, draws)
-            elif self._fuses and (not devices.is_host(self._device) or self._suits_onednn(i)):
+                steps[i] = self._layer_and_activation(i, activation, draws)
+            elif self._fuses:
                 steps[i] = self._activated_step(i, activation)
         return steps
-
-    def _suits_onednn(self, position: int) -> bool:
-        """Whether oneDNN computes a layer's activation at no cost: in float32, where it takes channels last."""
-        layer = self._folded.get(position, self.plan.operations[position])
-        is_float32 = self.plan.trace.values[layer.outputs[0]].dtype == torch.float32 and self._dtype is None
-        return is_float32 and self._channels_last and not self.is_of_small_images(layer)
 
     def _layer_and_activation(self, position: int, activation: Activation, draws: int) -> Step:
         """A layer; and then the BatchNorm, the addition and the ReLU after it in one kernel where there is one."""
@@ -423,13 +416,16 @@ class PlanExecutor(Program):
         source, stride, padding, dilation = layer.arguments[0].number, *layer.arguments[3:6]
         fixed = [None if ref is None else self._converted(self.fixed[ref.number]) for ref in layer.arguments[1:3]]
         is_folded, other, result = position in self._folded, activation.other, activation.result
-        run = _with_onednn if devices.is_host(self._device) else _with_cudnn
 
         def compute(values: list[Any], context: StepContext) -> None:
             x = values[source]
             weight, bias = context.folded[position] if is_folded else fixed
-            added = None if other is None else values[other]
-            values[result] = run(x, weight, bias, stride, padding, dilation, added)
+            if other is None:
+                output = aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
+            else:
+                added = values[other]
+                output = aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
+            values[result] = output
 
         return compute
 
@@ -459,21 +455,6 @@ class PlanExecutor(Program):
             return affine_step(source, result, scale, shift)
         parameters = [None if ref is None else self.fixed[ref.number] for ref in operation.arguments[1:3]]
         return batchnorm_step(source, result, site.eps, parameters, self._statistics[site.key])
-
-
-def _with_cudnn(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, added: Any) -> Tensor:
-    """The ReLU of a convolution, or of its sum with a tensor."""
-    if added is None:
-        return aten.cudnn_convolution_relu(x, weight, bias, stride, padding, dilation, 1)
-    return aten.cudnn_convolution_add_relu(x, weight, added, 1, bias, stride, padding, dilation, 1)
-
-
-def _with_onednn(x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, added: Any) -> Tensor:
-    """`_with_cudnn` on a CPU."""
-    rest = weight, bias, padding, stride, dilation, 1
-    if added is None:
-        return torch.ops.mkldnn._convolution_pointwise(x, *rest, "relu", [], "")
-    return torch.ops.mkldnn._convolution_pointwise.binary(x, added, *rest, "add", 1.0, "relu", [], "")
 
 
 def _put(room: Tensor, outputs: Tensor) -> None:

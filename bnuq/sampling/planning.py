@@ -218,7 +218,7 @@ def plan(
     """The plan of a trace whose `sampled` sites differ between draws, computing the values `goals` (default: the
     output). A BatchNorm is folded where that costs less than it saves, over the `rows` rows that share the folding.
     """
-    trace = _without_copies(trace)
+    trace = _without_empty_pads(trace)
 
     def live_of(operations: Sequence[Operation]) -> tuple[bool, ...]:
         return tuple(operation.site is not None and sampled(operation) for operation in operations)
@@ -265,26 +265,20 @@ def plan(
     )
 
 
-def _without_copies(trace: Trace) -> Trace:
-    """The trace without other names of a tensor, and without empty pads, which only copy; the copy stays where an
-    operation writes into either tensor."""
+def _without_empty_pads(trace: Trace) -> Trace:
+    """The trace without empty pads, which only copy; the copy stays where an operation writes into either tensor."""
     written = {group for operation in trace.operations for group in operation.writes}
     original: dict[int, int] = {}
-    values, operations = list(trace.values), []
+    operations = []
     for recorded in trace.operations:
         operation = replace(recorded, arguments=_renamed(recorded.arguments, original))
-        is_alias = operation.function is aten.alias.default
-        if is_alias or (
-            operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1])
-        ):
+        if operation.function.overloadpacket in (aten.pad, aten.constant_pad_nd) and not any(operation.arguments[1]):
             source, (copy,) = operation.arguments[0].number, operation.outputs
-            if is_alias or written.isdisjoint((values[source].group, values[copy].group)):
+            if written.isdisjoint((trace.values[source].group, trace.values[copy].group)):
                 original[copy] = source
-                values[copy] = replace(values[copy], group=1 + max(value.group for value in values))
                 continue
         operations.append(operation)
-    output = original.get(trace.output, trace.output)
-    return replace(trace, operations=tuple(operations), values=tuple(values), output=output)
+    return replace(trace, operations=tuple(operations), output=original.get(trace.output, trace.output))
 
 
 def _renamed(tree: Any, names: Mapping[int, int]) -> Any:

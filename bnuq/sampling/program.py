@@ -65,7 +65,7 @@ class Program:
         constants = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
         if self._channels_last:
             layers = [*plan.operations, *plan.folded.values()]
-            deep = {layer.arguments[1].number for layer in layers if self.is_of_small_images(layer)}
+            deep = {layer.arguments[1].number for layer in layers if self._is_of_small_images(layer)}
             for number in (_picture_weights(plan) & constants.keys()) - deep:
                 constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
         self.fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
@@ -158,7 +158,7 @@ class Program:
         library."""
         if function is aten.max_pool2d.default and devices.is_host(self._device):
             return pooled
-        if self.is_of_small_images(layer):
+        if self._is_of_small_images(layer):
             return lambda x, *rest: function(x.contiguous(), *rest).contiguous(memory_format=torch.channels_last)
         if function is not aten.linear.default or not _HAS_ONEDNN or not devices.is_host(self._device):
             return function
@@ -166,16 +166,16 @@ class Program:
         float32 = output.dtype == weight.dtype == torch.float32 and self._dtype is None
         if not float32 or output.entries_per_row * weight.shape[1] * rows < self._large_product:
             return function
-        return lambda x, w, b=None: torch.ops.mkldnn._linear_pointwise(x, w, b, "none", [], "")
+        return _linear
 
-    def is_of_small_images(self, layer: Operation) -> bool:
+    def _is_of_small_images(self, layer: Operation) -> bool:
         """Whether the layer is a deep convolution of small images that a CPU computes faster in torch's own layout."""
         on_host = self._channels_last and devices.is_host(self._device) and self._dtype is None
         if not on_host or not is_layer(layer) or not is_convolution_of_pictures(layer):
             return False
         output, weight = (self.plan.trace.values[n] for n in (layer.outputs[0], layer.arguments[1].number))
-        is_deep = prod(weight.shape) >= _DEEP_WEIGHT and max(weight.shape[2:]) > 1
-        return is_deep and prod(output.shape[2:]) <= _SMALL_IMAGE and output.dtype == torch.float32
+        is_deep = prod(weight.shape) >= _DEEP_WEIGHT and max(weight.shape[2:]) > 1 and output.dtype == torch.float32
+        return is_deep and len(output.shape) == 4 and prod(output.shape[2:]) <= _SMALL_IMAGE
 
     def _site_step(self, position: int, operation: Operation, rows: int, draws: int) -> Step | None:
         """The step of a stochastic site; None where it is not live."""
@@ -236,6 +236,12 @@ def channels_last(pictures: Tensor) -> Tensor:
     _, channels, height, width = pictures.shape
     is_ambiguous = channels == 1 and pictures.is_contiguous()
     return pictures.as_strided(pictures.shape, (height * width, 1, width, 1)) if is_ambiguous else pictures
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A linear layer by oneDNN, which reads a bias as if its entries lay side by side."""
+    bias = None if bias is None else bias.contiguous()
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def pooled(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), *rest: Any) -> Tensor:

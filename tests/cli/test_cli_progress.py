@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,9 +69,9 @@ def test_a_command_writes_lines_unless_it_is_quiet(cli, monkeypatch, quiet):
 @pytest.mark.parametrize(("is_quiet", "is_terminal", "shown"), [(False, True, 1), (True, True, 1), (False, False, 0)])
 def test_a_terminal_is_told_that_torch_is_imported(monkeypatch, is_quiet, is_terminal, shown):
     titles, imported = [], []
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    stderr = SimpleNamespace(isatty=lambda: is_terminal)
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(modules={}, stderr=stderr))
     monkeypatch.setattr(progress, "import_module", imported.append)
     monkeypatch.setattr(Bars, "__call__", lambda _, title, __: nullcontext(titles.append(title) or print))
-    monkeypatch.delitem(sys.modules, "torch")
     progress.progress_of(Printing(quiet=is_quiet), needs_torch=True)
     assert (len(imported), titles) == (shown, ["Importing torch"] * (shown and not is_quiet))

@@ -24,7 +24,7 @@ MIN_TILE_ROWS = 16
 _LARGER = {Level.SAMPLE: 1, Level.CHUNK: 8}  # how many times larger than the cache its values may be
 LARGE_PRODUCT_SIZE = 2**21  # multiply-adds from which oneDNN is faster despite its start-up cost
 # oneDNN computes deep convolutions of small images in torch's own layout in a third to nine tenths of the time that it
-# takes channels last, the fewer positions the faster.
+# takes channels last (with AVX-512), the fewer positions the faster.
 _SMALL_IMAGE, _DEEP_WEIGHT = 7 * 7, 2**18  # the most positions, and the fewest weights
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

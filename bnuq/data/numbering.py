@@ -176,7 +176,8 @@ def _mapped(points: Points, table: NDArray[np.int64]) -> Any:
 
 class Fingerprints:
     """A set whose points are to be compared with those of others: the hash of each row of an array, in float32 unless
-    that merges points or all are bytes, and the files of a size, of which those are read that another set has of it."""
+    that merges points, or by its bytes; and the files of a size, of which only those are read that another set has of
+    the same size."""
 
     def __init__(self, points: Points) -> None:
         self._points, self._inputs = points, points.inputs

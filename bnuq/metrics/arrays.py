@@ -63,7 +63,7 @@ class Ties:
 
 
 def ties_of_rows(values: Float[np.ndarray, "row point"]) -> Ties:
-    """The points of each row, the smallest value first."""
+    """The points of each row, the smallest value first; those of a tie in any order."""
     order = np.argsort(values, axis=1)
     ranked = np.take_along_axis(values, order, axis=1)
     first = np.ones(values.shape, dtype=bool)

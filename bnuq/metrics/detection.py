@@ -151,8 +151,12 @@ def detection(test: Float[Array, "test"], ood: Float[Array, "ood"]) -> Detection
 
     Source: as `auroc`, `aupr` and `fpr_at_tpr`.
     """
-    scores = vars(_Ranked.of_scores(test, ood).scores())
-    return DetectionScores(**{name: float(value[0]) for name, value in scores.items()})
+    return single(_Ranked.of_scores(test, ood).scores())
+
+
+def single(scores: DetectionScores[np.ndarray]) -> DetectionScores[float]:
+    """The scores of the only ladder."""
+    return DetectionScores(**{name: value.item() for name, value in vars(scores).items()})
 
 
 def detection_of_replicates(
@@ -209,9 +213,10 @@ class _Ranked:
         ends = np.ones(ranked.shape, bool)  # the last place of each distinct score
         np.not_equal(ranked[:, 1:], ranked[:, :-1], out=ends[:, :-1])
         ood_until = np.cumsum(order >= tests, axis=1)[ends]
-        until = np.flatnonzero(ends) + 1 - points * np.repeat(np.arange(len(test)), ends.sum(1))
+        rungs = ends.sum(1)
+        until = np.flatnonzero(ends) + 1 - points * np.repeat(np.arange(len(test)), rungs)
         sizes = (np.full(len(test), float(size)) for size in (points - tests, tests))
-        return _Ranked._of_until(ood_until, until - ood_until, np.cumsum(ends.sum(1)) - ends.sum(1), *sizes)
+        return _Ranked._of_until(ood_until, until - ood_until, np.cumsum(rungs) - rungs, *sizes)
 
     @staticmethod
     def of(test: Shaped[np.ndarray, "ladder rung"], ood: Shaped[np.ndarray, "ladder rung"]) -> "_Ranked":
@@ -230,16 +235,10 @@ class _Ranked:
 
     def reversed(self) -> "_Ranked":
         """The same with positive and negative points exchanged, and their numbers on each rung or after."""
-        positives, negatives = map(self._on_rungs, (self.positives, self.negatives))
-        return _Ranked(
-            self.negative,
-            self.positive,
-            negatives - self.negative_until + self.negative,
-            positives - self.positive_until + self.positive,
-            self.start,
-            self.negatives,
-            self.positives,
-        )
+        positive_from = self._on_rungs(self.positives) - self.positive_until + self.positive
+        negative_from = self._on_rungs(self.negatives) - self.negative_until + self.negative
+        sizes = self.negatives, self.positives
+        return _Ranked(self.negative, self.positive, negative_from, positive_from, self.start, *sizes)
 
     def _on_rungs(self, values: Float[np.ndarray, "ladder"]) -> Float[np.ndarray, "rung"]:
         return np.repeat(values, np.diff(self.start, append=self.positive.size))

@@ -21,7 +21,7 @@ from bnuq.frozen import frozen
 from bnuq.metrics.arrays import Array, as_float64, ties_of_rows
 from bnuq.metrics.bounds import normalized
 from bnuq.metrics.calibration import edges_of, equal_mass
-from bnuq.metrics.detection import DetectionScores, detection_of_ladders
+from bnuq.metrics.detection import DetectionScores, detection_of_ladders, single
 from bnuq.metrics.replicates import group_index
 from bnuq.metrics.selective import COVERAGE, SelectiveScores
 from bnuq.shapes import Float, Integer, Shaped
@@ -377,8 +377,7 @@ class RankedScores:
 
     def scores(self) -> DetectionScores[float]:
         """The result of `detection`."""
-        scores = vars(detection_of_ladders(self.test[::-1], self.ood[::-1]))
-        return DetectionScores(**{name: float(value) for name, value in scores.items()})
+        return single(detection_of_ladders(self.test[::-1], self.ood[::-1]))
 
     def influence(self) -> DetectionScores[tuple[np.ndarray, np.ndarray]]:
         """The result of `detection_influence`."""

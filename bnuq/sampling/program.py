@@ -64,9 +64,7 @@ class Program:
         exact = _exact_parameters(plan)
         constants = {n: tensor if n in exact else self._converted(tensor) for n, tensor in trace.constants.items()}
         if self._channels_last:
-            layers = [*plan.operations, *plan.folded.values()]
-            deep = {layer.arguments[1].number for layer in layers if self._is_of_small_images(layer)}
-            for number in (_picture_weights(plan) & constants.keys()) - deep:
+            for number in _picture_weights(plan, but=self._is_of_small_images) & constants.keys():
                 constants[number] = constants[number].contiguous(memory_format=torch.channels_last)
         self.fixed: list[Any] = [constants.get(number) for number in range(len(trace.values))]
         self._bound: dict[tuple[Level, int, int], list[Step]] = {}
@@ -357,13 +355,15 @@ def _in_dtype_of_weight(layer: Any) -> Any:
     return run
 
 
-def _picture_weights(plan: Plan) -> set[int]:
-    """The weights of two-dimensional convolutions."""
+def _picture_weights(plan: Plan, but: Callable[[Operation], bool]) -> set[int]:
+    """The weights of two-dimensional convolutions, but for those of some."""
     layers = [*plan.operations, *plan.folded.values()]
     weights = {
         operation.arguments[1].number
         for operation in layers
-        if "conv" in operation.function.overloadpacket.__name__ and isinstance(operation.arguments[1], Ref)
+        if "conv" in operation.function.overloadpacket.__name__
+        and isinstance(operation.arguments[1], Ref)
+        and not but(operation)
     }
     return {number for number in weights if len(plan.trace.values[number].shape) == 4}
 

@@ -128,11 +128,8 @@ class SmallImages(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first, self.deep = nn.Conv2d(2, 8, 3), nn.Conv2d(8, 64, 27, padding=13)
-        self.norms, self.weight = (
-            nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(64)]),
-            nn.Parameter(torch.ones(3, 64)),
-        )
-        self.bias = nn.Parameter(torch.arange(6.0))
+        self.norms = nn.ModuleList([nn.BatchNorm2d(8), nn.BatchNorm2d(64)])
+        self.weight, self.bias = nn.Parameter(torch.ones(3, 64)), nn.Parameter(torch.arange(6.0))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norms[1](self.deep(F.relu(self.norms[0](self.first(x))))))
